@@ -1,1 +1,36 @@
-//! placeholder
+//! The HTTP vocabulary and the HTTP/1 machine.
+//!
+//! This crate owns what HTTP means on the wire: names of methods, statuses and fields, request targets, dates,
+//! ranges and conditions, and the HTTP/1.0 and 1.1 machine for both ends (bytes in, events out).
+//! It never does I/O, reads a clock or allocates per header: heads are [`Span`]s into the caller's buffer,
+//! so the same code serves plain sockets, TLS, tests and fuzzers.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub mod body;
+pub mod encode;
+pub mod fields;
+pub mod framing;
+pub mod line;
+pub mod machine;
+pub mod method;
+pub mod name;
+pub mod reject;
+pub mod request;
+pub mod response;
+pub mod scan;
+pub mod span;
+pub mod status;
+pub mod target;
+
+pub use fields::Fields;
+pub use framing::{Framing, Length};
+pub use line::{Field, Limits};
+pub use method::Method;
+pub use name::Name;
+pub use reject::Reject;
+pub use request::{RequestHead, Version};
+pub use response::ResponseHead;
+pub use span::Span;
+pub use status::Status;
+pub use target::{Target, TargetForm};

@@ -1,0 +1,254 @@
+//! Bodies, decoded piece by piece (RFC 9112 sections 6 and 7).
+
+use crate::fields::Fields;
+use crate::framing::Framing;
+use crate::line::{self, Limits, Line};
+use crate::name::Name;
+use crate::reject::Reject;
+use crate::scan;
+use crate::status::Status;
+
+/// Chunk extensions and size lines carry no content: a body may hold this many bytes of them for free, and
+/// after that no more than eight for each byte of content (one-byte chunks have five).
+const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
+/// One chunk's size line, extension included.
+const SIZE_LINE_BYTES_MAX: u32 = 1024;
+
+/// Takes the framing off a body.
+#[derive(Debug, Default)]
+pub struct Body {
+    state: State,
+    /// Content bytes that may still come.
+    allowed: u64,
+    content: u64,
+    overhead: u64,
+    trailer_bytes: Vec<u8>,
+    trailers: Fields,
+    trailer_count: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    End,
+    Left(u64),
+    UntilClose,
+    /// In a chunk's size line: the size so far and the bytes of the line.
+    Size {
+        size: u64,
+        digits: u32,
+    },
+    Extension {
+        size: u64,
+        line: u32,
+    },
+    SizeLf {
+        size: u64,
+    },
+    Data {
+        left: u64,
+    },
+    DataCr,
+    DataLf,
+    Trailers,
+}
+
+/// What came of some bytes: `consumed` of them are done with, and of those `data` (a range) are content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes done with.
+    pub consumed: usize,
+    /// Where the content begins among them.
+    pub data_start: usize,
+    /// Where it ends; equal to `data_start` where there is none.
+    pub data_end: usize,
+}
+
+impl Body {
+    /// A body of that framing with at most `bytes_max` bytes of content.
+    ///
+    /// # Errors
+    /// 413 for an announced length above it.
+    pub fn new(framing: Framing, bytes_max: u64) -> Result<Body, Reject> {
+        let state = match framing {
+            Framing::None => State::End,
+            Framing::Length(length) if length > bytes_max => return Err(TOO_LARGE),
+            Framing::Length(length) => State::Left(length),
+            Framing::Chunked => State::Size { size: 0, digits: 0 },
+            Framing::UntilClose => State::UntilClose,
+        };
+        Ok(Body { state, allowed: bytes_max, ..Body::default() })
+    }
+
+    /// Whether all of it has come.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// The trailer fields, complete once the body has ended. Fields that would steer framing are left out.
+    #[must_use]
+    pub fn trailers(&self) -> &Fields {
+        &self.trailers
+    }
+
+    /// The bytes still to come, where the framing says so.
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        match self.state {
+            State::End => Some(0),
+            State::Left(left) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// The sender closed its side: whether the body is complete by that.
+    ///
+    /// # Errors
+    /// 400 where bytes are missing.
+    pub fn eof(&mut self) -> Result<(), Reject> {
+        match self.state {
+            State::End => Ok(()),
+            State::UntilClose => {
+                self.state = State::End;
+                Ok(())
+            }
+            _ => Err(Reject::bad("body cut short")),
+        }
+    }
+
+    /// Decodes from `bytes` until the first piece of content, the body's end, or the end of `bytes`.
+    ///
+    /// # Errors
+    /// 400 for invalid framing, 413 for content above the limit, 431 for too much trailer.
+    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Piece, Reject> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.state {
+                State::End => break,
+                State::Left(left) => {
+                    let piece = self.content(bytes, at, left)?;
+                    self.state = match left - (piece.data_end - at) as u64 {
+                        0 => State::End,
+                        left => State::Left(left),
+                    };
+                    return Ok(piece);
+                }
+                State::UntilClose => return self.content(bytes, at, u64::MAX),
+                State::Data { left } => {
+                    let piece = self.content(bytes, at, left)?;
+                    self.state = match left - (piece.data_end - at) as u64 {
+                        0 => State::DataCr,
+                        left => State::Data { left },
+                    };
+                    return Ok(piece);
+                }
+                State::Trailers => at = self.trailers_from(bytes, at, limits)?,
+                _ => {
+                    self.state = self.framing_byte(bytes[at])?;
+                    at += 1;
+                }
+            }
+        }
+        Ok(Piece { consumed: at, data_start: at, data_end: at })
+    }
+
+    fn content(&mut self, bytes: &[u8], at: usize, left: u64) -> Result<Piece, Reject> {
+        let len = (bytes.len() - at).min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.content += len as u64;
+        if self.content > self.allowed {
+            return Err(TOO_LARGE);
+        }
+        Ok(Piece { consumed: at + len, data_start: at, data_end: at + len })
+    }
+
+    /// One byte of chunk framing.
+    fn framing_byte(&mut self, byte: u8) -> Result<State, Reject> {
+        self.overhead += 1;
+        if self.overhead > OVERHEAD_BYTES_FREE + self.content.saturating_mul(8) {
+            return Err(Reject::bad("more chunk framing than content"));
+        }
+        match self.state {
+            State::Size { size, digits } => match (scan::hex(byte), byte) {
+                (Some(_), _) if digits == 16 || size >> 58 != 0 => Err(Reject::bad("chunk size overflows")),
+                (Some(digit), _) => {
+                    Ok(State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
+                }
+                (None, _) if digits == 0 => Err(Reject::bad("chunk without a size")),
+                (None, b';') => Ok(State::Extension { size, line: digits + 1 }),
+                (None, b'\r') => Ok(State::SizeLf { size }),
+                (None, _) => Err(Reject::bad("invalid byte in a chunk size")),
+            },
+            State::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {
+                Err(Reject::bad("chunk extension too long"))
+            }
+            State::Extension { size, .. } if byte == b'\r' => Ok(State::SizeLf { size }),
+            State::Extension { size, line } if scan::is_value_byte(byte) => {
+                Ok(State::Extension { size, line: line + 1 })
+            }
+            State::Extension { .. } => Err(Reject::bad("control byte in a chunk extension")),
+            State::SizeLf { .. } if byte != b'\n' => Err(Reject::bad("chunk size without CRLF")),
+            State::SizeLf { size: 0 } => Ok(State::Trailers),
+            State::SizeLf { size } if size > self.allowed - self.content => Err(TOO_LARGE),
+            State::SizeLf { size } => Ok(State::Data { left: size }),
+            State::DataCr if byte == b'\r' => Ok(State::DataLf),
+            State::DataLf if byte == b'\n' => Ok(State::Size { size: 0, digits: 0 }),
+            _ => Err(Reject::bad("chunk data without CRLF")),
+        }
+    }
+
+    /// Trailer lines: kept aside line by line, because they may come in pieces while content no longer does.
+    fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
+        while at < bytes.len() && self.state == State::Trailers {
+            // One byte at a time is enough: trailers are rare and bounded.
+            self.trailer_bytes.push(bytes[at]);
+            at += 1;
+            match line::field(&self.trailer_bytes, 0, false)? {
+                Line::Partial => {}
+                Line::Whole(None, _) => {
+                    self.trailer_bytes = Vec::new();
+                    self.state = State::End;
+                }
+                Line::Whole(Some(field), _) => {
+                    self.trailer_count += 1;
+                    if self.trailer_count > limits.fields_max {
+                        return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many trailer fields"));
+                    }
+                    if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
+                        let (name, value) =
+                            (field.name.of(&self.trailer_bytes), field.value.of(&self.trailer_bytes));
+                        self.trailers.try_push(name, value).map_err(|_| Reject::bad("invalid trailer"))?;
+                    }
+                    self.trailer_bytes.clear();
+                }
+            }
+            if self.trailers.wire().len() + self.trailer_bytes.len() > limits.head_bytes_max {
+                return Err(Reject::new(Status::FIELDS_TOO_LARGE, "trailers too large"));
+            }
+        }
+        Ok(at)
+    }
+}
+
+const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");
+
+/// Fields that would change how a message already under way is understood (RFC 9110 section 6.5.1).
+fn forbidden_in_trailers(id: Name) -> bool {
+    matches!(
+        id,
+        Name::Authorization
+            | Name::ProxyAuthorization
+            | Name::Cookie
+            | Name::SetCookie
+            | Name::ContentEncoding
+            | Name::ContentType
+            | Name::ContentRange
+            | Name::CacheControl
+            | Name::Expect
+            | Name::Range
+            | Name::XForwardedFor
+            | Name::XForwardedHost
+            | Name::XForwardedProto
+            | Name::Forwarded
+    )
+}

@@ -1,0 +1,153 @@
+//! Heads and chunks, as they go out.
+
+use crate::fields::Fields;
+use crate::framing::{Framing, Length};
+use crate::method::Method;
+use crate::request::Version;
+use crate::status::Status;
+
+/// How a response to one request goes out: decided once, before its head is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// How the body's end is marked on the wire; `None` also where the request forbids the body.
+    pub framing: Framing,
+    /// The `Content-Length` to announce.
+    pub length: Option<u64>,
+    /// Whether the connection lives on after it.
+    pub keep_alive: bool,
+}
+
+impl Outgoing {
+    /// Decides for a response of `status` and `length` to a request of that method and version (RFC 9112
+    /// section 6): content is left out for HEAD, 1xx, 204 and 304; an unknown length is chunked, or to a 1.0
+    /// client ended by closing.
+    #[must_use]
+    pub fn decide(
+        method: Method,
+        version: Version,
+        status: Status,
+        length: Length,
+        keep_alive: bool,
+    ) -> Outgoing {
+        if status.forbids_content() {
+            return Outgoing { framing: Framing::None, length: None, keep_alive };
+        }
+        let (framing, announced) = match length {
+            Length::Known(0) => (Framing::None, Some(0)),
+            Length::Known(length) => (Framing::Length(length), Some(length)),
+            Length::Unknown if version == Version::Http11 => (Framing::Chunked, None),
+            Length::Unknown => (Framing::UntilClose, None),
+        };
+        if method == Method::Head {
+            return Outgoing { framing: Framing::None, length: announced, keep_alive };
+        }
+        Outgoing { framing, length: announced, keep_alive: keep_alive && framing != Framing::UntilClose }
+    }
+
+    /// Writes the whole response head. `common` are field lines that every response carries (Server, Date).
+    pub fn head(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8], fields: &Fields) {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(&status.digits());
+        out.push(b' ');
+        out.extend_from_slice(status.reason().as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(common);
+        if let Some(length) = self.length {
+            out.extend_from_slice(b"Content-Length: ");
+            decimal(out, length);
+            out.extend_from_slice(b"\r\n");
+        } else if self.framing == Framing::Chunked {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        match (self.keep_alive, version) {
+            (false, _) if !status.is_informational() => out.extend_from_slice(b"Connection: close\r\n"),
+            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            _ => {}
+        }
+        out.extend_from_slice(fields.wire());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The line that opens a chunk of `len` bytes; `len` must not be zero, which would end the body.
+pub fn chunk_start(out: &mut Vec<u8>, len: usize) {
+    debug_assert!(len > 0);
+    let nibbles = (usize::BITS - len.leading_zeros()).div_ceil(4);
+    for nibble in (0..nibbles).rev() {
+        out.push(b"0123456789abcdef"[len >> (nibble * 4) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What follows a chunk's bytes.
+pub const CHUNK_END: &[u8] = b"\r\n";
+
+/// The last chunk, the trailer fields and the end.
+pub fn last_chunk(out: &mut Vec<u8>, trailers: &Fields) {
+    out.extend_from_slice(b"0\r\n");
+    out.extend_from_slice(trailers.wire());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `number` in decimal.
+pub fn decimal(out: &mut Vec<u8>, number: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(
+        method: Method,
+        version: Version,
+        status: Status,
+        length: Length,
+    ) -> (Framing, Option<u64>, bool) {
+        let out = Outgoing::decide(method, version, status, length, true);
+        (out.framing, out.length, out.keep_alive)
+    }
+
+    #[test]
+    fn framing_of_responses() {
+        use Version::{Http10, Http11};
+        let known = Length::Known(5);
+        assert_eq!(decide(Method::Get, Http11, Status::OK, known), (Framing::Length(5), Some(5), true));
+        assert_eq!(decide(Method::Head, Http11, Status::OK, known), (Framing::None, Some(5), true));
+        assert_eq!(decide(Method::Get, Http11, Status::OK, Length::Known(0)), (Framing::None, Some(0), true));
+        assert_eq!(decide(Method::Get, Http11, Status::NOT_MODIFIED, known), (Framing::None, None, true));
+        assert_eq!(decide(Method::Get, Http11, Status::NO_CONTENT, known), (Framing::None, None, true));
+        assert_eq!(decide(Method::Get, Http11, Status::OK, Length::Unknown), (Framing::Chunked, None, true));
+        assert_eq!(
+            decide(Method::Get, Http10, Status::OK, Length::Unknown),
+            (Framing::UntilClose, None, false)
+        );
+        assert_eq!(decide(Method::Head, Http10, Status::OK, Length::Unknown), (Framing::None, None, true));
+    }
+
+    #[test]
+    fn numbers() {
+        for (number, decimal_text, hex_text) in
+            [(1, "1", "1\r\n"), (4096, "4096", "1000\r\n"), (255, "255", "ff\r\n")]
+        {
+            let (mut dec, mut hex) = (Vec::new(), Vec::new());
+            decimal(&mut dec, number);
+            chunk_start(&mut hex, number as usize);
+            assert_eq!((dec, hex), (decimal_text.as_bytes().to_vec(), hex_text.as_bytes().to_vec()));
+        }
+        let mut out = Vec::new();
+        decimal(&mut out, u64::MAX);
+        assert_eq!(out, b"18446744073709551615");
+    }
+}

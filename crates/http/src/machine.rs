@@ -1,0 +1,177 @@
+//! The two ends of an HTTP/1 connection as machines: bytes in, steps out.
+//!
+//! ```text
+//!            feed                feed…              next
+//!   Head ───────────▶ Body ───────────────▶ End ───────────▶ Head
+//!     └── reject ─────────┴── reject ──▶ (the connection is closed)
+//! ```
+
+use crate::body::Body;
+use crate::framing::Framing;
+use crate::line::Limits;
+use crate::method::Method;
+use crate::reject::Reject;
+use crate::request::RequestHead;
+use crate::response::ResponseHead;
+use crate::span::Span;
+
+/// What the machine made of the bytes it was fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Feed more. Bytes of an unfinished head are not consumed: feed them again with what follows.
+    NeedMore,
+    /// The head is whole and consumed; its spans point into the bytes just fed.
+    Head,
+    /// Content, at this place in the bytes just fed.
+    Data(Span),
+    /// The message is complete.
+    End,
+}
+
+/// A step, and how many of the fed bytes are done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// Bytes done with; feed from the next one.
+    pub consumed: usize,
+    /// What they were.
+    pub step: Step,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    #[default]
+    Head,
+    Body(Body),
+}
+
+impl Phase {
+    fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+        let piece = body.feed(bytes, limits)?;
+        let step = match (piece.data_start < piece.data_end, body.is_end()) {
+            (true, _) => Step::Data(Span::new(piece.data_start, piece.data_end)),
+            (false, true) => Step::End,
+            (false, false) => Step::NeedMore,
+        };
+        Ok(Fed { consumed: piece.consumed, step })
+    }
+}
+
+/// The server's end: reads requests.
+#[derive(Debug, Default)]
+pub struct Server {
+    /// The request being read or served.
+    pub head: RequestHead,
+    phase: Phase,
+}
+
+impl Server {
+    /// Takes bytes. In the head phase `bytes` begins with the head's first byte.
+    ///
+    /// # Errors
+    /// A [`Reject`]: answer it and close.
+    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+        match &mut self.phase {
+            Phase::Body(body) => Phase::feed_body(body, bytes, limits),
+            Phase::Head if !self.head.parse(bytes, limits)? => Ok(Fed { consumed: 0, step: Step::NeedMore }),
+            Phase::Head => {
+                self.phase = Phase::Body(Body::new(self.head.framing, u64::MAX)?);
+                Ok(Fed { consumed: self.head.len, step: Step::Head })
+            }
+        }
+    }
+
+    /// Sets the most content the body may have; to be called before the body is read.
+    ///
+    /// # Errors
+    /// 413 where the announced length is above it.
+    pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        if let Phase::Body(body) = &mut self.phase {
+            *body = Body::new(self.head.framing, bytes_max)?;
+        }
+        Ok(())
+    }
+
+    /// The body, from its head on.
+    #[must_use]
+    pub fn body(&self) -> Option<&Body> {
+        match &self.phase {
+            Phase::Head => None,
+            Phase::Body(body) => Some(body),
+        }
+    }
+
+    /// Whether the body has been read whole (or there is none).
+    #[must_use]
+    pub fn body_ended(&self) -> bool {
+        self.body().is_some_and(Body::is_end)
+    }
+
+    /// Turns to the next request; the body must have ended.
+    pub fn next(&mut self) {
+        debug_assert!(self.body_ended());
+        self.head.reset();
+        self.phase = Phase::Head;
+    }
+}
+
+/// The client's end: reads responses.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// The response being read.
+    pub head: ResponseHead,
+    phase: Phase,
+}
+
+impl Client {
+    /// Takes bytes of the response to a request of that method. A 1xx head (but 101) is a message of its own:
+    /// call [`Client::next`] and read on.
+    ///
+    /// # Errors
+    /// A [`Reject`]: the connection is not to be used again.
+    pub fn feed(&mut self, bytes: &[u8], method: Method, limits: &Limits) -> Result<Fed, Reject> {
+        match &mut self.phase {
+            Phase::Body(body) => Phase::feed_body(body, bytes, limits),
+            Phase::Head if !self.head.parse(bytes, method, limits)? => {
+                Ok(Fed { consumed: 0, step: Step::NeedMore })
+            }
+            Phase::Head => {
+                self.phase = Phase::Body(Body::new(self.head.framing, u64::MAX)?);
+                Ok(Fed { consumed: self.head.len, step: Step::Head })
+            }
+        }
+    }
+
+    /// The sender closed its side. True where that completes the response.
+    ///
+    /// # Errors
+    /// Where bytes are missing.
+    pub fn eof(&mut self) -> Result<(), Reject> {
+        match &mut self.phase {
+            Phase::Head => Err(Reject::bad("closed before a whole head")),
+            Phase::Body(body) => body.eof(),
+        }
+    }
+
+    /// The body, from its head on.
+    #[must_use]
+    pub fn body(&self) -> Option<&Body> {
+        match &self.phase {
+            Phase::Head => None,
+            Phase::Body(body) => Some(body),
+        }
+    }
+
+    /// Whether the connection can carry another request now.
+    #[must_use]
+    pub fn is_reusable(&self) -> bool {
+        self.head.keep_alive
+            && self.head.framing != Framing::UntilClose
+            && self.body().is_some_and(Body::is_end)
+    }
+
+    /// Turns to the next response.
+    pub fn next(&mut self) {
+        self.head.reset();
+        self.phase = Phase::Head;
+    }
+}

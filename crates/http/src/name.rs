@@ -1,0 +1,167 @@
+//! Field names that the server itself knows.
+
+macro_rules! names {
+    ($($name:ident $text:literal;)*) => {
+        /// A known field name, or `Other`. Parsing a head names each field once; nobody compares strings later.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // each is the field of that name
+        pub enum Name {
+            Other,
+            $($name,)*
+        }
+
+        const KNOWN: &[(Name, &str)] = &[$((Name::$name, $text),)*];
+    };
+}
+
+names! {
+    Accept "Accept";
+    AcceptEncoding "Accept-Encoding";
+    AcceptLanguage "Accept-Language";
+    AcceptRanges "Accept-Ranges";
+    Age "Age";
+    Allow "Allow";
+    Authorization "Authorization";
+    CacheControl "Cache-Control";
+    Connection "Connection";
+    ContentEncoding "Content-Encoding";
+    ContentLanguage "Content-Language";
+    ContentLength "Content-Length";
+    ContentLocation "Content-Location";
+    ContentRange "Content-Range";
+    ContentType "Content-Type";
+    Cookie "Cookie";
+    Date "Date";
+    Etag "ETag";
+    Expect "Expect";
+    Expires "Expires";
+    Forwarded "Forwarded";
+    Host "Host";
+    Http2Settings "HTTP2-Settings";
+    IfMatch "If-Match";
+    IfModifiedSince "If-Modified-Since";
+    IfNoneMatch "If-None-Match";
+    IfRange "If-Range";
+    IfUnmodifiedSince "If-Unmodified-Since";
+    KeepAlive "Keep-Alive";
+    LastModified "Last-Modified";
+    Link "Link";
+    Location "Location";
+    Origin "Origin";
+    Pragma "Pragma";
+    ProxyAuthenticate "Proxy-Authenticate";
+    ProxyAuthorization "Proxy-Authorization";
+    ProxyConnection "Proxy-Connection";
+    Range "Range";
+    Referer "Referer";
+    Refresh "Refresh";
+    RetryAfter "Retry-After";
+    SecWebsocketAccept "Sec-WebSocket-Accept";
+    SecWebsocketExtensions "Sec-WebSocket-Extensions";
+    SecWebsocketKey "Sec-WebSocket-Key";
+    SecWebsocketProtocol "Sec-WebSocket-Protocol";
+    SecWebsocketVersion "Sec-WebSocket-Version";
+    Server "Server";
+    SetCookie "Set-Cookie";
+    Te "TE";
+    Trailer "Trailer";
+    TransferEncoding "Transfer-Encoding";
+    Upgrade "Upgrade";
+    UserAgent "User-Agent";
+    Vary "Vary";
+    Via "Via";
+    Warning "Warning";
+    WwwAuthenticate "WWW-Authenticate";
+    XForwardedFor "X-Forwarded-For";
+    XForwardedHost "X-Forwarded-Host";
+    XForwardedProto "X-Forwarded-Proto";
+}
+
+/// Length and three letters (case folded) place a name; the table is built, and proven free of collisions,
+/// when the crate is compiled.
+const fn place(name: &[u8]) -> usize {
+    let middle = (name[name.len() / 2] | 0x20) as usize;
+    let (first, last) = ((name[0] | 0x20) as usize, (name[name.len() - 1] | 0x20) as usize);
+    (name.len() * 5 + first * 25 + middle * 31 + last * 2) % SLOTS
+}
+
+const SLOTS: usize = 256;
+
+const TABLE: [u8; SLOTS] = {
+    let mut table = [u8::MAX; SLOTS];
+    let mut index = 0;
+    while index < KNOWN.len() {
+        let slot = place(KNOWN[index].1.as_bytes());
+        assert!(table[slot] == u8::MAX, "two known names share a slot: change `place`");
+        assert!(KNOWN[index].0 as usize == index + 1, "KNOWN follows the order of the enum");
+        table[slot] = index as u8;
+        index += 1;
+    }
+    table
+};
+
+impl Name {
+    /// The known name equal to `name` without regard to case, or `Other`.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Name {
+        if name.is_empty() {
+            return Name::Other;
+        }
+        match KNOWN.get(TABLE[place(name)] as usize) {
+            Some((known, text)) if text.as_bytes().eq_ignore_ascii_case(name) => *known,
+            _ => Name::Other,
+        }
+    }
+
+    /// The usual spelling; empty for `Other`.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match (self as usize).checked_sub(1) {
+            Some(index) => KNOWN[index].1,
+            None => "",
+        }
+    }
+
+    /// Whether the field speaks of one connection only and is never forwarded (RFC 9110 section 7.6.1).
+    #[must_use]
+    pub const fn is_hop_by_hop(self) -> bool {
+        matches!(
+            self,
+            Name::Connection
+                | Name::KeepAlive
+                | Name::ProxyConnection
+                | Name::Te
+                | Name::Trailer
+                | Name::TransferEncoding
+                | Name::Upgrade
+                | Name::Http2Settings
+        )
+    }
+
+    /// Whether the field decides where a message ends, or to whom it goes: never taken from a trailer section
+    /// (RFC 9110 section 6.5.1) and never from a handler.
+    #[must_use]
+    pub const fn is_framing(self) -> bool {
+        self.is_hop_by_hop() || matches!(self, Name::ContentLength | Name::Host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_name_is_found_in_any_case_and_no_other() {
+        for (name, text) in KNOWN.iter().copied() {
+            assert_eq!(Name::of(text.as_bytes()), name);
+            assert_eq!(Name::of(text.to_uppercase().as_bytes()), name);
+            assert_eq!(Name::of(text.to_lowercase().as_bytes()), name);
+            assert_eq!(name.text(), text);
+            assert_eq!(Name::of(format!("{text}x").as_bytes()), Name::Other);
+            assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
+        }
+        assert_eq!(Name::of(b""), Name::Other);
+        assert_eq!(Name::Other.text(), "");
+    }
+}

@@ -1,0 +1,27 @@
+//! What a peer did wrong, as a value.
+
+use crate::status::Status;
+
+/// A message that this machine refuses: the status that answers it and one static reason.
+/// After a reject the connection is closed, because where the next message begins is no longer certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// The status for the client (on the client side: what the proxy's own client gets is decided there).
+    pub status: Status,
+    /// Why, in a few words for a log line or an error page. Never holds bytes of the peer.
+    pub reason: &'static str,
+}
+
+impl Reject {
+    /// A reject of any status.
+    #[must_use]
+    pub const fn new(status: Status, reason: &'static str) -> Reject {
+        Reject { status, reason }
+    }
+
+    /// The common case: 400.
+    #[must_use]
+    pub const fn bad(reason: &'static str) -> Reject {
+        Reject { status: Status::BAD_REQUEST, reason }
+    }
+}

@@ -1,0 +1,219 @@
+//! Request heads (RFC 9112 section 3).
+
+use crate::framing::{Evidence, Framing};
+use crate::line::{self, Field, Limits, Line};
+use crate::method::Method;
+use crate::name::Name;
+use crate::reject::Reject;
+use crate::scan;
+use crate::span::Span;
+use crate::status::Status;
+use crate::target::{self, Target};
+
+/// The HTTP versions of this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+}
+
+impl Version {
+    /// As it stands on the wire.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
+/// A request head, as spans into the buffer it was read from. Reused from request to request, so that its
+/// field list is allocated once a connection.
+#[derive(Clone, Debug, Default)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// Its name as sent.
+    pub method_name: Span,
+    /// The target.
+    pub target: Target,
+    /// The version.
+    pub version: Version,
+    /// `host[:port]` of the request: the absolute-form target's, else the Host field's, else empty.
+    pub authority: Span,
+    /// All fields, in order.
+    pub fields: Vec<Field>,
+    /// How the body ends.
+    pub framing: Framing,
+    /// Whether the client would send another request on this connection.
+    pub keep_alive: bool,
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Length of the head in bytes, the blank line included.
+    pub len: usize,
+    parsed: Parsed,
+}
+
+/// How far a head has been read.
+#[derive(Clone, Copy, Debug, Default)]
+enum Parsed {
+    #[default]
+    Nothing,
+    StartLine(usize),
+}
+
+impl RequestHead {
+    /// The first field of that known name.
+    #[must_use]
+    pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
+        self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
+    }
+
+    /// Forgets the request, to read the next one; keeps the memory of the field list.
+    pub fn reset(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = RequestHead { fields, ..RequestHead::default() };
+    }
+
+    /// Reads on in `buffer`, which begins with the head's first byte and has grown since the last call.
+    /// True once the head is whole.
+    ///
+    /// # Errors
+    /// What RFC 9112 calls invalid, and what attackers make of what it leaves open: see the vectors.
+    pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
+        let mut at = match self.parsed {
+            Parsed::StartLine(at) => at,
+            Parsed::Nothing => match self.start_line(buffer, limits)? {
+                Line::Whole((), end) => end,
+                Line::Partial => return Ok(false),
+            },
+        };
+        let whole = line::section(buffer, &mut at, &mut self.fields, limits)?;
+        self.parsed = Parsed::StartLine(at);
+        if whole {
+            self.len = at;
+            self.check(buffer)?;
+        }
+        Ok(whole)
+    }
+
+    fn start_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<Line<()>, Reject> {
+        // One empty line before a request is forgiven (RFC 9112 section 2.2): old clients end a POST with one.
+        let start = match buffer {
+            [b'\r', b'\n', ..] => 2,
+            [b'\r'] => return Ok(Line::Partial),
+            _ => 0,
+        };
+        let max = start + limits.start_line_bytes_max.min(limits.head_bytes_max);
+        let window = &buffer[..buffer.len().min(max)];
+        match self.request_line(window, start, limits.bare_lf)? {
+            Line::Partial if window.len() == max => {
+                Err(Reject::new(Status::URI_TOO_LONG, "request line too long"))
+            }
+            line => Ok(line),
+        }
+    }
+
+    fn request_line(&mut self, window: &[u8], start: usize, bare_lf: bool) -> Result<Line<()>, Reject> {
+        let method_end = start + scan::token(&window[start..]);
+        match window.get(method_end) {
+            None => return Ok(Line::Partial),
+            Some(b' ') if method_end > start => {}
+            Some(0x16) if method_end == start => return Err(Reject::bad("TLS on a port without TLS")),
+            Some(_) => return Err(Reject::bad("invalid method")),
+        }
+        let target_start = method_end + 1;
+        let target_end = target_start + scan::target(&window[target_start..]);
+        match window.get(target_end) {
+            None => return Ok(Line::Partial),
+            Some(b' ') if target_end > target_start => {}
+            Some(b'\r' | b'\n') => return Err(Reject::bad("request line without a version")),
+            Some(_) => return Err(Reject::bad("invalid byte in the target")),
+        }
+        let version_start = target_end + 1;
+        let Some(version) = window.get(version_start..version_start + 8) else {
+            // Refuse what cannot become a version before all of it is here.
+            let begun = &window[version_start..];
+            return match version_so_far(begun) {
+                true => Ok(Line::Partial),
+                false => Err(Reject::bad("invalid version")),
+            };
+        };
+        self.version = parse_version(version)?;
+        if window.get(version_start + 8).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
+            return Err(Reject::bad("invalid version"));
+        }
+        let Some(end) = line::line_end(window, version_start + 8, bare_lf)? else { return Ok(Line::Partial) };
+        self.method_name = Span::new(start, method_end);
+        self.method = Method::of(self.method_name.of(window));
+        self.target = Target::parse(self.method, window, Span::new(target_start, target_end))?;
+        Ok(Line::Whole((), end))
+    }
+
+    /// What the fields say together, once all are here.
+    fn check(&mut self, buffer: &[u8]) -> Result<(), Reject> {
+        let is_1_0 = self.version == Version::Http10;
+        let mut evidence = Evidence::default();
+        let mut host = None;
+        self.keep_alive = !is_1_0;
+        let (mut close, mut expects) = (false, false);
+        for field in &self.fields {
+            match field.id {
+                Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
+                Name::Host if host.is_some() => return Err(Reject::bad("repeated Host")),
+                Name::Host if !target::is_authority(field.value.of(buffer)) => {
+                    return Err(Reject::bad("invalid Host"));
+                }
+                Name::Host => host = Some(field.value),
+                Name::Connection => {
+                    for token in scan::list(field.value.of(buffer)) {
+                        close |= token.eq_ignore_ascii_case(b"close");
+                        self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+                    }
+                }
+                Name::Expect if is_1_0 => {}
+                Name::Expect if field.value.of(buffer).eq_ignore_ascii_case(b"100-continue") => {
+                    expects = true
+                }
+                Name::Expect => return Err(Reject::new(Status::EXPECTATION_FAILED, "unknown expectation")),
+                _ => {}
+            }
+        }
+        if host.is_none() && !is_1_0 {
+            return Err(Reject::bad("HTTP/1.1 without Host"));
+        }
+        self.keep_alive &= !close;
+        self.framing = evidence.framing(is_1_0, Framing::None)?;
+        self.expects_continue = expects && self.framing != Framing::None;
+        self.authority = match self.target.authority {
+            Span::EMPTY => host.unwrap_or_default(),
+            authority => authority,
+        };
+        Ok(())
+    }
+}
+
+pub(crate) fn parse_version(version: &[u8]) -> Result<Version, Reject> {
+    match version {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            Err(Reject::new(Status::VERSION_NOT_SUPPORTED, "unknown HTTP version"))
+        }
+        _ => Err(Reject::bad("invalid version")),
+    }
+}
+
+/// Whether `begun` (fewer than eight bytes) can still become `HTTP/d.d`.
+pub(crate) fn version_so_far(begun: &[u8]) -> bool {
+    begun.iter().zip(b"HTTP/0.0").all(|(&byte, &want)| match want {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == want,
+    })
+}

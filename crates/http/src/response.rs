@@ -1,0 +1,157 @@
+//! Response heads (RFC 9112 section 4), as a client reads them.
+
+use crate::framing::{Evidence, Framing};
+use crate::line::{self, Field, Limits, Line};
+use crate::method::Method;
+use crate::name::Name;
+use crate::reject::Reject;
+use crate::request::{self, Version};
+use crate::scan;
+use crate::span::Span;
+use crate::status::Status;
+
+/// A response head, as spans into the buffer it was read from. Reused like a request head.
+#[derive(Clone, Debug)]
+pub struct ResponseHead {
+    /// The status.
+    pub status: Status,
+    /// The reason phrase; often empty.
+    pub reason: Span,
+    /// The version of the sender.
+    pub version: Version,
+    /// All fields, in order.
+    pub fields: Vec<Field>,
+    /// How the body ends, seen with the method of the request.
+    pub framing: Framing,
+    /// The announced `Content-Length`, also where there is no body (HEAD, 304).
+    pub length: Option<u64>,
+    /// Whether the connection serves another request after this response.
+    pub keep_alive: bool,
+    /// Length of the head in bytes, the blank line included.
+    pub len: usize,
+    line_end: Option<usize>,
+}
+
+impl Default for ResponseHead {
+    fn default() -> ResponseHead {
+        ResponseHead {
+            status: Status::OK,
+            reason: Span::EMPTY,
+            version: Version::Http11,
+            fields: Vec::new(),
+            framing: Framing::None,
+            length: None,
+            keep_alive: false,
+            len: 0,
+            line_end: None,
+        }
+    }
+}
+
+impl ResponseHead {
+    /// The first field of that known name.
+    #[must_use]
+    pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
+        self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
+    }
+
+    /// Forgets the response, to read the next one; keeps the memory of the field list.
+    pub fn reset(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = ResponseHead { fields, ..ResponseHead::default() };
+    }
+
+    /// Reads on in `buffer`, which begins with the head's first byte and has grown since the last call; `method`
+    /// is the request's. True once the head is whole.
+    ///
+    /// # Errors
+    /// As for requests; every reject is 502 for whoever asked, which the proxy decides.
+    pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
+        let mut at = match self.line_end {
+            Some(at) => at,
+            None => match self.status_line(buffer, limits)? {
+                Line::Whole((), end) => end,
+                Line::Partial => return Ok(false),
+            },
+        };
+        let whole = line::section(buffer, &mut at, &mut self.fields, limits)?;
+        self.line_end = Some(at);
+        if whole {
+            self.len = at;
+            self.check(buffer, method)?;
+        }
+        Ok(whole)
+    }
+
+    fn status_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<Line<()>, Reject> {
+        let max = limits.start_line_bytes_max.min(limits.head_bytes_max);
+        let window = &buffer[..buffer.len().min(max)];
+        match self.status_line_in(window, limits.bare_lf)? {
+            Line::Partial if window.len() == max => Err(Reject::bad("status line too long")),
+            line => Ok(line),
+        }
+    }
+
+    fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<Line<()>, Reject> {
+        let Some(version) = window.get(..8) else {
+            return match request::version_so_far(window) {
+                true => Ok(Line::Partial),
+                false => Err(Reject::bad("invalid version")),
+            };
+        };
+        self.version = request::parse_version(version)?;
+        let shape = [
+            |b: u8| b == b' ',
+            |b: u8| (b'1'..=b'9').contains(&b),
+            |b: u8| b.is_ascii_digit(),
+            |b: u8| b.is_ascii_digit(),
+        ];
+        if !window[8..].iter().zip(shape).all(|(&byte, fits)| fits(byte)) {
+            return Err(Reject::bad("invalid status"));
+        }
+        let Some(&[_, a, b, c]) = window[8..].first_chunk::<4>() else { return Ok(Line::Partial) };
+        let code = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        self.status = Status::of(code).ok_or(Reject::bad("invalid status"))?;
+        let reason_start = match window.get(12) {
+            None => return Ok(Line::Partial),
+            Some(b' ') => 13,
+            // No space and no reason: not the grammar, but common and without danger.
+            Some(b'\r' | b'\n') => 12,
+            Some(_) => return Err(Reject::bad("invalid status")),
+        };
+        let reason_end = reason_start + scan::value(&window[reason_start..]);
+        let Some(end) = line::line_end(window, reason_end, bare_lf)? else { return Ok(Line::Partial) };
+        self.reason = Span::new(reason_start, reason_end);
+        Ok(Line::Whole((), end))
+    }
+
+    fn check(&mut self, buffer: &[u8], method: Method) -> Result<(), Reject> {
+        let is_1_0 = self.version == Version::Http10;
+        let mut evidence = Evidence::default();
+        let (mut close, mut keep) = (false, !is_1_0);
+        for field in &self.fields {
+            match field.id {
+                Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
+                Name::Connection => {
+                    for token in scan::list(field.value.of(buffer)) {
+                        close |= token.eq_ignore_ascii_case(b"close");
+                        keep |= token.eq_ignore_ascii_case(b"keep-alive");
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.length = evidence.length();
+        let framing = evidence.framing(is_1_0, Framing::UntilClose)?;
+        let tunnel = method == Method::Connect && (200..300).contains(&self.status.code());
+        self.framing = match method {
+            _ if self.status == Status::SWITCHING_PROTOCOLS || tunnel => Framing::UntilClose,
+            Method::Head => Framing::None,
+            _ if self.status.forbids_content() => Framing::None,
+            _ => framing,
+        };
+        self.keep_alive = keep && !close && self.framing != Framing::UntilClose;
+        Ok(())
+    }
+}

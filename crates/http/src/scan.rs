@@ -1,0 +1,229 @@
+//! Byte classes of RFC 9110 section 5.6 and RFC 3986, and the scans over them.
+
+const TOKEN: u8 = 1;
+const TARGET: u8 = 2;
+const HOST: u8 = 4;
+
+const fn is_tchar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+/// What may stand in a reg-name, an IPv4 address or a port (RFC 3986 section 3.2).
+const fn is_host_char(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'.'
+                | b'_'
+                | b'~'
+                | b'%'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b','
+                | b';'
+                | b'='
+        )
+}
+
+const CLASSES: [u8; 256] = {
+    let mut classes = [0u8; 256];
+    let mut index = 0;
+    while index < 256 {
+        let byte = index as u8;
+        if is_tchar(byte) {
+            classes[index] |= TOKEN;
+        }
+        // Visible ASCII without the fragment mark: wider than RFC 3986 (browsers send `|` and `{`), but nothing
+        // that could end a request line or be read differently by the next server.
+        if byte > 0x20 && byte < 0x7f && byte != b'#' {
+            classes[index] |= TARGET;
+        }
+        if is_host_char(byte) {
+            classes[index] |= HOST;
+        }
+        index += 1;
+    }
+    classes
+};
+
+fn run(bytes: &[u8], class: u8) -> usize {
+    bytes.iter().position(|&byte| CLASSES[byte as usize] & class == 0).unwrap_or(bytes.len())
+}
+
+/// How many bytes at the start of `bytes` may stand in a token (RFC 9110 section 5.6.2).
+#[must_use]
+pub fn token(bytes: &[u8]) -> usize {
+    run(bytes, TOKEN)
+}
+
+/// Whether `bytes` is a whole, non-empty token.
+#[must_use]
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && token(bytes) == bytes.len()
+}
+
+/// How many bytes at the start of `bytes` may stand in a request target.
+#[must_use]
+pub fn target(bytes: &[u8]) -> usize {
+    run(bytes, TARGET)
+}
+
+/// Whether every byte may stand in a host name or IPv4 address.
+#[must_use]
+pub fn is_host(bytes: &[u8]) -> bool {
+    run(bytes, HOST) == bytes.len()
+}
+
+/// How many bytes at the start of `bytes` may stand in a field value: visible ASCII, space, tab and obs-text
+/// (RFC 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
+#[must_use]
+pub fn value(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let mut at = 0;
+    loop {
+        // Eight bytes at a time: `word - 0x20` borrows into the high bit where a byte is below 0x20, and
+        // `word ^ 0x7f` is zero where it is DEL. False alarms only send us to the exact check below.
+        while let Some(chunk) = bytes[at..].first_chunk::<8>() {
+            let word = u64::from_le_bytes(*chunk);
+            let low = word.wrapping_sub(ONES * 0x20) & !word;
+            let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
+            let hits = (low | del) & HIGHS;
+            if hits != 0 {
+                at += hits.trailing_zeros() as usize / 8;
+                break;
+            }
+            at += 8;
+        }
+        match bytes.get(at) {
+            Some(&byte) if is_value_byte(byte) => at += 1,
+            _ => return at,
+        }
+    }
+}
+
+/// Whether `byte` may stand in a field value.
+#[must_use]
+pub const fn is_value_byte(byte: u8) -> bool {
+    byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
+}
+
+/// `bytes` without leading and trailing spaces and tabs (OWS, RFC 9110 section 5.6.3).
+#[must_use]
+pub fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1), trimmed, empty ones left out.
+/// Commas inside quoted strings do not separate.
+pub fn list(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
+            let (element, after) = split_element(rest);
+            rest = after;
+            let element = trim(element);
+            if !element.is_empty() {
+                return Some(element);
+            }
+        }
+        None
+    })
+}
+
+fn split_element(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => return (&bytes[..at], &bytes[at + 1..]),
+            _ => {}
+        }
+    }
+    (bytes, &[])
+}
+
+/// A decimal number of digits alone: no sign, no space, at most 18 digits (so that it fits an `i64` file offset).
+#[must_use]
+pub fn decimal(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 18 {
+        return None;
+    }
+    bytes.iter().try_fold(0u64, |sum, &byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
+}
+
+/// The value of a hexadecimal digit.
+#[must_use]
+pub const fn hex(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_scan_agrees_with_the_byte_by_byte_rule() {
+        for bad in 0..=255u8 {
+            for at in 0..20 {
+                let mut bytes = vec![b'a'; 20];
+                bytes[3] = 0xff;
+                bytes[5] = b'\t';
+                bytes[at] = bad;
+                let exact = bytes.iter().position(|&byte| !is_value_byte(byte)).unwrap_or(20);
+                assert_eq!(value(&bytes), exact, "byte {bad:#x} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn lists_split_outside_quotes_only() {
+        let elements: Vec<&[u8]> = list(b" a ,, \"b,\\\"c\" ,\td\t,").collect();
+        assert_eq!(elements, [&b"a"[..], b"\"b,\\\"c\"", b"d"]);
+    }
+
+    #[test]
+    fn decimals_are_digits_alone() {
+        assert_eq!(decimal(b"0"), Some(0));
+        assert_eq!(decimal(b"999999999999999999"), Some(999_999_999_999_999_999));
+        for bad in [&b""[..], b"+1", b"-1", b"1 ", b"0x1", b"1000000000000000000"] {
+            assert_eq!(decimal(bad), None);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Request targets (RFC 9112 section 3.2) and paths.
+
+use std::borrow::Cow;
+
+use crate::method::Method;
+use crate::reject::Reject;
+use crate::scan;
+use crate::span::Span;
+
+/// Which of the four forms a request target has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetForm {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `http://host/path?query`, as sent to proxies; every server accepts it.
+    Absolute,
+    /// `host:port`, with CONNECT only.
+    Authority,
+    /// `*`, with OPTIONS only.
+    Asterisk,
+}
+
+/// A request target, taken apart but not decoded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// The form it was sent in.
+    pub form: TargetForm,
+    /// The whole target as sent.
+    pub whole: Span,
+    /// `host[:port]` of the absolute and authority forms, else empty.
+    pub authority: Span,
+    /// From the first `/` to the `?`; empty where the form has none.
+    pub path: Span,
+    /// After the `?`; `None` without one.
+    pub query: Option<Span>,
+}
+
+impl Target {
+    /// Takes the target at `span` of `buffer` apart. `span` holds target bytes only (see [`scan::target`]).
+    ///
+    /// # Errors
+    /// 400 for a target that has none of the four forms, or one that does not go with the method.
+    pub fn parse(method: Method, buffer: &[u8], span: Span) -> Result<Target, Reject> {
+        let bytes = span.of(buffer);
+        let mut target = Target { whole: span, ..Target::default() };
+        if method == Method::Connect {
+            target.form = TargetForm::Authority;
+            target.authority = span;
+            return match split_port(bytes) {
+                Some((host, Some(_))) if is_host(host) && !host.is_empty() => Ok(target),
+                _ => Err(Reject::bad("CONNECT needs host:port")),
+            };
+        }
+        match bytes {
+            [b'/', ..] => target.split_path(buffer, span.start()),
+            b"*" if method == Method::Options => target.form = TargetForm::Asterisk,
+            b"*" => return Err(Reject::bad("target * needs OPTIONS")),
+            _ => target.split_absolute(buffer)?,
+        }
+        Ok(target)
+    }
+
+    fn split_path(&mut self, buffer: &[u8], start: usize) {
+        let rest = &buffer[start..self.whole.end()];
+        let path_len = memchr::memchr(b'?', rest).unwrap_or(rest.len());
+        self.path = Span::new(start, start + path_len);
+        if path_len < rest.len() {
+            self.query = Some(Span::new(start + path_len + 1, self.whole.end()));
+        }
+    }
+
+    fn split_absolute(&mut self, buffer: &[u8]) -> Result<(), Reject> {
+        let bytes = self.whole.of(buffer);
+        let scheme_len = ["http://", "https://"]
+            .iter()
+            .find(|scheme| {
+                bytes.get(..scheme.len()).is_some_and(|b| b.eq_ignore_ascii_case(scheme.as_bytes()))
+            })
+            .ok_or(Reject::bad("target has no known form"))?
+            .len();
+        let rest = &bytes[scheme_len..];
+        let authority_len = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+        let start = self.whole.start() + scheme_len;
+        if authority_len == 0 || !is_authority(&rest[..authority_len]) {
+            return Err(Reject::bad("invalid host in target"));
+        }
+        self.form = TargetForm::Absolute;
+        self.authority = Span::new(start, start + authority_len);
+        self.split_path(buffer, start + authority_len);
+        Ok(())
+    }
+
+    /// The path as sent, `/` where an absolute-form target has none, `*` for the asterisk form.
+    #[must_use]
+    pub fn path<'b>(&self, buffer: &'b [u8]) -> &'b [u8] {
+        match self.form {
+            TargetForm::Asterisk => b"*",
+            _ if self.path.is_empty() => b"/",
+            _ => self.path.of(buffer),
+        }
+    }
+}
+
+/// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information).
+#[must_use]
+pub fn is_authority(bytes: &[u8]) -> bool {
+    split_port(bytes).is_some_and(|(host, _)| is_host(host))
+}
+
+/// `host` and the digits of `port`, if the colon, the brackets and the digits are in order.
+#[must_use]
+pub fn split_port(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    let host_len = match bytes {
+        [b'[', ..] => memchr::memchr(b']', bytes)? + 1,
+        _ => memchr::memchr(b':', bytes).unwrap_or(bytes.len()),
+    };
+    let (host, rest) = bytes.split_at(host_len);
+    match rest {
+        [] => Some((host, None)),
+        // An empty port is valid (RFC 3986 section 3.2.3) and means the default.
+        [b':'] => Some((host, None)),
+        [b':', port @ ..] if scan::decimal(port).is_some_and(|port| port <= 65535) => {
+            Some((host, Some(port)))
+        }
+        _ => None,
+    }
+}
+
+fn is_host(host: &[u8]) -> bool {
+    match host {
+        [b'[', inner @ .., b']'] => {
+            std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+        }
+        _ => scan::is_host(host),
+    }
+}
+
+/// The path decoded once, its dot segments resolved and repeated slashes merged: what routes are matched
+/// against and files are looked up by. Borrowed where nothing had to change.
+///
+/// # Errors
+/// 400 for a `%` without two hexadecimal digits, an encoded NUL or slash, or `..` above the root: each is a way
+/// to be read differently by two servers, and no browser sends one.
+pub fn normal_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, Reject> {
+    if is_normal(raw) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let decoded = decode(raw)?;
+    let mut normal: Vec<u8> = Vec::with_capacity(decoded.len());
+    let mut segments = decoded.split(|&byte| byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            b"" | b"." if last => normal.push(b'/'),
+            b"" | b"." => {}
+            b".." => {
+                let parent = normal.iter().rposition(|&byte| byte == b'/');
+                normal.truncate(parent.ok_or(Reject::bad("path climbs above the root"))?);
+                if last {
+                    normal.push(b'/');
+                }
+            }
+            _ => {
+                normal.push(b'/');
+                normal.extend_from_slice(segment);
+            }
+        }
+    }
+    Ok(Cow::Owned(normal))
+}
+
+/// Nothing to decode, no `//`, no segment that begins with a dot.
+fn is_normal(raw: &[u8]) -> bool {
+    let mut after_slash = false;
+    for &byte in raw {
+        if byte == b'%' || (after_slash && matches!(byte, b'/' | b'.')) {
+            return false;
+        }
+        after_slash = byte == b'/';
+    }
+    true
+}
+
+fn decode(raw: &[u8]) -> Result<Vec<u8>, Reject> {
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut bytes = raw.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let digits = (bytes.next().and_then(|&b| scan::hex(b)), bytes.next().and_then(|&b| scan::hex(b)));
+        match digits {
+            (Some(0), Some(0)) => return Err(Reject::bad("encoded NUL in path")),
+            (Some(2), Some(15)) => return Err(Reject::bad("encoded slash in path")),
+            (Some(high), Some(low)) => decoded.push(high << 4 | low),
+            _ => return Err(Reject::bad("invalid percent-encoding in path")),
+        }
+    }
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(raw: &str) -> Result<String, &'static str> {
+        match normal_path(raw.as_bytes()) {
+            Ok(path) => Ok(String::from_utf8(path.into_owned()).unwrap()),
+            Err(reject) => Err(reject.reason),
+        }
+    }
+
+    #[test]
+    fn paths_are_decoded_once_and_resolved() {
+        for (raw, want) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a//b///c", "/a/b/c"),
+            ("/a/./b/.", "/a/b/"),
+            ("/a/../b", "/b"),
+            ("/a/b/..", "/a/"),
+            ("/a/b/../..", "/"),
+            ("/%61%20b", "/a b"),
+            ("/%2561", "/%61"),
+            ("/%2e%2e/", "path climbs above the root"),
+            ("/a/%2E%2e/b", "/b"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/..a", "/..a"),
+            ("/..", "path climbs above the root"),
+            ("/a/../../b", "path climbs above the root"),
+            ("/a%2fb", "encoded slash in path"),
+            ("/a%00", "encoded NUL in path"),
+            ("/a%0", "invalid percent-encoding in path"),
+            ("/a%zz", "invalid percent-encoding in path"),
+        ] {
+            assert_eq!(normal(raw).unwrap_or_else(str::to_owned), want, "{raw}");
+        }
+    }
+
+    #[test]
+    fn authorities() {
+        for good in ["a", "a.b:80", "127.0.0.1", "[::1]", "[::1]:8080", "a:", "", "xn--n3h.net"] {
+            assert!(is_authority(good.as_bytes()), "{good}");
+        }
+        for bad in
+            ["a b", "u@h", "a:b", "a:65536", "[::1", "[::g]", "[::1]x", "a:80:80", "::1", "a/b", "\u{e9}"]
+        {
+            assert!(!is_authority(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn forms_go_with_their_methods() {
+        let form = |method, text: &str| {
+            let span = Span::new(0, text.len());
+            Target::parse(method, text.as_bytes(), span)
+                .map(|target| target.form)
+                .map_err(|reject| reject.reason)
+        };
+        assert_eq!(form(Method::Get, "/a?b"), Ok(TargetForm::Origin));
+        assert_eq!(form(Method::Get, "HTTP://a?b"), Ok(TargetForm::Absolute));
+        assert_eq!(form(Method::Options, "*"), Ok(TargetForm::Asterisk));
+        assert_eq!(form(Method::Get, "*"), Err("target * needs OPTIONS"));
+        assert_eq!(form(Method::Connect, "a:443"), Ok(TargetForm::Authority));
+        assert_eq!(form(Method::Connect, "a"), Err("CONNECT needs host:port"));
+        assert_eq!(form(Method::Connect, "/"), Err("CONNECT needs host:port"));
+        assert_eq!(form(Method::Get, "a:443"), Err("target has no known form"));
+        assert_eq!(form(Method::Get, "http://u@a/"), Err("invalid host in target"));
+        assert_eq!(form(Method::Get, "http:///"), Err("invalid host in target"));
+    }
+}
