@@ -1,0 +1,115 @@
+//! What a comparison may be told.
+
+use std::path::PathBuf;
+
+use crate::measure::Outcome;
+
+/// The options of `cargo xtask bench`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Measurements of each subject and row. At least 1.
+    pub(crate) rounds: usize,
+    /// Length of one measurement. At least 1.
+    pub(crate) seconds: u64,
+    /// Connections, when not the comparison's own number.
+    pub(crate) connections: Option<usize>,
+    /// Threads or workers of every server. At least 1.
+    pub(crate) threads: usize,
+    /// Names of the subjects to measure; all when empty.
+    pub(crate) only: Vec<String>,
+    /// Names of the rows to measure; all when empty.
+    pub(crate) rows: Vec<String>,
+    /// Our server.
+    pub(crate) binary: PathBuf,
+    /// Other builds of our server, each under a name of its own.
+    pub(crate) also: Vec<(String, PathBuf)>,
+    /// Where the results go.
+    pub(crate) out: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            rounds: 3,
+            seconds: 5,
+            connections: None,
+            threads: 2,
+            only: Vec::new(),
+            rows: Vec::new(),
+            binary: PathBuf::from("target/release/komainu"),
+            also: Vec::new(),
+            out: PathBuf::from("bench-results"),
+        }
+    }
+}
+
+impl Options {
+    /// Reads `--name value` pairs.
+    pub(crate) fn parse(words: &[&str]) -> Outcome<Options> {
+        let mut options = Options::default();
+        let mut words = words.iter();
+        while let Some(&name) = words.next() {
+            let &value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
+            match name {
+                "--rounds" => options.rounds = number(name, value)?,
+                "--seconds" => options.seconds = number(name, value)? as u64,
+                "--connections" => options.connections = Some(number(name, value)?),
+                "--threads" => options.threads = number(name, value)?,
+                "--only" => options.only = list(value),
+                "--rows" => options.rows = list(value),
+                "--binary" => options.binary = PathBuf::from(value),
+                "--also" => {
+                    let (name, path) = value.split_once('=').ok_or("--also takes NAME=PATH")?;
+                    options.also.push((name.to_string(), PathBuf::from(path)));
+                }
+                "--out" => options.out = PathBuf::from(value),
+                _ => return Err(format!("unknown option {name}; `cargo xtask help` lists them").into()),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether `name` is among `chosen`, or nothing was chosen.
+    pub(crate) fn chooses(chosen: &[String], name: &str) -> bool {
+        chosen.is_empty() || chosen.iter().any(|one| one == name)
+    }
+}
+
+fn number(name: &str, value: &str) -> Outcome<usize> {
+    match value.parse() {
+        Ok(0) | Err(_) => Err(format!("{name} takes a number from 1, not `{value}`").into()),
+        Ok(number) => Ok(number),
+    }
+}
+
+fn list(value: &str) -> Vec<String> {
+    value.split(',').map(str::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_the_rest_keeps_its_default() {
+        let options =
+            Options::parse(&["--rounds", "7", "--only", "komainu,nginx", "--also", "old=/x"]).expect("valid");
+        assert_eq!((options.rounds, options.seconds), (7, 5));
+        assert!(Options::chooses(&options.only, "nginx") && !Options::chooses(&options.only, "h2o"));
+        assert!(Options::chooses(&options.rows, "1k"));
+        assert_eq!(options.also, [("old".to_string(), PathBuf::from("/x"))]);
+    }
+
+    #[test]
+    fn a_mistake_is_named() {
+        for (words, what) in [
+            (&["--rounds", "0"][..], "--rounds"),
+            (&["--seconds"], "needs a value"),
+            (&["--also", "x"], "NAME=PATH"),
+            (&["--roundz", "3"], "--roundz"),
+        ] {
+            let error = Options::parse(words).expect_err("a mistake").to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}
