@@ -8,6 +8,8 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod body;
+pub mod coding;
+pub mod condition;
 pub mod encode;
 pub mod fields;
 pub mod framing;
@@ -15,6 +17,7 @@ pub mod line;
 pub mod machine;
 pub mod method;
 pub mod name;
+pub mod range;
 pub mod reject;
 pub mod request;
 pub mod response;
@@ -23,6 +26,7 @@ pub mod span;
 pub mod status;
 pub mod target;
 
+pub use coding::Coding;
 pub use fields::Fields;
 pub use framing::{Framing, Length};
 pub use line::{Field, Limits};

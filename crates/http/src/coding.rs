@@ -1,0 +1,214 @@
+//! Content codings and what a client accepts (RFC 9110 sections 8.4.1 and 12.5.3).
+
+use crate::scan;
+
+/// A content coding that the server can produce, or none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Coding {
+    /// The bytes as they are.
+    #[default]
+    Identity,
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+    /// RFC 7932.
+    Brotli,
+}
+
+impl Coding {
+    /// Every coding.
+    pub const ALL: [Coding; 4] = [Coding::Identity, Coding::Gzip, Coding::Zstd, Coding::Brotli];
+
+    /// The registered name.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Coding::Identity => "identity",
+            Coding::Gzip => "gzip",
+            Coding::Zstd => "zstd",
+            Coding::Brotli => "br",
+        }
+    }
+
+    /// The coding of that name, without regard to case; `x-gzip` is gzip.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Option<Coding> {
+        if name.eq_ignore_ascii_case(b"x-gzip") {
+            return Some(Coding::Gzip);
+        }
+        Coding::ALL.into_iter().find(|coding| name.eq_ignore_ascii_case(coding.text().as_bytes()))
+    }
+}
+
+/// What an `Accept-Encoding` field says of each coding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// Weight in thousandths of each coding that was named.
+    named: [Option<u16>; Coding::ALL.len()],
+    /// Weight of `*`.
+    others: Option<u16>,
+}
+
+impl Accepted {
+    /// Reads the field's value; several fields are one, joined by commas. An element that cannot be read counts
+    /// as not sent, and of two for the same coding the first holds.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Accepted {
+        let mut accepted = Accepted::default();
+        for (name, weight) in weighted(value) {
+            let slot = match (name, Coding::of(name)) {
+                (b"*", _) => &mut accepted.others,
+                (_, Some(coding)) => &mut accepted.named[coding as usize],
+                _ => continue,
+            };
+            slot.get_or_insert(weight);
+        }
+        accepted
+    }
+
+    /// The weight of a coding in thousandths; 0 is not acceptable. Identity is acceptable unless refused, but
+    /// unnamed it stands behind every coding that was asked for.
+    #[must_use]
+    pub fn weight(&self, coding: Coding) -> u16 {
+        let unnamed = if coding == Coding::Identity { 1 } else { 0 };
+        self.named[coding as usize].or(self.others).unwrap_or(unnamed)
+    }
+
+    /// The coding with the greatest weight; of equals the one that stands first in `available`.
+    /// `None` where the client refuses them all.
+    #[must_use]
+    pub fn choose(&self, available: &[Coding]) -> Option<Coding> {
+        let mut best = None;
+        let mut best_weight = 0;
+        for &coding in available {
+            let weight = self.weight(coding);
+            if weight > best_weight {
+                (best, best_weight) = (Some(coding), weight);
+            }
+        }
+        best
+    }
+}
+
+/// The elements of a list with weights (RFC 9110 section 12.4.2), as in `Accept` and `Accept-Encoding`: what
+/// stands before the first `;`, and the weight `q` in thousandths, 1000 where there is none.
+/// Elements whose weight cannot be read are left out.
+pub fn weighted(value: &[u8]) -> impl Iterator<Item = (&[u8], u16)> {
+    scan::list(value).filter_map(|element| {
+        let mut parts = element.split(|&byte| byte == b';').map(scan::trim);
+        let name = parts.next().filter(|name| !name.is_empty())?;
+        let weight = parts.find_map(|part| match part {
+            [b'q' | b'Q', b'=', weight @ ..] => Some(weight),
+            _ => None,
+        });
+        Some((name, weight.map_or(Some(1000), qvalue)?))
+    })
+}
+
+/// `0`, `0.5`, `0.125`, `1`, `1.000` in thousandths.
+fn qvalue(bytes: &[u8]) -> Option<u16> {
+    let (whole, decimals) = match bytes {
+        [whole @ (b'0' | b'1')] => (whole, &[][..]),
+        [whole @ (b'0' | b'1'), b'.', decimals @ ..] if decimals.len() <= 3 => (whole, decimals),
+        _ => return None,
+    };
+    let mut thousandths = u16::from(whole - b'0');
+    for place in 0..3 {
+        let digit = *decimals.get(place).unwrap_or(&b'0');
+        thousandths = thousandths * 10 + digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+    }
+    (thousandths <= 1000).then_some(thousandths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: [Coding; 4] = [Coding::Brotli, Coding::Zstd, Coding::Gzip, Coding::Identity];
+
+    #[test]
+    fn the_client_weighs_and_the_server_breaks_ties() {
+        for (value, want) in [
+            ("gzip, deflate, br, zstd", Some(Coding::Brotli)),
+            ("gzip, deflate", Some(Coding::Gzip)),
+            ("GZIP", Some(Coding::Gzip)),
+            ("x-gzip", Some(Coding::Gzip)),
+            ("gzip;q=1, br;q=0.9", Some(Coding::Gzip)),
+            ("gzip; q=0.5 , br ; q=0.500", Some(Coding::Brotli)),
+            ("gzip;q=0", Some(Coding::Identity)),
+            ("identity, gzip;q=0.5", Some(Coding::Identity)),
+            ("gzip;q=0.001", Some(Coding::Gzip)),
+            ("", Some(Coding::Identity)),
+            ("deflate", Some(Coding::Identity)),
+            ("*", Some(Coding::Brotli)),
+            ("*;q=0.5, gzip", Some(Coding::Gzip)),
+            ("br;q=0, *", Some(Coding::Zstd)),
+            ("*;q=0", None),
+            ("identity;q=0", None),
+            ("identity;q=0, gzip;q=0.1", Some(Coding::Gzip)),
+            ("identity, *;q=0", Some(Coding::Identity)),
+            ("gzip;q=0, gzip", Some(Coding::Identity)),
+            ("gzip;q=2, br;q=-1, zstd;q=x", Some(Coding::Identity)),
+            (" , ,gzip,, ", Some(Coding::Gzip)),
+            (";q=1", Some(Coding::Identity)),
+        ] {
+            assert_eq!(Accepted::parse(value.as_bytes()).choose(&SERVER), want, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_available_is_chosen() {
+        let accepted = Accepted::parse(b"br, gzip");
+        assert_eq!(accepted.choose(&[Coding::Identity]), Some(Coding::Identity));
+        assert_eq!(accepted.choose(&[Coding::Identity, Coding::Gzip]), Some(Coding::Gzip));
+        assert_eq!(accepted.choose(&[]), None);
+    }
+
+    #[test]
+    fn weights_are_read_to_the_letter() {
+        for (text, want) in [
+            ("0", Some(0)),
+            ("1", Some(1000)),
+            ("1.", Some(1000)),
+            ("0.5", Some(500)),
+            ("0.05", Some(50)),
+            ("0.125", Some(125)),
+            ("1.000", Some(1000)),
+            ("1.001", None),
+            ("0.1234", None),
+            ("2", None),
+            ("", None),
+            (".5", None),
+            ("0.x", None),
+            ("0,5", None),
+        ] {
+            assert_eq!(qvalue(text.as_bytes()), want, "{text}");
+        }
+        let media: Vec<_> = weighted(b"text/html;level=1;q=0.7, application/json, */*;q=0.1").collect();
+        assert_eq!(media, [(&b"text/html"[..], 700), (b"application/json", 1000), (b"*/*", 100)]);
+    }
+
+    /// Law: whatever the bytes, a chosen coding is available and its weight is the greatest of all, and not zero.
+    #[test]
+    fn hostile_values_never_break_the_choice() {
+        const PIECES: [&str; 16] = [
+            "gzip", "br", "zstd", "identity", "*", ";q=", "; q=0", ",", "0.5", "1", "\"", "\\", " ", "\t",
+            "=", "\u{ff}",
+        ];
+        let mut state = 7u64;
+        for _ in 0..20_000 {
+            let mut value = String::new();
+            for _ in 0..8 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                value.push_str(PIECES[(state >> 60) as usize]);
+            }
+            let accepted = Accepted::parse(value.as_bytes());
+            let greatest = SERVER.iter().map(|&coding| accepted.weight(coding)).max().unwrap();
+            match accepted.choose(&SERVER) {
+                Some(coding) => assert!(greatest > 0 && accepted.weight(coding) == greatest, "{value}"),
+                None => assert_eq!(greatest, 0, "{value}"),
+            }
+        }
+    }
+}
