@@ -1,1 +1,36 @@
-//! placeholder
+//! One shared-nothing engine a core: reactor, executor, timers, buffers, listeners and HTTP connections.
+//!
+//! This crate owns sockets and time. A [`Core`] is one thread's world: an edge-triggered epoll, a small executor
+//! and a clock that moves once a tick; nothing in it is shared but counters and wake-ups. A connection owns its
+//! protocol state and borrows buffers only while bytes flow; a handler sees an [`Exchange`] and never learns
+//! which HTTP version or socket it serves. It never routes and knows no policy: that is the [`Service`] it is given.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub mod address;
+pub mod clock;
+mod conn;
+pub mod core;
+pub mod counters;
+pub mod exchange;
+pub mod fault;
+mod h1;
+mod listener;
+pub mod offload;
+pub mod options;
+pub mod page;
+mod remote;
+pub mod server;
+pub mod service;
+mod stream;
+mod work;
+
+pub use address::{Bind, Peer};
+pub use core::Core;
+pub use counters::Counters;
+pub use exchange::{Exchange, Request};
+pub use fault::Fault;
+pub use options::{Limits, Options, Timeouts};
+pub use page::{ErrorPages, FieldEdits, Page};
+pub use server::{Server, Stop};
+pub use service::{Record, Service};

@@ -1,0 +1,311 @@
+//! One HTTP/1 connection while it is busy: its bytes in, its bytes out, and the response under way.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::machine::Step;
+use http::{Fields, Framing, Reject, Status, Version};
+
+use crate::address::Peer;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::fault::Fault;
+use crate::options::{Limits, Timeouts};
+use crate::stream::Stream;
+use crate::work::{Work, Works};
+
+/// Bytes collected before they are written without waiting for the end of the tick's work.
+const OUT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
+const DISCARD_BYTES_MAX: u64 = 64 * 1024;
+/// One sendfile call; other connections get their turn between two.
+const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What all connections of one core share.
+pub(crate) struct Context {
+    pub(crate) core: Core,
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) works: Works,
+    pub(crate) counters: Arc<Counters>,
+    /// The server is stopping: answers say `Connection: close`.
+    pub(crate) draining: Cell<bool>,
+    pub(crate) seats: Seats,
+}
+
+/// How many connections a core may hold, and who waits for one to end.
+pub(crate) struct Seats {
+    pub(crate) max: usize,
+    pub(crate) taken: Cell<usize>,
+    pub(crate) waiting: RefCell<Vec<Rc<crate::core::Source>>>,
+}
+
+impl Seats {
+    pub(crate) fn new(max: usize) -> Seats {
+        Seats { max, taken: Cell::new(0), waiting: RefCell::default() }
+    }
+}
+
+/// A connection's seat: given back when it is dropped.
+pub(crate) struct Seat(Rc<Context>);
+
+impl Seat {
+    pub(crate) fn take(context: &Rc<Context>) -> Seat {
+        let seats = &context.seats;
+        seats.taken.set(seats.taken.get() + 1);
+        context.counters.connections_open.set(seats.taken.get() as u64);
+        Seat(context.clone())
+    }
+
+    pub(crate) fn context(&self) -> &Rc<Context> {
+        &self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let seats = &self.0.seats;
+        seats.taken.set(seats.taken.get() - 1);
+        self.0.counters.connections_open.set(seats.taken.get() as u64);
+        if seats.taken.get() < seats.max && !seats.waiting.borrow().is_empty() {
+            for source in seats.waiting.borrow_mut().drain(..) {
+                self.0.core.nudge(&source);
+            }
+        }
+    }
+}
+
+/// How far the response of the current request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// No head yet.
+    #[default]
+    Unsent,
+    /// The head is out; the body ends as the framing says, a length counting down.
+    Body(Framing),
+    /// All of it is out.
+    Done,
+}
+
+/// A busy connection.
+pub(crate) struct Conn {
+    // Before the seat: the socket closes, then the seat is free.
+    pub(crate) stream: Stream,
+    pub(crate) seat: Seat,
+    pub(crate) peer: Peer,
+    pub(crate) served: u32,
+    pub(crate) work: Box<Work>,
+    pub(crate) reply: Reply,
+    pub(crate) status: Status,
+    pub(crate) body_sent: u64,
+    pub(crate) keep_alive: bool,
+    pub(crate) started_ms: u64,
+    /// `100 Continue` is due before the body is read.
+    pub(crate) continue_due: bool,
+}
+
+impl Conn {
+    pub(crate) fn context(&self) -> &Context {
+        self.seat.context()
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.stream.core().now_ms()
+    }
+
+    /// A request head is whole: prepares for its response.
+    pub(crate) fn begin_request(&mut self) {
+        let head = &self.work.machine.head;
+        let max = self.context().limits.requests_per_connection_max;
+        self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
+        self.continue_due = head.expects_continue;
+        self.reply = Reply::Unsent;
+        self.body_sent = 0;
+        self.started_ms = self.now_ms();
+    }
+
+    // ---- bytes out ----
+
+    /// Adds to what will be written; writes when that has grown large.
+    pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.work.out.len() + bytes.len() <= OUT_BYTES_MAX {
+            self.work.out.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.write_out(bytes, false).await
+    }
+
+    /// Writes everything collected so far.
+    pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
+        if self.work.out.is_empty() {
+            return Ok(());
+        }
+        self.write_out(b"", false).await
+    }
+
+    /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
+    async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
+        let (mut out_at, mut bytes_at) = (0, 0);
+        loop {
+            let (out, rest) = (&self.work.out[out_at..], &bytes[bytes_at..]);
+            let sent = match (out.is_empty(), rest.is_empty()) {
+                (true, true) => break,
+                (false, true) => self.stream.try_write(&[out], more)?,
+                (true, false) => self.stream.try_write(&[rest], more)?,
+                (false, false) => self.stream.try_write(&[out, rest], more)?,
+            };
+            let of_out = sent.min(out.len());
+            out_at += of_out;
+            bytes_at += sent - of_out;
+            if sent == 0 {
+                self.wait_writable().await?;
+            }
+        }
+        self.work.out.clear();
+        Ok(())
+    }
+
+    async fn wait_writable(&self) -> Result<(), Fault> {
+        self.stream.writable(self.now_ms() + self.context().timeouts.write_ms).await
+    }
+
+    /// Sends `len` bytes of a file, after what was collected.
+    pub(crate) async fn send_file(
+        &mut self,
+        file: BorrowedFd<'_>,
+        mut at: u64,
+        len: u64,
+    ) -> Result<(), Fault> {
+        let end = at + len;
+        self.write_out(b"", len > 0).await?;
+        while at < end {
+            let part = (end - at).min(SENDFILE_BYTES_MAX) as usize;
+            match self.stream.try_sendfile(file, &mut at, part)? {
+                Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
+                Some(_) => {}
+                None => self.wait_writable().await?,
+            }
+        }
+        Ok(())
+    }
+
+    // ---- bytes in ----
+
+    /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
+    pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
+        let head_bytes_max = self.context().limits.head.head_bytes_max;
+        let read = self.stream.try_read(self.work.input.head_room(head_bytes_max))?;
+        Ok(match read {
+            Some(0) => None,
+            Some(len) => {
+                self.work.input.filled(len);
+                Some(true)
+            }
+            None => Some(false),
+        })
+    }
+
+    /// The place of the next piece of the request's body in the input; `None` at its end.
+    pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
+        loop {
+            let base = self.work.input.at;
+            let limits = self.context().limits.head;
+            let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
+            self.work.input.at += fed.consumed;
+            match fed.step {
+                Step::Data(span) => return Ok(Some((base + span.start(), base + span.end()))),
+                Step::End => return Ok(None),
+                Step::Head | Step::NeedMore => self.fill_body().await?,
+            }
+        }
+    }
+
+    async fn fill_body(&mut self) -> Result<(), Fault> {
+        if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
+            self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        self.flush().await?;
+        let head_len = self.work.machine.head.len;
+        loop {
+            match self.stream.try_read(self.work.input.body_room(head_len))? {
+                Some(0) => return Err(Fault::Reject(Reject::bad("body cut short"))),
+                Some(len) => {
+                    self.work.input.filled(len);
+                    return Ok(());
+                }
+                None => self.stream.readable(self.now_ms() + self.context().timeouts.body_ms).await?,
+            }
+        }
+    }
+
+    /// Reads what a handler left of the body, if that is little. False where it is too much to be worth it.
+    pub(crate) async fn discard_body(&mut self) -> Result<bool, Fault> {
+        let mut discarded = 0;
+        while !self.work.machine.body_ended() {
+            let remaining = self.work.machine.body().and_then(http::body::Body::remaining).unwrap_or(0);
+            if self.continue_due || discarded + remaining > DISCARD_BYTES_MAX {
+                return Ok(false);
+            }
+            if let Some((start, end)) = self.body_piece().await? {
+                discarded += (end - start) as u64;
+            }
+        }
+        Ok(true)
+    }
+
+    // ---- the response ----
+
+    /// Body bytes of the response, framed.
+    pub(crate) async fn send_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let Reply::Body(framing) = self.reply else {
+            return Err(Fault::Broken("body written outside a response"));
+        };
+        if bytes.is_empty() || framing == Framing::None {
+            return Ok(());
+        }
+        self.body_sent += bytes.len() as u64;
+        match framing {
+            Framing::None => Ok(()),
+            Framing::Length(left) => {
+                self.count_down(left, bytes.len() as u64)?;
+                self.push(bytes).await
+            }
+            Framing::UntilClose => self.push(bytes).await,
+            Framing::Chunked => {
+                http::encode::chunk_start(&mut self.work.out, bytes.len());
+                self.push(bytes).await?;
+                self.work.out.extend_from_slice(http::encode::CHUNK_END);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes `len` off a response's announced length.
+    pub(crate) fn count_down(&mut self, left: u64, len: u64) -> Result<(), Fault> {
+        self.reply = Reply::Body(match left.checked_sub(len) {
+            None => return Err(Fault::Broken("more body written than announced")),
+            Some(0) => Framing::None,
+            Some(left) => Framing::Length(left),
+        });
+        Ok(())
+    }
+
+    /// Ends the response: nothing more of its body comes.
+    pub(crate) fn end_response(&mut self, trailers: &Fields) -> Result<(), Fault> {
+        match self.reply {
+            Reply::Unsent => return Err(Fault::Broken("no response")),
+            Reply::Body(Framing::Length(_)) => return Err(Fault::Broken("less body written than announced")),
+            Reply::Body(Framing::Chunked) => http::encode::last_chunk(&mut self.work.out, trailers),
+            Reply::Body(Framing::None | Framing::UntilClose) | Reply::Done => {}
+        }
+        self.reply = Reply::Done;
+        Ok(())
+    }
+
+    /// The version to answer in kind: a head that was refused may not have one.
+    pub(crate) fn version(&self) -> Version {
+        self.work.machine.head.version
+    }
+}

@@ -1,0 +1,563 @@
+//! The engine of one thread: reactor, executor and timers.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rustix::event::{Timespec, epoll};
+
+use crate::clock::Clock;
+use crate::offload::Pool;
+use crate::remote::{Remote, SlotWaker};
+
+/// A source can be read, or its end seen.
+pub(crate) const READ: u8 = 1;
+/// A source can be written.
+pub(crate) const WRITE: u8 = 2;
+/// The peer closed its sending side.
+pub(crate) const HALF_CLOSED: u8 = 4;
+/// The connection is gone both ways, or in error.
+pub(crate) const GONE: u8 = 8;
+
+const NO_TASK: u32 = u32::MAX;
+const REMOTE_TOKEN: u64 = u64::MAX;
+/// How often deadlines of sources are looked at. Deadlines are coarse by this much.
+const SWEEP_MS: u64 = 100;
+
+/// A future that a core runs. What it returns replaces it: parked, or nothing.
+pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn Parked>>>>>;
+
+/// A task that waits for one source and needs no future until then: an idle connection.
+pub(crate) trait Parked {
+    /// Bytes came: the future to go on with.
+    fn resume(self: Box<Self>) -> TaskFuture;
+    /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
+    fn idle_since_ms(&self) -> Option<u64>;
+}
+
+enum Task {
+    Vacant,
+    /// Its future is out being polled; true if it was woken meanwhile.
+    Polled(bool),
+    Future(TaskFuture),
+    Parked(Box<dyn Parked>),
+}
+
+/// What the reactor knows of one descriptor. Shared by its owner and the reactor's table.
+pub(crate) struct Source {
+    token: u64,
+    ready: Cell<u8>,
+    reader: Cell<u32>,
+    writer: Cell<u32>,
+    deadline_ms: Cell<u64>,
+    expired: Cell<bool>,
+}
+
+struct SourceSlot {
+    generation: u32,
+    source: Option<Rc<Source>>,
+}
+
+struct Inner {
+    epoll: OwnedFd,
+    clock: Clock,
+    pool: Pool,
+    remote: Arc<Remote>,
+    sources: RefCell<Vec<SourceSlot>>,
+    free_sources: RefCell<Vec<u32>>,
+    tasks: RefCell<Vec<Task>>,
+    free_tasks: RefCell<Vec<u32>>,
+    /// Tasks with a future, as against parked ones.
+    running: Cell<usize>,
+    wakers: RefCell<Vec<Waker>>,
+    ready: RefCell<VecDeque<u32>>,
+    timers: RefCell<BinaryHeap<Reverse<(u64, u32)>>>,
+    current: Cell<u32>,
+    swept_ms: Cell<u64>,
+    panics: Cell<u64>,
+}
+
+/// A handle to the engine of this thread. Cheap to clone; not to be sent to another thread.
+#[derive(Clone)]
+pub struct Core(Rc<Inner>);
+
+impl Core {
+    /// An engine with its own epoll. `pool` takes blocking calls.
+    ///
+    /// # Errors
+    /// Where the kernel gives no descriptor.
+    pub fn new(clock: Clock, pool: Pool) -> io::Result<Core> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let remote = Arc::new(Remote::new()?);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, remote.bell(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
+        Ok(Core(Rc::new(Inner {
+            epoll,
+            swept_ms: Cell::new(clock.now_ms()),
+            clock,
+            pool,
+            remote,
+            sources: RefCell::default(),
+            free_sources: RefCell::default(),
+            tasks: RefCell::default(),
+            free_tasks: RefCell::default(),
+            running: Cell::new(0),
+            wakers: RefCell::default(),
+            ready: RefCell::default(),
+            timers: RefCell::default(),
+            current: Cell::new(NO_TASK),
+            panics: Cell::new(0),
+        })))
+    }
+
+    /// The clock, which moves once a tick.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// [`Clock::now_ms`].
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.0.clock.now_ms()
+    }
+
+    /// [`Clock::unix_s`].
+    #[must_use]
+    pub fn unix_s(&self) -> u64 {
+        self.0.clock.unix_s()
+    }
+
+    /// The way to wake this core from another thread.
+    pub(crate) fn remote(&self) -> Arc<Remote> {
+        self.0.remote.clone()
+    }
+
+    /// How many tasks panicked so far.
+    pub(crate) fn panics(&self) -> u64 {
+        self.0.panics.get()
+    }
+
+    /// Tasks that hold a future now.
+    pub(crate) fn running(&self) -> usize {
+        self.0.running.get()
+    }
+
+    /// Runs `future` as a task of this core.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let future: TaskFuture = Box::pin(async move {
+            future.await;
+            None
+        });
+        let task = self.add_task(Task::Future(future));
+        self.0.running.set(self.0.running.get() + 1);
+        self.0.ready.borrow_mut().push_back(task);
+    }
+
+    /// Parks `parked` until `source` is ready.
+    pub(crate) fn park(&self, source: &Source, parked: Box<dyn Parked>) {
+        let task = self.add_task(Task::Parked(parked));
+        source.reader.set(task);
+        if source.ready.get() & READ != 0 {
+            self.wake(task);
+        }
+    }
+
+    fn add_task(&self, task: Task) -> u32 {
+        let mut tasks = self.0.tasks.borrow_mut();
+        if let Some(index) = self.0.free_tasks.borrow_mut().pop() {
+            tasks[index as usize] = task;
+            return index;
+        }
+        let index = u32::try_from(tasks.len()).expect("fewer tasks than descriptors");
+        tasks.push(task);
+        let waker = SlotWaker { remote: self.0.remote.clone(), task: index };
+        self.0.wakers.borrow_mut().push(Waker::from(Arc::new(waker)));
+        index
+    }
+
+    /// Runs a closure that may block on another thread and returns its result.
+    ///
+    /// # Panics
+    /// In the calling task, where the closure panicked.
+    pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let slot: Arc<Mutex<(bool, Option<T>)>> = Arc::new(Mutex::new((false, None)));
+        let (remote, task, theirs) = (self.remote(), self.0.current.get(), slot.clone());
+        self.0.pool.run(move || {
+            let result = catch_unwind(AssertUnwindSafe(job)).ok();
+            *theirs.lock().unwrap_or_else(PoisonError::into_inner) = (true, result);
+            remote.wake(task);
+        });
+        std::future::poll_fn(|_| {
+            let mut done = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            if done.0 { Poll::Ready(done.1.take()) } else { Poll::Pending }
+        })
+        .await
+        .expect("an offloaded call does not panic")
+    }
+
+    /// Waits so many milliseconds.
+    pub async fn sleep(&self, ms: u64) {
+        let until_ms = self.now_ms() + ms;
+        let mut armed = false;
+        std::future::poll_fn(|_| {
+            if self.now_ms() >= until_ms {
+                return Poll::Ready(());
+            }
+            if !std::mem::replace(&mut armed, true) {
+                self.0.timers.borrow_mut().push(Reverse((until_ms, self.0.current.get())));
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    // ---- sources ----
+
+    /// Registers a socket, edge-triggered, for everything at once.
+    pub(crate) fn register(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
+        use epoll::EventFlags;
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let source = self.add_source();
+        if let Err(error) = epoll::add(&self.0.epoll, fd, epoll::EventData::new_u64(source.token), flags) {
+            self.deregister(&source);
+            return Err(error.into());
+        }
+        Ok(source)
+    }
+
+    /// Registers a listener, level-triggered and exclusive; `task` polls it.
+    pub(crate) fn watch_listener(&self, fd: &impl AsFd, source: &Source) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        Ok(epoll::add(&self.0.epoll, fd, epoll::EventData::new_u64(source.token), flags)?)
+    }
+
+    pub(crate) fn unwatch(&self, fd: &impl AsFd) {
+        // Only fails for a descriptor that is not registered.
+        let _ = epoll::delete(&self.0.epoll, fd);
+    }
+
+    /// A source that no descriptor feeds yet.
+    pub(crate) fn add_source(&self) -> Rc<Source> {
+        let mut sources = self.0.sources.borrow_mut();
+        let index = self.0.free_sources.borrow_mut().pop().unwrap_or_else(|| {
+            sources.push(SourceSlot { generation: 0, source: None });
+            u32::try_from(sources.len() - 1).expect("fewer sources than descriptors")
+        });
+        let slot = &mut sources[index as usize];
+        let source = Rc::new(Source {
+            token: u64::from(slot.generation) << 32 | u64::from(index),
+            ready: Cell::new(WRITE),
+            reader: Cell::new(NO_TASK),
+            writer: Cell::new(NO_TASK),
+            deadline_ms: Cell::new(u64::MAX),
+            expired: Cell::new(false),
+        });
+        slot.source = Some(source.clone());
+        source
+    }
+
+    /// Forgets a source; events still under way for it are dropped. Closing its descriptor is the owner's part.
+    pub(crate) fn deregister(&self, source: &Source) {
+        let index = source.token as u32;
+        // Events of this tick may still name the slot: the generation tells them apart.
+        if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
+            && slot.source.take().is_some()
+        {
+            slot.generation = (slot.generation + 1) & 0x7fff_ffff;
+            self.0.free_sources.borrow_mut().push(index);
+        }
+    }
+
+    /// Sets readiness and runs whoever waits for it.
+    pub(crate) fn deliver(&self, token: u64, ready: u8) {
+        let source = match self.0.sources.borrow().get(token as u32 as usize) {
+            Some(SourceSlot { source: Some(source), .. }) if source.token == token => source.clone(),
+            _ => return,
+        };
+        source.ready.set(source.ready.get() | ready);
+        let (reader, writer) = (source.reader.get(), source.writer.get());
+        if ready & (READ | HALF_CLOSED | GONE) != 0 {
+            self.run(reader);
+        }
+        if ready & (WRITE | GONE) != 0 && writer != reader {
+            self.run(writer);
+        }
+    }
+
+    // ---- running ----
+
+    /// The task being polled.
+    pub(crate) fn current(&self) -> u32 {
+        self.0.current.get()
+    }
+
+    fn wake(&self, task: u32) {
+        self.0.ready.borrow_mut().push_back(task);
+    }
+
+    /// Polls a task once, if there is one.
+    fn run(&self, task: u32) {
+        let Some(mut future) = self.take_future(task) else { return };
+        let waker = self.0.wakers.borrow()[task as usize].clone();
+        let outer = self.0.current.replace(task);
+        let polled =
+            catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
+        self.0.current.set(outer);
+        let next = match polled {
+            Ok(Poll::Pending) => Task::Future(future),
+            Ok(Poll::Ready(Some(parked))) => Task::Parked(parked),
+            Ok(Poll::Ready(None)) => Task::Vacant,
+            Err(_) => {
+                // The panic hook has told the log. The connection's sockets close with its future.
+                self.0.panics.set(self.0.panics.get() + 1);
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+                Task::Vacant
+            }
+        };
+        if !matches!(next, Task::Future(_)) {
+            self.0.running.set(self.0.running.get() - 1);
+        }
+        let vacant = matches!(next, Task::Vacant);
+        let before = std::mem::replace(&mut self.0.tasks.borrow_mut()[task as usize], next);
+        if vacant {
+            self.0.free_tasks.borrow_mut().push(task);
+        } else if matches!(before, Task::Polled(true)) {
+            self.wake(task);
+        }
+    }
+
+    fn take_future(&self, task: u32) -> Option<TaskFuture> {
+        let mut tasks = self.0.tasks.borrow_mut();
+        let slot = tasks.get_mut(task as usize)?;
+        match slot {
+            Task::Vacant => return None,
+            Task::Polled(again) => {
+                *again = true;
+                return None;
+            }
+            Task::Future(_) | Task::Parked(_) => {}
+        }
+        match std::mem::replace(slot, Task::Polled(false)) {
+            Task::Future(future) => Some(future),
+            Task::Parked(parked) => {
+                drop(tasks);
+                self.0.running.set(self.0.running.get() + 1);
+                Some(parked.resume())
+            }
+            Task::Vacant | Task::Polled(_) => None,
+        }
+    }
+
+    /// Pretends that `source` became readable.
+    pub(crate) fn nudge(&self, source: &Source) {
+        self.deliver(source.token, READ);
+    }
+
+    /// Closes every parked connection.
+    pub(crate) fn close_parked(&self) {
+        let tasks = 0..self.0.tasks.borrow().len();
+        for task in tasks {
+            self.drop_parked(task as u32);
+        }
+    }
+
+    /// Drops all that is left: the engine is not going to turn again.
+    pub(crate) fn abandon(&self) {
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        drop(tasks);
+    }
+
+    /// Closes the connections that have been idle longest, at most `count`; tells how many.
+    pub(crate) fn close_idle(&self, count: usize) -> usize {
+        let mut idle: Vec<(u64, u32)> = Vec::new();
+        for (index, task) in self.0.tasks.borrow().iter().enumerate() {
+            if let Task::Parked(parked) = task
+                && let Some(since_ms) = parked.idle_since_ms()
+            {
+                idle.push((since_ms, index as u32));
+            }
+        }
+        if idle.len() > count {
+            idle.select_nth_unstable(count);
+            idle.truncate(count);
+        }
+        for &(_, task) in &idle {
+            self.drop_parked(task);
+        }
+        idle.len()
+    }
+
+    fn drop_parked(&self, task: u32) {
+        let mut tasks = self.0.tasks.borrow_mut();
+        if !matches!(tasks[task as usize], Task::Parked(_)) {
+            return;
+        }
+        let parked = std::mem::replace(&mut tasks[task as usize], Task::Vacant);
+        self.0.free_tasks.borrow_mut().push(task);
+        drop(tasks);
+        drop(parked);
+    }
+
+    /// Turns until `stop` says so, which is asked once a tick.
+    pub(crate) fn turn_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        loop {
+            self.run_ready();
+            if stop() {
+                return Ok(());
+            }
+            let timeout = self
+                .timeout_ms()
+                .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+            events.clear();
+            match epoll::wait(&self.0.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.0.clock.tick();
+            for event in &events {
+                let (token, flags) = (event.data.u64(), event.flags);
+                if token != REMOTE_TOKEN {
+                    self.deliver(token, readiness(flags));
+                }
+            }
+            self.run_remote();
+            self.run_timers();
+        }
+    }
+
+    /// Runs what is ready, without waiting.
+    pub(crate) fn run_ready(&self) {
+        // Only what is ready now: a task that wakes itself again waits for the next tick.
+        let count = self.0.ready.borrow().len();
+        for _ in 0..count {
+            let Some(task) = self.0.ready.borrow_mut().pop_front() else { return };
+            self.run(task);
+        }
+    }
+
+    fn run_remote(&self) {
+        let mut woken = Vec::new();
+        self.0.remote.take(&mut woken);
+        for task in woken {
+            self.run(task);
+        }
+    }
+
+    /// Milliseconds until something is due; `None` for never.
+    fn timeout_ms(&self) -> Option<u64> {
+        if !self.0.ready.borrow().is_empty() {
+            return Some(0);
+        }
+        let now_ms = self.now_ms();
+        let timer_ms = self.0.timers.borrow().peek().map(|Reverse((at_ms, _))| at_ms.saturating_sub(now_ms));
+        let any_source = self.0.sources.borrow().len() > self.0.free_sources.borrow().len();
+        let sweep_ms = any_source.then(|| (self.0.swept_ms.get() + SWEEP_MS).saturating_sub(now_ms));
+        [timer_ms, sweep_ms].into_iter().flatten().min()
+    }
+
+    /// Fires timers and deadlines that are due.
+    pub(crate) fn run_timers(&self) {
+        let now_ms = self.now_ms();
+        loop {
+            let mut timers = self.0.timers.borrow_mut();
+            let Some(&Reverse((_, task))) = timers.peek().filter(|Reverse((at_ms, _))| *at_ms <= now_ms)
+            else {
+                break;
+            };
+            timers.pop();
+            drop(timers);
+            self.run(task);
+        }
+        if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
+            self.0.swept_ms.set(now_ms);
+            self.sweep(now_ms);
+        }
+    }
+
+    /// Looks at every source's deadline. One pass over a flat table ten times a second costs less than keeping
+    /// a timer for each connection in order at each request.
+    fn sweep(&self, now_ms: u64) {
+        let mut due: Vec<Rc<Source>> = Vec::new();
+        for slot in self.0.sources.borrow().iter() {
+            if let Some(source) = &slot.source
+                && source.deadline_ms.get() <= now_ms
+            {
+                due.push(source.clone());
+            }
+        }
+        for source in due {
+            source.deadline_ms.set(u64::MAX);
+            source.expired.set(true);
+            let (reader, writer) = (source.reader.get(), source.writer.get());
+            self.run(reader);
+            if writer != reader {
+                self.run(writer);
+            }
+        }
+    }
+}
+
+fn readiness(flags: epoll::EventFlags) -> u8 {
+    use epoll::EventFlags;
+    let mut ready = 0;
+    if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+        ready |= READ;
+    }
+    if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
+        ready |= WRITE;
+    }
+    if flags.contains(EventFlags::RDHUP) {
+        ready |= HALF_CLOSED;
+    }
+    if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+        ready |= GONE;
+    }
+    ready
+}
+
+impl Source {
+    /// How the reactor names it.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Readiness bits that are set.
+    pub(crate) fn ready(&self) -> u8 {
+        self.ready.get()
+    }
+
+    /// The last call would have blocked: wait for the next edge.
+    pub(crate) fn clear(&self, bits: u8) {
+        self.ready.set(self.ready.get() & !bits);
+    }
+
+    /// From when on the waiting task is told [`Source::take_expired`]; `u64::MAX` for never.
+    pub(crate) fn set_deadline(&self, at_ms: u64) {
+        self.deadline_ms.set(at_ms);
+    }
+
+    /// Whether the deadline passed since the last look.
+    pub(crate) fn take_expired(&self) -> bool {
+        self.expired.take()
+    }
+
+    /// The current task waits to read.
+    pub(crate) fn wait_read(&self, core: &Core) {
+        self.reader.set(core.current());
+    }
+
+    /// The current task waits to write.
+    pub(crate) fn wait_write(&self, core: &Core) {
+        self.writer.set(core.current());
+    }
+}

@@ -1,0 +1,315 @@
+//! One request and its response, as a handler sees them.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use http::encode::Outgoing;
+use http::{Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
+
+use crate::address::Peer;
+use crate::conn::{Conn, Reply};
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::page::{self, ErrorPages, FieldEdits};
+
+/// One request and its response. The handler pulls the body with [`Exchange::read`], answers with
+/// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns; framing, connection
+/// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are not its affair.
+pub struct Exchange<'c> {
+    conn: &'c mut Conn,
+    edits: Option<Rc<FieldEdits>>,
+    pages: Option<Rc<ErrorPages>>,
+    /// What a handler wants the log to know: which site, which route.
+    note: Cell<u32>,
+}
+
+/// A view of the request's head.
+#[derive(Clone, Copy)]
+pub struct Request<'x> {
+    head: &'x RequestHead,
+    bytes: &'x [u8],
+    peer: Peer,
+}
+
+impl<'x> Request<'x> {
+    pub(crate) fn of(conn: &'x Conn) -> Request<'x> {
+        Request { head: &conn.work.machine.head, bytes: conn.work.input.head(), peer: conn.peer }
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.head.method
+    }
+
+    /// The method as sent.
+    #[must_use]
+    pub fn method_name(&self) -> &'x [u8] {
+        self.head.method_name.of(self.bytes)
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.head.version
+    }
+
+    /// The target as sent.
+    #[must_use]
+    pub fn target(&self) -> &'x [u8] {
+        self.head.target.whole.of(self.bytes)
+    }
+
+    /// The path as sent, not decoded; `*` for `OPTIONS *`.
+    #[must_use]
+    pub fn path(&self) -> &'x [u8] {
+        self.head.target.path(self.bytes)
+    }
+
+    /// What follows the `?`, not decoded.
+    #[must_use]
+    pub fn query(&self) -> Option<&'x [u8]> {
+        self.head.target.query.map(|query| query.of(self.bytes))
+    }
+
+    /// `host[:port]` that the request is for; empty where a 1.0 client named none.
+    #[must_use]
+    pub fn authority(&self) -> &'x [u8] {
+        self.head.authority.of(self.bytes)
+    }
+
+    /// The first field of that name.
+    #[must_use]
+    pub fn field(&self, id: Name) -> Option<&'x [u8]> {
+        self.head.field(self.bytes, id)
+    }
+
+    /// All fields in order: known name, name as sent, value.
+    pub fn fields(&self) -> impl Iterator<Item = (Name, &'x [u8], &'x [u8])> {
+        let bytes = self.bytes;
+        self.head.fields.iter().map(move |field| (field.id, field.name.of(bytes), field.value.of(bytes)))
+    }
+
+    /// How the body ends.
+    #[must_use]
+    pub fn framing(&self) -> Framing {
+        self.head.framing
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl<'c> Exchange<'c> {
+    pub(crate) fn new(conn: &'c mut Conn) -> Exchange<'c> {
+        Exchange { conn, edits: None, pages: None, note: Cell::new(0) }
+    }
+
+    /// The request's head.
+    #[must_use]
+    pub fn request(&self) -> Request<'_> {
+        Request::of(self.conn)
+    }
+
+    /// The engine that runs this: its clock, timers and blocking threads.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        self.conn.stream.core()
+    }
+
+    /// A number that the service finds again in the log record.
+    pub fn set_note(&self, note: u32) {
+        self.note.set(note);
+    }
+
+    pub(crate) fn note(&self) -> u32 {
+        self.note.get()
+    }
+
+    /// Edits to make to the fields of whatever is answered from now on.
+    pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
+        self.edits = edits;
+    }
+
+    /// Pages for [`Exchange::refuse`].
+    pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
+        self.pages = pages;
+    }
+
+    /// Sets the most content that the request may have, before its body is read.
+    ///
+    /// # Errors
+    /// 413 where the announced length is above it.
+    pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Fault> {
+        Ok(self.conn.work.machine.limit_body(bytes_max)?)
+    }
+
+    /// The next piece of the request's body; `None` at its end. The first call sends `100 Continue` to a client
+    /// that waits for it.
+    ///
+    /// # Errors
+    /// Invalid framing, a body above the limit, no progress, or a client that went away: pass it up.
+    pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
+        match self.conn.body_piece().await? {
+            Some((start, end)) => Ok(Some(self.conn.work.input.slice(start, end))),
+            None => Ok(None),
+        }
+    }
+
+    /// The trailer fields of the request, once [`Exchange::read`] has returned `None`.
+    #[must_use]
+    pub fn trailers(&self) -> Option<&Fields> {
+        self.conn.work.machine.body().map(http::body::Body::trailers)
+    }
+
+    /// Whether a response head is out: then only its body can follow.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.conn.reply != Reply::Unsent
+    }
+
+    /// Begins the response. `fields` must not hold what frames a message; `length` says what body follows (for
+    /// HEAD: would follow).
+    ///
+    /// # Panics
+    /// Where a response has begun already.
+    pub fn begin(&mut self, status: Status, fields: &Fields, length: Length) {
+        match self.edits.clone() {
+            Some(edits) => {
+                let edited = edits.apply(fields);
+                self.begin_with(status, &edited, length, edits.replaces(Name::Server));
+            }
+            None => self.begin_with(status, fields, length, false),
+        }
+    }
+
+    fn begin_with(&mut self, status: Status, fields: &Fields, length: Length, own_server: bool) {
+        let conn = &mut *self.conn;
+        assert!(conn.reply == Reply::Unsent, "a response begins once");
+        // A client that still waits for its 100 will not get it now, and whether it sends the body is anybody's guess.
+        let keep_alive = conn.keep_alive && !conn.continue_due && !conn.context().draining.get();
+        let (method, version) = (conn.work.machine.head.method, conn.version());
+        let outgoing = Outgoing::decide(method, version, status, length, keep_alive);
+        let work = &mut *conn.work;
+        conn.stream.core().clock().with_common(|common| {
+            let date_at = if own_server { after_server(common) } else { 0 };
+            outgoing.head(&mut work.out, version, status, &common[date_at..], fields);
+        });
+        conn.keep_alive = outgoing.keep_alive;
+        conn.status = status;
+        conn.reply = Reply::Body(outgoing.framing);
+    }
+
+    /// Whether the client is to get content: not for HEAD, 204 and 304.
+    #[must_use]
+    pub fn content_wanted(&self) -> bool {
+        !matches!(self.conn.reply, Reply::Body(Framing::None) | Reply::Done)
+    }
+
+    /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
+    ///
+    /// # Errors
+    /// The client is gone or takes nothing for too long; or more was written than announced.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.conn.send_body(bytes).await
+    }
+
+    /// Sends out what was written so far, for a handler that will wait before it writes more.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn flush(&mut self) -> Result<(), Fault> {
+        self.conn.flush().await
+    }
+
+    /// A range of a file as (more of) the response's body, sent by the kernel without copying.
+    /// The length of the body must have been announced.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
+    pub async fn write_file(&mut self, file: &impl AsFd, range: Range<u64>) -> Result<(), Fault> {
+        let len = range.end - range.start;
+        match self.conn.reply {
+            Reply::Body(Framing::None) => Ok(()),
+            Reply::Body(Framing::Length(left)) => {
+                self.conn.count_down(left, len)?;
+                self.conn.body_sent += len;
+                self.conn.send_file(file.as_fd(), range.start, len).await
+            }
+            _ => Err(Fault::Broken("a file needs an announced length")),
+        }
+    }
+
+    /// A whole response at once.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn reply(&mut self, status: Status, fields: &Fields, body: &[u8]) -> Result<(), Fault> {
+        self.begin(status, fields, Length::Known(body.len() as u64));
+        if self.content_wanted() {
+            self.write(body).await?;
+        }
+        Ok(())
+    }
+
+    /// An error page: the site's own for this status, or a plain one that gives the reason.
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn refuse(&mut self, status: Status, reason: &'static str) -> Result<(), Fault> {
+        self.refuse_with(status, reason, &Fields::new()).await
+    }
+
+    /// An error page with more fields (`Allow`, `Retry-After`).
+    ///
+    /// # Errors
+    /// As [`Exchange::write`].
+    pub async fn refuse_with(
+        &mut self,
+        status: Status,
+        reason: &'static str,
+        more: &Fields,
+    ) -> Result<(), Fault> {
+        let plain;
+        let pages = self.pages.clone();
+        let page = match pages.as_ref().and_then(|pages| pages.find(status)) {
+            Some(page) => page,
+            None => {
+                plain = page::plain(status, reason, self.request().field(Name::Accept));
+                &plain
+            }
+        };
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, page.content_type.as_bytes());
+        fields.extend(more);
+        self.reply(status, &fields, &page.body).await
+    }
+
+    /// Ends a response with trailer fields, which only the chunked coding carries. Without this call it ends
+    /// when the handler returns.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`] where less was written than announced.
+    pub fn end(&mut self, trailers: &Fields) -> Result<(), Fault> {
+        self.conn.end_response(trailers)
+    }
+
+    /// Answers a peer's fault: its status and reason, and the connection closes after it.
+    pub(crate) async fn refuse_and_close(&mut self, reject: Reject) -> Result<(), Fault> {
+        self.conn.keep_alive = false;
+        self.refuse(reject.status, reject.reason).await
+    }
+}
+
+/// Where the second line of `common` begins: what follows `Server`, if there is one.
+fn after_server(common: &[u8]) -> usize {
+    match common.starts_with(b"Server:") {
+        true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
+        false => 0,
+    }
+}

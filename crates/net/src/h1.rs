@@ -1,0 +1,403 @@
+//! The life of an HTTP/1 connection.
+//!
+//! ```text
+//!            bytes come             requests are served            nothing left to read
+//!   parked ───────────────▶ busy ───────────────────────▶ idle ───────────────▶ parked
+//!   (a descriptor, some     (a Work from the pool:        (its future lingers
+//!   200 bytes, no buffer)   parser and buffers)           a moment, no buffer)
+//! ```
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::machine::Step;
+use http::{Fields, Reject, Status};
+
+use crate::address::Peer;
+use crate::conn::{Conn, Context, Reply, Seat};
+use crate::core::{Parked, READ, TaskFuture};
+use crate::exchange::{Exchange, Request};
+use crate::fault::Fault;
+use crate::service::{Record, Service};
+use crate::stream::Stream;
+use crate::work::Work;
+
+/// An idle connection keeps its future this long, because the next request usually comes at once.
+const LINGER_MS: u64 = 1_000;
+/// With more futures than this on the core, idle connections park at once.
+const LINGERING_MAX: usize = 1_024;
+/// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
+const CLOSING_MS: u64 = 2_000;
+/// And so many of them.
+const CLOSING_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A core's connections and what serves them.
+pub(crate) struct Engine<S> {
+    pub(crate) context: Rc<Context>,
+    pub(crate) service: S,
+}
+
+/// A connection between two requests.
+pub(crate) struct Idle<S> {
+    stream: Stream,
+    seat: Seat,
+    engine: Rc<Engine<S>>,
+    peer: Peer,
+    served: u32,
+    since_ms: u64,
+    /// The beginning of a head whose sender takes its time.
+    begun: Box<[u8]>,
+}
+
+impl<S: Service> Idle<S> {
+    /// A connection that has just been accepted.
+    pub(crate) fn new(engine: &Rc<Engine<S>>, stream: Stream, peer: Peer) -> Box<Idle<S>> {
+        let seat = Seat::take(&engine.context);
+        let since_ms = stream.core().now_ms();
+        Box::new(Idle {
+            stream,
+            seat,
+            engine: engine.clone(),
+            peer,
+            served: 0,
+            since_ms,
+            begun: Box::default(),
+        })
+    }
+
+    /// Lets it wait for its first byte, with nothing allocated but itself.
+    pub(crate) fn park(self: Box<Self>) {
+        let core = self.stream.core().clone();
+        self.stream.source().set_deadline(self.deadline_ms());
+        let source = self.stream.source_rc();
+        core.park(&source, self);
+    }
+
+    /// When it has been silent for too long.
+    fn deadline_ms(&self) -> u64 {
+        let timeouts = &self.engine.context.timeouts;
+        let between_requests = self.served > 0 && self.begun.is_empty();
+        self.since_ms + if between_requests { timeouts.idle_ms } else { timeouts.head_ms }
+    }
+
+    /// Waits for bytes, with its future for a moment, then parked.
+    async fn wait(&self) -> Wait {
+        let (source, core) = (self.stream.source(), self.stream.core());
+        if source.ready() & READ != 0 {
+            return Wait::Bytes;
+        }
+        let deadline_ms = self.deadline_ms();
+        if core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX && self.begun.is_empty() {
+            let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
+            if self.stream.readable(linger_ms).await.is_ok() {
+                return Wait::Bytes;
+            }
+        }
+        if core.now_ms() >= deadline_ms {
+            return Wait::TooLong;
+        }
+        source.set_deadline(deadline_ms);
+        source.wait_read(core);
+        Wait::Park
+    }
+}
+
+enum Wait {
+    Bytes,
+    Park,
+    TooLong,
+}
+
+impl<S: Service> Parked for Idle<S> {
+    fn resume(self: Box<Self>) -> TaskFuture {
+        // The deadline that woke it, if one did, is looked at again by the clock.
+        self.stream.source().take_expired();
+        self.stream.source().set_deadline(u64::MAX);
+        Box::pin(drive(self))
+    }
+
+    fn idle_since_ms(&self) -> Option<u64> {
+        (self.served > 0 && self.begun.is_empty()).then_some(self.since_ms)
+    }
+}
+
+/// Serves a connection until it is idle for long, or over.
+async fn drive<S: Service>(mut idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
+    loop {
+        match idle.wait().await {
+            Wait::Bytes => {}
+            Wait::Park => return Some(idle),
+            Wait::TooLong if idle.begun.is_empty() => return None,
+            Wait::TooLong => {
+                let (engine, mut conn) = busy(*idle);
+                refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
+                return None;
+            }
+        }
+        let (engine, conn) = busy(*idle);
+        idle = burst(engine, conn).await?;
+    }
+}
+
+const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
+
+/// Gives a connection what it needs to be served.
+fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
+    let mut work = idle.engine.context.works.take();
+    if !idle.begun.is_empty() {
+        work.input.restore(&idle.begun);
+    }
+    let conn = Conn {
+        stream: idle.stream,
+        seat: idle.seat,
+        peer: idle.peer,
+        served: idle.served,
+        work,
+        reply: Reply::Unsent,
+        status: Status::OK,
+        body_sent: 0,
+        keep_alive: true,
+        // Until a head is whole: since when it is awaited.
+        started_ms: if idle.begun.is_empty() { u64::MAX } else { idle.since_ms },
+        continue_due: false,
+    };
+    (idle.engine, conn)
+}
+
+/// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
+fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, since_ms: u64) -> Box<Idle<S>> {
+    let Conn { stream, seat, peer, served, work, .. } = conn;
+    let begun = Box::from(work.input.rest());
+    engine.context.works.give_back(work);
+    Box::new(Idle { stream, seat, engine, peer, served, since_ms, begun })
+}
+
+/// Serves what has come in, request after request; `None` when the connection is over.
+async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
+    loop {
+        let fed = match conn.work.input.is_empty() {
+            true => Ok(false),
+            false => feed_head(&mut conn),
+        };
+        match fed {
+            Ok(true) => {
+                serve(&engine, &mut conn).await?;
+            }
+            Ok(false) => match more(&mut conn).await {
+                Ok(More::Bytes) => {}
+                Ok(More::Nothing) => {
+                    let since_ms = match conn.work.input.is_empty() {
+                        true => conn.now_ms(),
+                        false => conn.started_ms,
+                    };
+                    return Some(idle(engine, conn, since_ms));
+                }
+                Ok(More::End) => return close(engine, conn).await,
+                Err(Fault::Timeout) => {
+                    refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
+                    return close(engine, conn).await;
+                }
+                Err(_) => return None,
+            },
+            Err(reject) => {
+                refuse(&engine, &mut conn, reject).await;
+                return closing(engine, conn).await;
+            }
+        }
+        if conn.reply == Reply::Done && !conn.keep_alive {
+            return match conn.work.machine.body_ended() && conn.work.input.is_empty() {
+                true => close(engine, conn).await,
+                false => closing(engine, conn).await,
+            };
+        }
+    }
+}
+
+/// Looks for a whole head in the input.
+fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
+    let limits = conn.context().limits.head;
+    let Work { machine, input, .. } = &mut *conn.work;
+    let fed = machine.feed(input.head(), &limits)?;
+    input.at = input.start + fed.consumed;
+    if fed.step != Step::Head {
+        if conn.started_ms == u64::MAX {
+            conn.started_ms = conn.now_ms();
+        }
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+enum More {
+    Bytes,
+    /// There is nothing now, and it is not worth holding buffers for.
+    Nothing,
+    End,
+}
+
+/// Reads more of a head, after everything answered so far has been sent.
+async fn more(conn: &mut Conn) -> Result<More, Fault> {
+    conn.flush().await?;
+    loop {
+        match conn.fill_head()? {
+            Some(true) => return Ok(More::Bytes),
+            None => return Ok(More::End),
+            Some(false) if conn.work.input.is_empty() => return Ok(More::Nothing),
+            Some(false) => {
+                let deadline_ms = conn.started_ms + conn.context().timeouts.head_ms;
+                let soon_ms = conn.now_ms() + LINGER_MS;
+                if conn.now_ms() >= deadline_ms {
+                    return Err(Fault::Timeout);
+                }
+                match conn.stream.readable(deadline_ms.min(soon_ms)).await {
+                    Err(Fault::Timeout) if conn.now_ms() < deadline_ms => return Ok(More::Nothing),
+                    other => other?,
+                }
+            }
+        }
+    }
+}
+
+/// Serves one request; `None` when the connection is of no more use.
+async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
+    conn.begin_request();
+    let body_bytes_max = conn.context().limits.body_bytes_max;
+    let mut note = 0;
+    let outcome = match conn.work.machine.limit_body(body_bytes_max) {
+        Ok(()) => {
+            let source = conn.stream.source_rc();
+            let mut exchange = Exchange::new(conn);
+            let outcome = unless_gone(&source, engine.service.serve(&mut exchange)).await;
+            note = exchange.note();
+            outcome
+        }
+        Err(reject) => Err(Fault::Reject(reject)),
+    };
+    let finished = finish(conn, outcome).await;
+    log(engine, conn, note, finished.as_ref().err());
+    finished.ok()
+}
+
+/// Runs a handler, and drops it where its client has gone away.
+async fn unless_gone(
+    source: &crate::core::Source,
+    serving: impl Future<Output = Result<(), Fault>>,
+) -> Result<(), Fault> {
+    let mut serving = pin!(serving);
+    poll_fn(|context| match serving.as_mut().poll(context) {
+        Poll::Pending if source.ready() & crate::core::GONE != 0 => Poll::Ready(Err(Fault::Gone)),
+        polled => polled,
+    })
+    .await
+}
+
+/// Completes the response and leaves the connection before the next request, or closing (`keep_alive` false).
+async fn finish(conn: &mut Conn, outcome: Result<(), Fault>) -> Result<(), Fault> {
+    let outcome = outcome.and_then(|()| conn.end_response(&Fields::new()));
+    if let Err(fault) = outcome {
+        if conn.reply != Reply::Unsent {
+            broken(conn);
+            return Err(fault);
+        }
+        let reject = match &fault {
+            Fault::Gone => return Err(fault),
+            Fault::Reject(reject) => *reject,
+            Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
+            Fault::Broken(_) | Fault::Io(_) => {
+                Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
+            }
+        };
+        Exchange::new(conn).refuse_and_close(reject).await?;
+        conn.end_response(&Fields::new())?;
+    }
+    conn.served += 1;
+    if conn.keep_alive && !conn.discard_body().await.unwrap_or(false) {
+        conn.keep_alive = false;
+    }
+    if conn.keep_alive {
+        conn.work.machine.next();
+        conn.work.input.next_head();
+        conn.started_ms = u64::MAX;
+    }
+    Ok(())
+}
+
+/// A response that cannot be completed must not look complete: where only the end of the connection would
+/// mark its end, the connection is reset.
+fn broken(conn: &Conn) {
+    if let Some(socket) = conn.stream.socket() {
+        // Without it the client sees a plain close, which chunked and announced lengths tell from an end.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+    }
+}
+
+/// Answers a message that is no request.
+async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
+    conn.reply = Reply::Unsent;
+    conn.started_ms = conn.now_ms();
+    let refused = Exchange::new(conn).refuse_and_close(reject).await;
+    if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {
+        // The connection is closed next, whether the client takes this or not.
+        let _ = conn.flush().await;
+    }
+    engine.context.counters.rejected.add(1);
+    let fault = Fault::Reject(reject);
+    let record = Record {
+        request: None,
+        peer: conn.peer,
+        status: reject.status,
+        body_bytes: conn.body_sent,
+        duration_ms: 0,
+        note: 0,
+        fault: Some(&fault),
+        unix_s: conn.stream.core().unix_s(),
+    };
+    engine.service.log(&record);
+}
+
+fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option<&Fault>) {
+    engine.context.counters.requests.add(1);
+    let record = Record {
+        request: Some(Request::of(conn)),
+        peer: conn.peer,
+        status: conn.status,
+        body_bytes: conn.body_sent,
+        duration_ms: conn.now_ms().saturating_sub(conn.started_ms),
+        note,
+        fault,
+        unix_s: conn.stream.core().unix_s(),
+    };
+    engine.service.log(&record);
+}
+
+/// The last response is complete: sends it out and closes.
+async fn close<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
+    // Nobody is left to be told of a failure here.
+    let _ = conn.flush().await;
+    engine.context.works.give_back(conn.work);
+    None
+}
+
+/// The client may still be sending: closing now would make the kernel reset the connection, and the client
+/// lose the answer. So the sending side closes first, and for a while what comes is thrown away.
+async fn closing<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
+    if conn.flush().await.is_err() {
+        return None;
+    }
+    conn.stream.shutdown_write();
+    let deadline_ms = conn.now_ms() + CLOSING_MS;
+    let mut sink = [0u8; 4096];
+    let mut bytes = 0;
+    while bytes < CLOSING_BYTES_MAX && conn.now_ms() < deadline_ms {
+        match conn.stream.try_read(&mut sink) {
+            Ok(Some(0)) | Err(_) => break,
+            Ok(Some(len)) => bytes += len,
+            Ok(None) if conn.stream.readable(deadline_ms).await.is_err() => break,
+            Ok(None) => {}
+        }
+    }
+    engine.context.works.give_back(conn.work);
+    None
+}

@@ -1,0 +1,187 @@
+//! Listening sockets: made, accepted from, paused.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::address::{Bind, Peer};
+use crate::core::{Core, READ, Source};
+use crate::h1::{Engine, Idle};
+use crate::service::Service;
+use crate::stream::Stream;
+
+/// Connections that one wake-up accepts before others get their turn.
+const ACCEPT_BATCH: usize = 64;
+/// Idle connections closed at once to make room.
+const MAKE_ROOM: usize = 32;
+/// How long accepting pauses when the process is out of descriptors.
+const EXHAUSTED_MS: u64 = 50;
+/// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// A bound, listening socket.
+#[derive(Clone, Debug)]
+pub(crate) enum Listening {
+    /// One socket a core, told apart by the kernel (SO_REUSEPORT).
+    Own(Arc<OwnedFd>),
+    /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
+    Shared(Arc<OwnedFd>),
+}
+
+impl Listening {
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        match self {
+            Listening::Own(fd) | Listening::Shared(fd) => fd,
+        }
+    }
+}
+
+/// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose.
+///
+/// # Errors
+/// The system's, where the address is taken, not ours, or not permitted.
+pub(crate) fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
+    match bind {
+        Bind::Unix(path) => {
+            let socket = Arc::new(bind_unix(path)?);
+            Ok((bind.clone(), vec![Listening::Shared(socket); cores]))
+        }
+        Bind::Tcp(address) => {
+            // First without SO_REUSEPORT: else a second server of the same user would share the port silently.
+            let probe = tcp_socket(*address, false)?;
+            rustix::net::bind(&probe, address)?;
+            let bound = std::net::SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
+            drop(probe);
+            let mut sockets = Vec::with_capacity(cores);
+            for _ in 0..cores {
+                let socket = tcp_socket(bound, true)?;
+                rustix::net::bind(&socket, &bound)?;
+                rustix::net::listen(&socket, BACKLOG)?;
+                sockets.push(Listening::Own(Arc::new(socket)));
+            }
+            Ok((Bind::Tcp(bound), sockets))
+        }
+    }
+}
+
+fn tcp_socket(address: std::net::SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if reuse_port {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    // Accepted sockets inherit it: one call here instead of one a connection.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    Ok(socket)
+}
+
+fn bind_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = new()?;
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            // A socket file outlives its server: one that nobody answers on is a leftover.
+            match rustix::net::connect(&new()?, &address) {
+                Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+                _ => return Err(Errno::ADDRINUSE.into()),
+            }
+            rustix::net::bind(&socket, &address)?;
+        }
+        bound => bound?,
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
+pub(crate) async fn accept<S: Service>(engine: Rc<Engine<S>>, listening: Listening, source: Rc<Source>) {
+    let core = engine.context.core.clone();
+    if core.watch_listener(listening.fd(), &source).is_err() {
+        return;
+    }
+    let is_tcp = matches!(listening, Listening::Own(_));
+    loop {
+        match accept_batch(&engine, listening.fd(), is_tcp) {
+            Pause::Empty if engine.context.draining.get() => break,
+            Pause::Empty => wait(&core, &source).await,
+            Pause::Batch => core.sleep(0).await,
+            Pause::Full => {
+                // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
+                core.unwatch(listening.fd());
+                engine.context.seats.waiting.borrow_mut().push(source.clone());
+                wait(&core, &source).await;
+                _ = core.watch_listener(listening.fd(), &source);
+            }
+            Pause::Exhausted => {
+                core.unwatch(listening.fd());
+                core.sleep(EXHAUSTED_MS).await;
+                _ = core.watch_listener(listening.fd(), &source);
+            }
+        }
+    }
+    core.unwatch(listening.fd());
+    core.deregister(&source);
+}
+
+async fn wait(core: &Core, source: &Rc<Source>) {
+    source.clear(READ);
+    std::future::poll_fn(|_| {
+        if source.ready() & READ != 0 {
+            return std::task::Poll::Ready(());
+        }
+        source.wait_read(core);
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+enum Pause {
+    Empty,
+    Batch,
+    Full,
+    Exhausted,
+}
+
+fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: bool) -> Pause {
+    let context = &engine.context;
+    for _ in 0..ACCEPT_BATCH {
+        if context.seats.taken.get() >= context.seats.max && context.core.close_idle(MAKE_ROOM) == 0 {
+            return Pause::Full;
+        }
+        match accept_one(listener) {
+            Ok((socket, peer)) => {
+                context.counters.connections.add(1);
+                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
+                Idle::new(engine, stream, if is_tcp { peer } else { Peer::Unix }).park();
+            }
+            Err(Errno::AGAIN) => return Pause::Empty,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                if context.core.close_idle(MAKE_ROOM) == 0 {
+                    return Pause::Exhausted;
+                }
+            }
+            // The newcomer's own fault, or a signal: the next one may be fine.
+            Err(_) => {}
+        }
+    }
+    Pause::Batch
+}
+
+fn accept_one(listener: &OwnedFd) -> Result<(OwnedFd, Peer), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
+    let peer = address.and_then(|address: SocketAddrAny| std::net::SocketAddr::try_from(address).ok());
+    Ok((socket, peer.map_or(Peer::Unix, Peer::Tcp)))
+}

@@ -1,0 +1,38 @@
+//! What a server asks of those who answer.
+
+use std::future::Future;
+
+use http::Status;
+
+use crate::address::Peer;
+use crate::exchange::{Exchange, Request};
+use crate::fault::Fault;
+
+/// What answers requests: made once on each core, so it needs no locks.
+pub trait Service: 'static {
+    /// Answers one request. A fault ends the connection; before a response it is answered by its status.
+    fn serve(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>>;
+
+    /// Told of each request when its response has been handed over; never to block.
+    fn log(&self, record: &Record<'_>);
+}
+
+/// What there is to say about a request that is over.
+pub struct Record<'x> {
+    /// The request; `None` where what came was none.
+    pub request: Option<Request<'x>>,
+    /// Who asked.
+    pub peer: Peer,
+    /// What was answered.
+    pub status: Status,
+    /// Content bytes of the response.
+    pub body_bytes: u64,
+    /// From the whole head to the end of the handler's work.
+    pub duration_ms: u64,
+    /// [`Exchange::set_note`].
+    pub note: u32,
+    /// Why it did not end well.
+    pub fault: Option<&'x Fault>,
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+}

@@ -1,0 +1,133 @@
+//! What a connection needs only while bytes flow, kept in a pool.
+
+use std::cell::RefCell;
+
+use http::machine;
+
+/// Bytes of an input buffer to begin with: a whole head by default.
+pub(crate) const INPUT_BYTES: usize = 16 * 1024;
+/// What an input buffer grows to while a body streams through it.
+pub(crate) const INPUT_BYTES_STREAMING: usize = 64 * 1024;
+/// Buffers grown beyond this are given back to the allocator instead of the pool.
+const KEPT_BYTES_MAX: usize = 128 * 1024;
+/// Works that the pool keeps; more than this many connections are rarely busy at one instant on one core.
+const KEPT_MAX: usize = 256;
+
+/// The parser and the buffers of a connection that is busy.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) machine: machine::Server,
+    pub(crate) input: Input,
+    /// Bytes to send.
+    pub(crate) out: Vec<u8>,
+}
+
+/// Bytes received: `start..at` is the head being served, `at..end` is not consumed yet.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    /// First byte of the head being read or served.
+    pub(crate) start: usize,
+    /// First byte not consumed.
+    pub(crate) at: usize,
+    /// After the last byte received.
+    pub(crate) end: usize,
+}
+
+impl Input {
+    /// From the head's first byte to the last byte received: what head spans refer to.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// What is not consumed yet.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..self.end]
+    }
+
+    /// A place that [`crate::conn::Conn::body_piece`] told.
+    pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
+        &self.bytes[start..end]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == self.end
+    }
+
+    /// The head that was being served is done with: what follows begins the next one.
+    pub(crate) fn next_head(&mut self) {
+        self.start = self.at;
+        if self.at == self.end {
+            (self.start, self.at, self.end) = (0, 0, 0);
+        }
+    }
+
+    /// Room to read a head into, at least one byte unless the head fills `bytes_max`.
+    pub(crate) fn head_room(&mut self, bytes_max: usize) -> &mut [u8] {
+        if self.end == self.bytes.len() {
+            if self.start > 0 {
+                self.bytes.copy_within(self.start..self.end, 0);
+                self.at -= self.start;
+                self.end -= self.start;
+                self.start = 0;
+            } else if self.bytes.len() < INPUT_BYTES.max(bytes_max) {
+                let len = (self.bytes.len() * 2).clamp(INPUT_BYTES, INPUT_BYTES.max(bytes_max));
+                self.bytes.resize(len, 0);
+            }
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// Room to read body bytes into, behind the head, which stays where it is.
+    pub(crate) fn body_room(&mut self, head_len: usize) -> &mut [u8] {
+        let body = self.start + head_len;
+        if self.at == self.end {
+            (self.at, self.end) = (body, body);
+        }
+        if self.bytes.len() - self.end < INPUT_BYTES_STREAMING / 4 {
+            self.bytes.resize((body + INPUT_BYTES_STREAMING).max(self.end + INPUT_BYTES), 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were read into the room.
+    pub(crate) fn filled(&mut self, len: usize) {
+        self.end += len;
+    }
+
+    /// Puts bytes in that were taken out before.
+    pub(crate) fn restore(&mut self, bytes: &[u8]) {
+        self.bytes.resize(INPUT_BYTES.max(bytes.len()), 0);
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        (self.start, self.at, self.end) = (0, 0, bytes.len());
+    }
+
+    fn clear(&mut self) {
+        (self.start, self.at, self.end) = (0, 0, 0);
+    }
+}
+
+/// The pool of one core.
+#[derive(Debug, Default)]
+pub(crate) struct Works {
+    // Boxed on purpose: a busy connection holds a pointer, and giving back moves eight bytes.
+    #[allow(clippy::vec_box)]
+    free: RefCell<Vec<Box<Work>>>,
+}
+
+impl Works {
+    pub(crate) fn take(&self) -> Box<Work> {
+        self.free.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, mut work: Box<Work>) {
+        let mut free = self.free.borrow_mut();
+        let kept = work.input.bytes.len() + work.out.capacity();
+        if free.len() < KEPT_MAX && kept <= KEPT_BYTES_MAX {
+            work.machine.restart();
+            work.input.clear();
+            work.out.clear();
+            free.push(work);
+        }
+    }
+}
