@@ -149,7 +149,12 @@ fn measure(
 ) -> Outcome<Figures> {
     let (row, pid) = (&ROWS[0], running.tree.pid());
     running.verify(row)?;
-    let busy = |seconds| sample(wrk, pid, &running.url(row), BUSY_CONNECTIONS, seconds);
+    let busy = |seconds| match sample(wrk, pid, &running.url(row), BUSY_CONNECTIONS, seconds)? {
+        taken if taken.load.requests == 0 || taken.load.errors() > 0 => {
+            Err(format!("the busy client saw {} errors", taken.load.errors()).into())
+        }
+        taken => Outcome::Ok(taken),
+    };
     busy(WARM_UP_S)?;
     std::thread::sleep(SETTLE);
     let pss_before = procfs::tree_pss_bytes(pid);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,8 @@ impl Connection {
 
     /// Connects from 127.0.0.`host`: each source address brings a range of ephemeral ports of its own.
     pub(crate) fn open_from(host: u8, to: SocketAddr) -> io::Result<Connection> {
-        let socket: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        let socket: OwnedFd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&socket, &SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, host)), 0))?;
         rustix::net::connect(&socket, &to)?;
         Connection::ready(TcpStream::from(socket))
