@@ -1,0 +1,239 @@
+//! One generation of an application: its memory, and the descriptors a worker inherits.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::doorbell::Signal;
+use crate::error::Seat;
+use crate::layout::{Geometry, Options};
+use crate::region::Region;
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::sync::{Relaxed, SeqCst, fence};
+use crate::worker::Worker;
+
+#[cfg(not(loom))]
+pub use descriptors::{Attachment, NotAttached};
+
+/// The variable that tells a worker process where its channel is: the value of [`Channel::environment`].
+pub const ENVIRONMENT: &str = "KOMAINU_RING";
+
+/// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the
+/// server's descriptors; the memory lives until the last [`Server`] and the last worker process are gone.
+pub struct Channel {
+    shared: Arc<Shared>,
+    taken: Vec<AtomicBool>,
+    #[cfg(not(loom))]
+    memory: std::os::fd::OwnedFd,
+}
+
+impl Channel {
+    /// Makes the memory and the eventfds.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an option out of range; otherwise what the system said.
+    pub fn create(options: &Options) -> io::Result<Channel> {
+        let geometry = Geometry::new(options).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        #[cfg(not(loom))]
+        let memory = descriptors::memory(geometry.words)?;
+        #[cfg(not(loom))]
+        let region = Region::map(std::os::fd::AsFd::as_fd(&memory), geometry.words)?;
+        #[cfg(loom)]
+        let region = Region::heap(geometry.words);
+        for (word, value) in region.words().iter().zip(geometry.header()) {
+            word.store(value, Relaxed);
+        }
+        let signals = |count: usize| (0..count).map(|_| Signal::new()).collect::<Result<Vec<_>, _>>();
+        let shared = Shared {
+            region,
+            geometry,
+            thread_signals: signals(geometry.threads)?,
+            seat_signals: signals(if options.seat_fds { geometry.seats } else { 0 })?,
+        };
+        Ok(Channel {
+            shared: Arc::new(shared),
+            taken: (0..geometry.threads).map(|_| AtomicBool::new(false)).collect(),
+            #[cfg(not(loom))]
+            memory,
+        })
+    }
+
+    /// The side of server thread `thread`, from 0. Made once, on that thread.
+    ///
+    /// # Panics
+    /// Where there is no such thread, or its side was taken before.
+    pub fn server(&self, thread: usize) -> Server {
+        assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
+        Server::new(Arc::clone(&self.shared), thread)
+    }
+
+    /// A worker inside this process, in a seat that nobody holds.
+    ///
+    /// # Panics
+    /// Where there is no such seat.
+    pub fn worker(&self, seat: Seat) -> Worker {
+        Worker::new(Arc::clone(&self.shared), seat)
+    }
+
+    /// The memory itself, for tests that write what no honest side would.
+    #[cfg(any(test, feature = "hostile"))]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
+    pub fn retire(&self, seat: Seat) {
+        self.shared.retired(seat.0).store(1, Relaxed);
+        fence(SeqCst);
+        self.shared.ring_seat(seat.0);
+    }
+}
+
+#[cfg(not(loom))]
+mod descriptors {
+    use std::fmt;
+    use std::io;
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+    use std::sync::Arc;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+    use rustix::io::{FdFlags, fcntl_setfd};
+
+    use super::Channel;
+    use crate::doorbell::Signal;
+    use crate::error::Seat;
+    use crate::layout::{Geometry, HEADER_WORDS};
+    use crate::region::Region;
+    use crate::shared::Shared;
+    use crate::sync::Relaxed;
+    use crate::worker::Worker;
+
+    /// Memory that no worker can shrink: a shorter file would be a SIGBUS in the server.
+    pub(super) fn memory(words: usize) -> io::Result<OwnedFd> {
+        let memory = memfd_create("komainu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memory, words as u64 * 4)?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(memory)
+    }
+
+    impl Channel {
+        /// Every descriptor a worker process must inherit, under the same number. They are close-on-exec here: clear the
+        /// flag in the child, between fork and exec.
+        pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+            let signals = self.shared.thread_signals.iter().chain(&self.shared.seat_signals);
+            std::iter::once(self.memory.as_fd()).chain(signals.map(Signal::fd))
+        }
+
+        /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for worker processes: the numbers of the descriptors.
+        pub fn environment(&self) -> String {
+            let list = |signals: &[Signal]| {
+                signals.iter().map(|s| s.fd().as_raw_fd().to_string()).collect::<Vec<_>>().join(",")
+            };
+            let (threads, seats) = (list(&self.shared.thread_signals), list(&self.shared.seat_signals));
+            format!("{};{threads};{seats}", self.memory.as_raw_fd())
+        }
+    }
+
+    /// Why a worker process found no channel.
+    #[derive(Debug)]
+    pub enum NotAttached {
+        /// The environment's value is none that a server writes.
+        Environment,
+        /// The memory is of another version, or no channel's.
+        Version,
+        /// No such seat.
+        Seat,
+        /// What the system said.
+        System(io::Error),
+    }
+
+    impl fmt::Display for NotAttached {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self {
+                NotAttached::Environment => f.write_str("KOMAINU_RING does not name a channel"),
+                NotAttached::Version => f.write_str("the server speaks another version of the channel"),
+                NotAttached::Seat => f.write_str("the channel has no such seat"),
+                NotAttached::System(error) => error.fmt(f),
+            }
+        }
+    }
+
+    impl std::error::Error for NotAttached {}
+
+    impl From<rustix::io::Errno> for NotAttached {
+        fn from(error: rustix::io::Errno) -> NotAttached {
+            NotAttached::System(error.into())
+        }
+    }
+
+    /// A worker process's mapping of the channel, from which each of its claimants takes a seat. It survives a fork.
+    #[derive(Clone)]
+    pub struct Attachment(Arc<Shared>);
+
+    impl Attachment {
+        /// Maps the channel that the value of [`ENVIRONMENT`](crate::ENVIRONMENT) names. The descriptors stay open for
+        /// the life of the process, and closed to its children's programs.
+        ///
+        /// # Errors
+        /// See [`NotAttached`].
+        pub fn new(environment: &str) -> Result<Attachment, NotAttached> {
+            let mut lists = environment.split(';').map(|list| {
+                let numbers = list.split(',').filter(|number| !number.is_empty());
+                numbers.map(|number| number.parse().ok().filter(|fd| *fd >= 0)).collect::<Option<Vec<RawFd>>>()
+            });
+            let (Some(Some(memory)), Some(Some(threads)), Some(Some(seats)), None) =
+                (lists.next(), lists.next(), lists.next(), lists.next())
+            else {
+                return Err(NotAttached::Environment);
+            };
+            let &[memory] = memory.as_slice() else { return Err(NotAttached::Environment) };
+            // SAFETY: only borrowed for this call; a number that is not open is an error of the calls below.
+            let memory = unsafe { BorrowedFd::borrow_raw(memory) };
+            let (region, geometry) = map(memory)?;
+            fcntl_setfd(memory, FdFlags::CLOEXEC)?;
+            if threads.len() != geometry.threads || !(seats.is_empty() || seats.len() == geometry.seats) {
+                return Err(NotAttached::Environment);
+            }
+            let (thread_signals, seat_signals) = (adopt(&threads)?, adopt(&seats)?);
+            let shared = Arc::new(Shared { region, geometry, thread_signals, seat_signals });
+            // The numbers are the process's, not this value's: a second attachment may use them again.
+            std::mem::forget(Arc::clone(&shared));
+            Ok(Attachment(shared))
+        }
+
+        /// Takes `seat`, which nobody else holds.
+        ///
+        /// # Errors
+        /// [`NotAttached::Seat`].
+        pub fn worker(&self, seat: Seat) -> Result<Worker, NotAttached> {
+            if seat.0 >= self.0.geometry.seats {
+                return Err(NotAttached::Seat);
+            }
+            Ok(Worker::new(Arc::clone(&self.0), seat))
+        }
+    }
+
+    fn map(memory: BorrowedFd<'_>) -> Result<(Region, Geometry), NotAttached> {
+        let words = usize::try_from(fstat(memory)?.st_size / 4).map_err(|_| NotAttached::Version)?;
+        if words < HEADER_WORDS {
+            return Err(NotAttached::Version);
+        }
+        let region = Region::map(memory, words)?;
+        let mut header = [0; HEADER_WORDS];
+        for (value, word) in header.iter_mut().zip(region.words()) {
+            *value = word.load(Relaxed);
+        }
+        let geometry = Geometry::read(header).filter(|geometry| geometry.words == words);
+        geometry.map(|geometry| (region, geometry)).ok_or(NotAttached::Version)
+    }
+
+    fn adopt(numbers: &[RawFd]) -> Result<Vec<Signal>, NotAttached> {
+        for &number in numbers {
+            // SAFETY: borrowed for this call only; a closed number is its error.
+            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC)?;
+        }
+        // SAFETY: open, as the calls above showed, and never closed, as `Attachment::new` leaks them.
+        Ok(numbers.iter().map(|&number| Signal::adopt(unsafe { OwnedFd::from_raw_fd(number) })).collect())
+    }
+}

@@ -1,0 +1,103 @@
+//! The two ways to sleep: on a word of the shared memory (futex), or on a file descriptor (eventfd).
+
+#[cfg(not(loom))]
+pub(crate) use machine::{Signal, wait, wake};
+#[cfg(loom)]
+pub(crate) use modelled::{Signal, wait, wake};
+
+#[cfg(not(loom))]
+mod machine {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io;
+    use rustix::thread::{Timespec, futex};
+
+    use crate::sync::AtomicU32;
+
+    /// Sleeps while `word` holds `value`, at most for `limit`. May return early.
+    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // Every error (changed word, signal, time over) means the same: look again.
+        let _ = futex::wait(word, futex::Flags::empty(), value, limit.as_ref());
+    }
+
+    /// Wakes whoever sleeps on `word`, in any process.
+    pub(crate) fn wake(word: &AtomicU32) {
+        // It cannot fail on a mapped, aligned word.
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
+
+    /// An eventfd: each ring is one edge for an edge-triggered epoll.
+    pub(crate) struct Signal(OwnedFd);
+
+    impl Signal {
+        pub(crate) fn new() -> io::Result<Signal> {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Signal)
+        }
+
+        pub(crate) fn adopt(fd: OwnedFd) -> Signal {
+            Signal(fd)
+        }
+
+        pub(crate) fn ring(&self) {
+            // A full counter (never read) has rung already.
+            let _ = io::write(&self.0, &1u64.to_ne_bytes());
+        }
+
+        pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    use std::time::Duration;
+
+    use loom::lazy_static;
+    use loom::sync::{Condvar, Mutex};
+
+    use crate::sync::{AtomicU32, Relaxed};
+
+    lazy_static! {
+        // One hash bucket of the kernel's futex table, for all words.
+        static ref BUCKET: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+        assert!(limit.is_none(), "no clock under loom");
+        let held = BUCKET.0.lock().unwrap();
+        if word.load(Relaxed) == value {
+            drop(BUCKET.1.wait(held).unwrap());
+        }
+    }
+
+    pub(crate) fn wake(_word: &AtomicU32) {
+        drop(BUCKET.0.lock().unwrap());
+        BUCKET.1.notify_all();
+    }
+
+    pub(crate) struct Signal(Mutex<bool>, Condvar);
+
+    impl Signal {
+        pub(crate) fn new() -> std::io::Result<Signal> {
+            Ok(Signal(Mutex::new(false), Condvar::new()))
+        }
+
+        pub(crate) fn ring(&self) {
+            *self.0.lock().unwrap() = true;
+            self.1.notify_one();
+        }
+
+        /// Sleeps until an edge that was not seen yet.
+        pub(crate) fn wait(&self) {
+            let mut rung = self.0.lock().unwrap();
+            while !*rung {
+                rung = self.1.wait(rung).unwrap();
+            }
+            *rung = false;
+        }
+    }
+}

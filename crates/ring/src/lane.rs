@@ -1,0 +1,44 @@
+//! Notices from one seat to one server thread: tags in a ring of cells, 0 where there is none.
+//!
+//! The producer needs no look at the consumer: a slot has at most one notice (guarded by its `NOTICED` word) and one
+//! final tag unread, and a lane has room for both of every slot. The consumer needs no head word: a cell that is not 0 is
+//! a tag. So a notice moves one cache line.
+
+use crate::shared::Shared;
+use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
+use crate::words::Tag;
+
+fn cell(shared: &Shared, thread: usize, seat: usize, position: u32) -> &AtomicU32 {
+    let mask = shared.geometry.cells as u32 - 1;
+    shared.word(shared.geometry.lane(thread, seat) + (position & mask) as usize)
+}
+
+/// Worker's side: leaves `tag` at `position`.
+pub(crate) fn push(shared: &Shared, thread: usize, seat: usize, position: &mut u32, tag: Tag) {
+    cell(shared, thread, seat, *position).store(tag.0, Release);
+    *position = position.wrapping_add(1);
+}
+
+/// Server's side: takes the tag at `position`, if there is one.
+pub(crate) fn pop(shared: &Shared, thread: usize, seat: usize, position: &mut u32) -> Option<Tag> {
+    let cell = cell(shared, thread, seat, *position);
+    let tag = cell.load(Acquire);
+    if tag == 0 {
+        return None;
+    }
+    cell.store(0, Relaxed);
+    *position = position.wrapping_add(1);
+    Some(Tag(tag))
+}
+
+/// Server's side: whether nothing stands at `position`.
+pub(crate) fn is_empty(shared: &Shared, thread: usize, seat: usize, position: u32) -> bool {
+    cell(shared, thread, seat, position).load(Acquire) == 0
+}
+
+/// Server's side, once the producer is dead: as new, for the seat's next holder.
+pub(crate) fn clear(shared: &Shared, thread: usize, seat: usize) {
+    for position in 0..shared.geometry.cells as u32 {
+        cell(shared, thread, seat, position).store(0, Relaxed);
+    }
+}

@@ -1,0 +1,278 @@
+//! Where everything stands: the geometry of one generation, computed once and checked, never read back from the memory.
+
+use std::fmt;
+
+use crate::words::{SEATS_MAX, SLOTS_MAX};
+
+/// What one generation of an application is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Server threads that submit requests: 1 to 256.
+    pub threads: usize,
+    /// Seats for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
+    pub seats: usize,
+    /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
+    pub slots: usize,
+    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
+    /// a body streams through what is left.
+    pub request_bytes: usize,
+    /// Bytes of a slot for the response stream: the same, for the response's head and body.
+    pub response_bytes: usize,
+    /// Whether every seat gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per seat.
+    pub seat_fds: bool,
+}
+
+impl Default for Options {
+    /// One thread, 16 seats, 1024 slots of 32 KiB for the request and 64 KiB for the response; no seat eventfds. Memory
+    /// is used only once it is touched, and the slots used last are used first.
+    fn default() -> Options {
+        Options {
+            threads: 1,
+            seats: 16,
+            slots: 1024,
+            request_bytes: 32 * 1024,
+            response_bytes: 64 * 1024,
+            seat_fds: false,
+        }
+    }
+}
+
+/// An option out of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OutOfRange(pub(crate) &'static str);
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the channel's `{}` is out of range", self.0)
+    }
+}
+
+impl std::error::Error for OutOfRange {}
+
+/// Words of a cache line; what one side writes often shares none with what the other writes.
+#[cfg(not(loom))]
+pub(crate) const LINE: usize = 16;
+/// No caches under loom, and every word costs it time.
+#[cfg(loom)]
+pub(crate) const LINE: usize = 8;
+
+/// The header's words, the first of the memory.
+pub(crate) const HEADER_WORDS: usize = 8;
+/// "KOMA", little-endian.
+const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
+/// Rises with every change of the layout or of the words' meaning.
+pub(crate) const ABI: u32 = 1;
+
+/// The control words of a slot; reset by the server before each use.
+pub(crate) mod slot {
+    /// Packed [`State`](crate::words::State): the only word both sides compare and swap.
+    pub(crate) const STATE: usize = 0;
+    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
+    pub(crate) const REQUEST_HEAD: usize = 1;
+    /// Request stream: bytes the worker consumed.
+    pub(crate) const REQUEST_TAIL: usize = 2;
+    /// Response stream: bytes the worker produced.
+    pub(crate) const RESPONSE_HEAD: usize = 3;
+    /// Response stream: bytes the server consumed.
+    pub(crate) const RESPONSE_TAIL: usize = 4;
+    /// 1 while a notice about this slot stands in the lane unread.
+    pub(crate) const NOTICED: usize = 5;
+    /// Not 0 once the server lost interest: why.
+    pub(crate) const CANCELLED: usize = 6;
+    /// With [`Phase::Aborted`](crate::words::Phase::Aborted): why.
+    pub(crate) const REASON: usize = 7;
+    /// How many there are.
+    pub(crate) const WORDS: usize = 8;
+}
+
+/// Offsets are in words unless they say bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) threads: usize,
+    pub(crate) seats: usize,
+    pub(crate) slots: usize,
+    pub(crate) request_bytes: usize,
+    pub(crate) response_bytes: usize,
+    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow between honest sides.
+    pub(crate) cells: usize,
+    idle: usize,
+    seats_at: usize,
+    threads_at: usize,
+    thread_stride: usize,
+    slots_at: usize,
+    slot_stride: usize,
+    pub(crate) words: usize,
+}
+
+impl Geometry {
+    pub(crate) fn new(options: &Options) -> Result<Geometry, OutOfRange> {
+        let within = |value: usize, least: usize, most: usize, name: &'static str| {
+            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange(name)) }
+        };
+        let bytes_min = if cfg!(loom) { 16 } else { 64 };
+        let threads = within(options.threads, 1, 256, "threads")?;
+        let seats = within(options.seats, 1, SEATS_MAX, "seats")?;
+        let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
+        let request_bytes =
+            within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
+        let response_bytes =
+            within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
+
+        let lines = |words: usize| words.next_multiple_of(LINE);
+        let cells = slots * 2;
+        let idle = lines(HEADER_WORDS);
+        let seats_at = idle + lines(seats.div_ceil(32));
+        let threads_at = seats_at + seats * LINE;
+        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each seat.
+        let thread_stride = 3 * LINE + lines(cells) + seats * lines(cells);
+        let slots_at = threads_at + threads * thread_stride;
+        // An odd number of lines: neighbours' control words then fall into different sets of the cache.
+        let slot_lines = (lines(slot::WORDS) + (request_bytes + response_bytes) / 4).div_ceil(LINE) | 1;
+        let slot_stride = slot_lines * LINE;
+        let words = slots_at + threads * slots * slot_stride;
+        within(words, 1, u32::MAX as usize, "slots")?;
+        Ok(Geometry {
+            threads,
+            seats,
+            slots,
+            request_bytes,
+            response_bytes,
+            cells,
+            idle,
+            seats_at,
+            threads_at,
+            thread_stride,
+            slots_at,
+            slot_stride,
+            words,
+        })
+    }
+
+    /// The header a worker must find.
+    pub(crate) fn header(&self) -> [u32; HEADER_WORDS] {
+        let small = |value: usize| u32::try_from(value).expect("checked by `new`");
+        [
+            MAGIC,
+            ABI,
+            small(self.threads),
+            small(self.seats),
+            small(self.slots),
+            small(self.request_bytes),
+            small(self.response_bytes),
+            small(self.words),
+        ]
+    }
+
+    /// The geometry a header tells of; `None` if it tells nonsense or speaks another version.
+    pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
+        let [_, _, threads, seats, slots, request_bytes, response_bytes, _] = header.map(|word| word as usize);
+        let options = Options { threads, seats, slots, request_bytes, response_bytes, seat_fds: false };
+        Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
+    }
+
+    /// The word of the idle bitmap that holds `seat`'s bit.
+    pub(crate) fn idle(&self, seat: usize) -> usize {
+        self.idle + seat / 32
+    }
+
+    /// `seat`'s words: how it sleeps, whether it shall leave.
+    pub(crate) fn seat(&self, seat: usize) -> usize {
+        self.seats_at + seat * LINE
+    }
+
+    /// `thread`'s sleep flag.
+    pub(crate) fn asleep(&self, thread: usize) -> usize {
+        self.threads_at + thread * self.thread_stride
+    }
+
+    /// `thread`'s queue: head, tail and cells, from the first word on.
+    pub(crate) fn queue(&self, thread: usize) -> (usize, usize, usize) {
+        let at = self.asleep(thread);
+        (at + LINE, at + 2 * LINE, at + 3 * LINE)
+    }
+
+    /// The lane from `seat` to `thread`: its cells.
+    pub(crate) fn lane(&self, thread: usize, seat: usize) -> usize {
+        self.asleep(thread) + 3 * LINE + (1 + seat) * self.cells.next_multiple_of(LINE)
+    }
+
+    /// The control words of a slot.
+    pub(crate) fn slot(&self, thread: usize, slot: usize) -> usize {
+        debug_assert!(thread < self.threads && slot < self.slots);
+        self.slots_at + (thread * self.slots + slot) * self.slot_stride
+    }
+
+    /// A slot's request and response areas, in bytes.
+    pub(crate) fn areas(&self, thread: usize, slot: usize) -> (usize, usize) {
+        let request = (self.slot(thread, slot) + slot::WORDS.next_multiple_of(LINE)) * 4;
+        (request, request + self.request_bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_and_everything_is_inside() {
+        let options = Options {
+            threads: 3,
+            seats: 40,
+            slots: 5,
+            request_bytes: 100,
+            response_bytes: 64,
+            seat_fds: false,
+        };
+        let g = Geometry::new(&options).unwrap();
+        assert_eq!((g.slots, g.request_bytes, g.response_bytes), (8, 128, 64));
+        let mut areas = vec![(0, HEADER_WORDS), (g.idle(0), 2)];
+        areas.extend((0..g.seats).map(|seat| (g.seat(seat), 2)));
+        for thread in 0..g.threads {
+            let (head, tail, cells) = g.queue(thread);
+            areas.extend([(g.asleep(thread), 1), (head, 1), (tail, 1), (cells, g.cells)]);
+            areas.extend((0..g.seats).map(|seat| (g.lane(thread, seat), g.cells)));
+            for slot in 0..g.slots {
+                let (request, response) = g.areas(thread, slot);
+                areas.push((g.slot(thread, slot), slot::WORDS));
+                areas.extend([(request / 4, g.request_bytes / 4), (response / 4, g.response_bytes / 4)]);
+            }
+        }
+        areas.sort_unstable();
+        for pair in areas.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let last = areas[areas.len() - 1];
+        assert!(last.0 + last.1 <= g.words);
+    }
+
+    #[test]
+    fn a_header_tells_its_geometry_or_nothing() {
+        let g = Geometry::new(&Options::default()).unwrap();
+        assert_eq!(Geometry::read(g.header()), Some(g));
+        for word in 0..HEADER_WORDS {
+            let mut header = g.header();
+            header[word] ^= 0x40;
+            assert_ne!(Geometry::read(header), Some(g), "word {word}");
+        }
+        let mut wild = g.header();
+        wild[2..7].fill(u32::MAX);
+        assert_eq!(Geometry::read(wild), None);
+    }
+
+    #[test]
+    fn options_out_of_range_are_named() {
+        let none = Options { slots: 0, ..Options::default() };
+        assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
+        let many = Options { seats: 4097, ..Options::default() };
+        assert_eq!(Geometry::new(&many), Err(OutOfRange("seats")));
+        // 256 threads of 16384 slots of 32 MiB: more words than the header can tell.
+        let huge = Options {
+            threads: 256,
+            slots: 16384,
+            request_bytes: 16 << 20,
+            response_bytes: 16 << 20,
+            ..Options::default()
+        };
+        assert_eq!(Geometry::new(&huge), Err(OutOfRange("slots")));
+    }
+}

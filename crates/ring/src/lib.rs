@@ -1,0 +1,24 @@
+//! placeholder
+mod sync;
+mod words;
+mod region;
+mod doorbell;
+mod layout;
+mod error;
+mod shared;
+mod pipe;
+mod part;
+mod lane;
+mod queue;
+mod side;
+mod server;
+mod request;
+mod worker;
+mod channel;
+pub use channel::*;
+pub use error::*;
+pub use layout::Options;
+pub use part::*;
+pub use request::*;
+pub use server::{Lost, Server, Ticket};
+pub use worker::{Next, Worker};

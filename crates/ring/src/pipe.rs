@@ -1,0 +1,256 @@
+//! Frames through one direction of a slot: a byte ring whose consumer believes nothing.
+//!
+//! A frame is one word (kind in the low byte, payload length above) and the payload, padded to a word. A frame is written
+//! and published whole, so positions are multiples of four and a frame's word never wraps. Each side keeps its own
+//! position in private memory; the shared words only tell the other side.
+
+use crate::error::Breach;
+use crate::shared::Pipe;
+use crate::sync::{Acquire, Relaxed, Release};
+
+/// A frame's own word, in bytes.
+pub(crate) const FRAME_BYTES: u32 = 4;
+/// In a head word: the producer will produce no more.
+const ENDED: u32 = 1;
+
+/// What a frame carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A message head, opaque here.
+    Head = 1,
+    /// A piece of the body.
+    Data = 2,
+    /// A head that another head follows (1xx).
+    Interim = 3,
+    /// Fields after the body.
+    Trailers = 4,
+    /// A file to send as the next piece of the body: descriptor, offset, length.
+    File = 5,
+    /// A line for the server's log: level byte, text.
+    Log = 6,
+}
+
+impl Kind {
+    fn of(byte: u32) -> Option<Kind> {
+        Some(match byte {
+            1 => Kind::Head,
+            2 => Kind::Data,
+            3 => Kind::Interim,
+            4 => Kind::Trailers,
+            5 => Kind::File,
+            6 => Kind::Log,
+            _ => return None,
+        })
+    }
+}
+
+fn padded(len: u32) -> u32 {
+    len.next_multiple_of(4)
+}
+
+impl Pipe<'_> {
+    fn at(&self, position: u32) -> usize {
+        self.base + (position & (self.bytes - 1)) as usize
+    }
+
+    /// How many bytes from `position` on lie before the area's end.
+    fn before_wrap(&self, position: u32) -> usize {
+        (self.bytes - (position & (self.bytes - 1))) as usize
+    }
+
+    /// The largest payload that is sure to be taken at once when the area is empty.
+    pub(crate) fn payload_max(&self) -> u32 {
+        self.bytes - FRAME_BYTES
+    }
+}
+
+/// The producer's private side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    at: u32,
+    /// The consumer's position when last looked at.
+    tail: u32,
+}
+
+impl Writer {
+    pub(crate) const fn new() -> Writer {
+        Writer { at: 0, tail: 0 }
+    }
+
+    /// The largest payload one frame may carry now, `None` if no frame fits; looks at the consumer again only where `want`
+    /// does not fit.
+    pub(crate) fn room(&mut self, pipe: Pipe<'_>, want: u32) -> Result<Option<u32>, Breach> {
+        let room = |writer: &Writer| {
+            (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES)
+        };
+        if room(self).is_none_or(|room| room < want) {
+            let tail = pipe.tail.load(Acquire);
+            let unread = self.at.wrapping_sub(tail);
+            if unread > self.at.wrapping_sub(self.tail) || !tail.is_multiple_of(4) {
+                return Err(Breach::Position);
+            }
+            self.tail = tail;
+        }
+        Ok(room(self))
+    }
+
+    /// Writes one frame, not yet published; the caller saw [`Writer::room`] for `payload`.
+    pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: Kind, payload: &[u8]) {
+        let len = payload.len() as u32;
+        debug_assert!(FRAME_BYTES + padded(len) <= pipe.bytes - self.at.wrapping_sub(self.tail));
+        pipe.region.words()[pipe.at(self.at) / 4].store(kind as u32 | len << 8, Relaxed);
+        self.at = self.at.wrapping_add(FRAME_BYTES);
+        let (front, back) = payload.split_at(payload.len().min(pipe.before_wrap(self.at)));
+        pipe.region.put(pipe.at(self.at), front);
+        if !back.is_empty() {
+            pipe.region.put(pipe.base, back);
+        }
+        self.at = self.at.wrapping_add(padded(len));
+    }
+
+    /// Writes as much of `body` as one frame may carry; 0 where waiting for more room is worth it.
+    pub(crate) fn body(&mut self, pipe: Pipe<'_>, body: &[u8]) -> Result<usize, Breach> {
+        let want = u32::try_from(body.len()).unwrap_or(u32::MAX).min(pipe.payload_max());
+        let Some(room) = self.room(pipe, want)? else { return Ok(0) };
+        let take = room.min(want);
+        // Better one wait than crumbs. (A consumer frees at least half before it tells, or everything.)
+        if take < want && take < pipe.bytes / 4 {
+            return Ok(0);
+        }
+        if take > 0 {
+            self.frame(pipe, Kind::Data, &body[..take as usize]);
+        }
+        Ok(take as usize)
+    }
+
+    /// Shows the consumer what was written.
+    pub(crate) fn publish(&self, pipe: Pipe<'_>, ended: bool) {
+        pipe.head.store(self.at | if ended { ENDED } else { 0 }, Release);
+    }
+
+    /// Whether the consumer has told of having taken everything.
+    pub(crate) fn is_drained(&self, pipe: Pipe<'_>) -> bool {
+        pipe.tail.load(Acquire) == self.at
+    }
+
+    /// Whether the consumer told of progress since [`Writer::room`] last looked.
+    pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
+        pipe.tail.load(Acquire) != self.tail
+    }
+}
+
+/// The frame a reader is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    /// Payload bytes not read yet.
+    pub(crate) rest: u32,
+}
+
+/// The consumer's private side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    at: u32,
+    /// The producer's position when last looked at: a frame's end.
+    head: u32,
+    ended: bool,
+    open: Option<Frame>,
+    told: u32,
+}
+
+impl Reader {
+    pub(crate) const fn new() -> Reader {
+        Reader { at: 0, head: 0, ended: false, open: None, told: 0 }
+    }
+
+    /// The frame begun, or else the next one; `None` if there is none yet.
+    pub(crate) fn next(&mut self, pipe: Pipe<'_>) -> Result<Option<Frame>, Breach> {
+        if self.open.is_none() {
+            if self.is_empty(pipe)? {
+                return Ok(None);
+            }
+            let word = pipe.region.words()[pipe.at(self.at) / 4].load(Relaxed);
+            let (kind, rest) = (Kind::of(word & 0xff).ok_or(Breach::Frame)?, word >> 8);
+            if padded(rest) > self.head.wrapping_sub(self.at) - FRAME_BYTES {
+                return Err(Breach::Frame);
+            }
+            self.at = self.at.wrapping_add(FRAME_BYTES);
+            self.open = Some(Frame { kind, rest });
+        }
+        Ok(self.open)
+    }
+
+    /// Whether nothing is left to read; looks at the producer again if so.
+    pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, Breach> {
+        if self.open.is_none() && self.at == self.head && !self.ended {
+            let head = pipe.head.load(Acquire);
+            let (position, unread) = (head & !ENDED, (head & !ENDED).wrapping_sub(self.at));
+            if position % 4 != 0 || unread > pipe.bytes {
+                return Err(Breach::Position);
+            }
+            self.head = position;
+            self.ended = head & ENDED != 0;
+        }
+        Ok(self.open.is_none() && self.at == self.head)
+    }
+
+    /// Whether the producer said that there is no more than what was last seen.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether there may be something to read, without taking note of it.
+    pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
+        self.open.is_some()
+            || self.at != self.head
+            || self.ended
+            || pipe.head.load(Acquire) != self.head
+    }
+
+    /// Appends up to `most` bytes of the open frame to `into`; the frame closes with its last byte.
+    pub(crate) fn append(&mut self, pipe: Pipe<'_>, most: usize, into: &mut Vec<u8>) -> usize {
+        self.payload(pipe, most, |at, len| pipe.region.append(at, len, into))
+    }
+
+    /// Copies bytes of the open frame into `into`; the frame closes with its last byte.
+    pub(crate) fn copy(&mut self, pipe: Pipe<'_>, mut into: &mut [u8]) -> usize {
+        self.payload(pipe, into.len(), |at, len| {
+            let (now, later) = std::mem::take(&mut into).split_at_mut(len);
+            pipe.region.take(at, now);
+            into = later;
+        })
+    }
+
+    fn payload(&mut self, pipe: Pipe<'_>, most: usize, mut piece: impl FnMut(usize, usize)) -> usize {
+        let Some(frame) = &mut self.open else { return 0 };
+        let count = most.min(frame.rest as usize);
+        let front = count.min(pipe.before_wrap(self.at));
+        piece(pipe.at(self.at), front);
+        if count > front {
+            piece(pipe.base, count - front);
+        }
+        frame.rest -= count as u32;
+        let closed = frame.rest == 0;
+        self.at = self.at.wrapping_add(count as u32);
+        if closed {
+            self.at = self.at.wrapping_add(3) & !3;
+            self.open = None;
+        }
+        count
+    }
+
+    /// Whether telling the producer is worth it: half the area was freed, or all of it.
+    pub(crate) fn owes(&self, pipe: Pipe<'_>) -> bool {
+        let freed = (self.at & !3).wrapping_sub(self.told);
+        freed >= pipe.bytes / 2 || (freed > 0 && self.open.is_none() && self.at == self.head)
+    }
+
+    /// Tells the producer what was consumed.
+    pub(crate) fn tell(&mut self, pipe: Pipe<'_>) {
+        self.told = self.at & !3;
+        pipe.tail.store(self.told, Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

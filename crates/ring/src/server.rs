@@ -1,0 +1,580 @@
+//! The server's side: one handle per server thread, which submits requests and takes answers.
+//!
+//! Everything it decides on stands in private memory; from the shared memory it takes one copy of a value, checks it, and
+//! goes by the copy. What does not check is a [`Fault`]: the seat is heard no more, and its slots come back when it dies.
+
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::error::{Breach, Error, Fault, Refused, Seat};
+use crate::lane;
+use crate::part::{FilePart, Part, Received, follow};
+use crate::pipe::{Kind, Reader, Writer};
+use crate::queue::Queue;
+use crate::shared::{AWAKE, Shared, Slot};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::words::{Generation, Phase, State, Tag};
+
+/// A request under way. Void once its answer was received whole, it was cancelled, or it was lost with its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Ticket {
+    slot: u16,
+    generation: Generation,
+}
+
+impl Ticket {
+    /// A small number that no other request under way of this [`Server`] has: below [`Server::slots`]. For a table.
+    pub fn index(self) -> usize {
+        self.slot.into()
+    }
+}
+
+/// A request that died with its worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Void from now on.
+    pub ticket: Ticket,
+    /// Whether any part of its answer was received. If not, another worker may be asked.
+    pub started: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    Free,
+    /// Its ticket is good.
+    Live,
+    /// Given up while a worker held it; free when the worker lets go.
+    Cancelled,
+    /// Its answer was not to be believed; free when its worker is dead, or never if nobody knows whose it is.
+    Broken,
+}
+
+/// What the private side knows of a slot.
+struct Record {
+    generation: Generation,
+    used: Use,
+    /// Who claimed it, once that was seen.
+    seat: Option<usize>,
+    writer: Writer,
+    reader: Reader,
+    /// `Done` or `Aborted` once the worker's final tag was seen.
+    ending: Option<Phase>,
+    /// The kind of frame that came last and counts for the order.
+    stage: Kind,
+    /// Whether any part was received.
+    started: bool,
+    /// Whether the request's end was published.
+    ended: bool,
+    /// Whether it stands in `touched`.
+    touched: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct SeatRecord {
+    position: u32,
+    /// It broke the rules; its lane is not read until it died.
+    mute: bool,
+}
+
+/// One server thread's side of the channel.
+pub struct Server {
+    shared: Arc<Shared>,
+    thread: usize,
+    records: Vec<Record>,
+    /// Free slots, the one used last on top: its memory is warm, and the others' need never be touched.
+    free: Vec<u16>,
+    seats: Vec<SeatRecord>,
+    tail: u32,
+    /// Whether requests were queued since the last ring.
+    queued: bool,
+    /// Slots whose worker, if it has one, has something to see.
+    touched: Vec<u16>,
+    /// News found outside `poll`.
+    owed: Vec<Ticket>,
+    faults: Vec<Fault>,
+    quarantined: usize,
+    /// Pinned to its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Server {
+    pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Server {
+        let (slots, seats) = (shared.geometry.slots, shared.geometry.seats);
+        let record = |_| Record {
+            generation: Generation::FIRST,
+            used: Use::Free,
+            seat: None,
+            writer: Writer::new(),
+            reader: Reader::new(),
+            ending: None,
+            stage: Kind::Interim,
+            started: false,
+            ended: false,
+            touched: false,
+        };
+        Server {
+            records: (0..slots).map(record).collect(),
+            free: (0..slots as u16).rev().collect(),
+            seats: vec![SeatRecord::default(); seats],
+            shared,
+            thread,
+            tail: 0,
+            queued: false,
+            touched: Vec::new(),
+            owed: Vec::new(),
+            faults: Vec::new(),
+            quarantined: 0,
+            _thread: PhantomData,
+        }
+    }
+
+    fn slot(&self, at: usize) -> Slot<'_> {
+        self.shared.slot(self.thread, at)
+    }
+
+    /// How many requests this thread may have under way.
+    pub fn slots(&self) -> usize {
+        self.records.len()
+    }
+
+    /// How many slots are in use: queued, in workers' hands, or being received.
+    pub fn in_use(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
+    /// Slots lost for good because their state was scribbled on and nobody can tell who holds them. Once it is not 0,
+    /// replace the generation.
+    pub fn quarantined(&self) -> usize {
+        self.quarantined
+    }
+
+    /// The next worker found to break the rules, which is to be killed.
+    pub fn take_fault(&mut self) -> Option<Fault> {
+        self.faults.pop()
+    }
+
+    /// Queues a request: its head, whole, and as much of `body` as fits, whose count comes back. With `last` the request
+    /// ends with `body`, if all of it was taken; otherwise it goes on with [`Server::push_body`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn submit(&mut self, head: &[u8], body: &[u8], last: bool) -> Result<(Ticket, usize), Refused> {
+        let &slot = self.free.last().ok_or(Refused::Full)?;
+        let at = usize::from(slot);
+        let shared = &*self.shared;
+        let view = shared.slot(self.thread, at);
+        let (request, response) = (view.request(), view.response());
+        if head.len() > request.payload_max() as usize {
+            return Err(Refused::HeadTooLarge);
+        }
+        self.free.pop();
+        for word in [request.tail, response.head, response.tail, view.noticed(), view.cancelled()] {
+            word.store(0, Relaxed);
+        }
+        let mut writer = Writer::new();
+        writer.frame(request, Kind::Head, head);
+        // A tail scribbled on by now only means that nothing more fits.
+        let taken = if body.is_empty() { 0 } else { writer.body(request, body).unwrap_or(0) };
+        let ended = last && taken == body.len();
+        writer.publish(request, ended);
+
+        let record = &mut self.records[at];
+        let generation = record.generation;
+        *record = Record {
+            generation,
+            used: Use::Live,
+            seat: None,
+            writer,
+            reader: Reader::new(),
+            ending: None,
+            stage: Kind::Interim,
+            started: false,
+            ended,
+            touched: record.touched,
+        };
+        view.state().store(State::ready(generation).0, Release);
+        Queue::new(shared, self.thread).push(&mut self.tail, Tag::new(at, generation));
+        self.queued = true;
+        Ok((Ticket { slot, generation }, taken))
+    }
+
+    /// Streams more of a request's body: how many bytes were taken, 0 where the worker has to consume first, after which
+    /// there is news of this ticket. With `last` the request ends with `body`, if all of it was taken. A request already
+    /// answered takes everything and keeps nothing.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn push_body(&mut self, ticket: Ticket, body: &[u8], last: bool) -> Result<usize, Error> {
+        let at = self.live(ticket)?;
+        let record = &mut self.records[at];
+        if record.ended || record.ending.is_some() {
+            return Ok(body.len());
+        }
+        let pipe = self.shared.slot(self.thread, at).request();
+        let taken = match record.writer.body(pipe, body) {
+            Ok(taken) => taken,
+            Err(breach) => return Err(Error::Fault(self.break_off(at, breach))),
+        };
+        record.ended = last && taken == body.len();
+        if taken > 0 || record.ended {
+            record.writer.publish(pipe, record.ended);
+            self.touch(at);
+        }
+        Ok(taken)
+    }
+
+    /// Who holds the request; `None` while it is queued, or where the memory does not tell.
+    pub fn claimant(&self, ticket: Ticket) -> Option<Seat> {
+        let at = self.live(ticket).ok()?;
+        self.records[at].seat.or_else(|| self.holder(at)?.1).map(Seat)
+    }
+
+    /// Gives the request up, for a `reason` the worker may read: a queued one is gone at once, a claimed one keeps its
+    /// slot until its worker lets go or dies. The ticket is void.
+    pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
+        let Ok(at) = self.live(ticket) else { return };
+        let view = self.slot(at);
+        let (ready, free) = (State::ready(ticket.generation), State::new(Phase::Free, 0, ticket.generation));
+        let record = &self.records[at];
+        if record.ending.is_some() || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok() {
+            return self.release(at);
+        }
+        view.cancelled().store(reason.get(), Release);
+        if record.seat.is_none() && self.holder(at).is_none() {
+            return self.quarantine(at);
+        }
+        self.records[at].used = Use::Cancelled;
+        self.touch(at);
+    }
+
+    /// Looks at every worker's notices and calls `each` for every ticket that has news: parts to [`receive`], or room for
+    /// [`push_body`]. A bounded number, even where a worker never stops.
+    ///
+    /// [`receive`]: Server::receive
+    /// [`push_body`]: Server::push_body
+    pub fn poll(&mut self, mut each: impl FnMut(&mut Server, Ticket)) {
+        for ticket in std::mem::take(&mut self.owed) {
+            if self.live(ticket).is_ok() {
+                each(self, ticket);
+            }
+        }
+        for seat in 0..self.seats.len() {
+            for _ in 0..self.shared.geometry.cells {
+                if self.seats[seat].mute {
+                    break;
+                }
+                let position = &mut self.seats[seat].position;
+                let Some(tag) = lane::pop(&self.shared, self.thread, seat, position) else { break };
+                match self.notice(seat, tag) {
+                    Ok(Some(ticket)) => each(self, ticket),
+                    Ok(None) => {}
+                    Err(breach) => self.mute(Some(seat), breach),
+                }
+            }
+        }
+    }
+
+    /// Takes the next part of the answer to `ticket`, as far as it has come; bytes are appended to `into`, of a body at
+    /// most `bytes_max` (at least 1) at once. Receive until there is `None`, or until the client cannot take more: what
+    /// is left in the slot is what holds the worker back.
+    ///
+    /// # Errors
+    /// See [`Error`]; the ticket is void then.
+    pub fn receive(
+        &mut self,
+        ticket: Ticket,
+        into: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<Received>, Error> {
+        let at = self.live(ticket)?;
+        self.part(at, into, bytes_max).map_err(|breach| Error::Fault(self.break_off(at, breach)))
+    }
+
+    /// The eventfd that wakes this thread: edge-triggered it need not be read.
+    #[cfg(not(loom))]
+    pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.shared.thread_signals[self.thread].fd()
+    }
+
+    /// Sleeps until the thread is rung.
+    #[cfg(loom)]
+    pub fn sleep(&self) {
+        self.shared.thread_signals[self.thread].wait();
+    }
+
+    /// Before the thread sleeps: from now on workers ring. `false`, and not armed, if there is something to
+    /// [`poll`](Server::poll) already.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        self.flush_doorbells();
+        self.shared.asleep(self.thread).store(1, SeqCst);
+        fence(SeqCst);
+        let waiting = |(seat, record): (usize, &SeatRecord)| {
+            !record.mute && !lane::is_empty(&self.shared, self.thread, seat, record.position)
+        };
+        if self.owed.is_empty() && !self.seats.iter().enumerate().any(waiting) {
+            return true;
+        }
+        self.disarm();
+        false
+    }
+
+    /// After the thread slept: spares the workers the ringing.
+    pub fn disarm(&mut self) {
+        self.shared.asleep(self.thread).store(0, Relaxed);
+    }
+
+    /// Wakes who has something to see: one idle worker if requests were queued (it wakes the next), and the workers whose
+    /// requests went on. Once, at the end of the event loop's tick: waking is what costs.
+    pub fn flush_doorbells(&mut self) {
+        if !self.queued && self.touched.is_empty() {
+            return;
+        }
+        // Publish, fence, look who sleeps; a worker says that it sleeps, fences, and looks again.
+        fence(SeqCst);
+        if std::mem::take(&mut self.queued) {
+            self.shared.wake_one();
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for at in touched.drain(..).map(usize::from) {
+            self.records[at].touched = false;
+            // Only now, after the fence, is it sure whether a worker has it.
+            if let Some((Phase::Claimed, Some(seat))) = self.holder(at) {
+                self.shared.ring_seat(seat);
+            }
+        }
+        self.touched = touched;
+    }
+
+    /// Takes back what the dead holder of `seat` had: answers that stand complete are still received, the others are
+    /// lost. Call it on every server thread, after the process is gone (pidfd), and before the seat is given to another;
+    /// then [`flush_doorbells`](Server::flush_doorbells) and [`poll`](Server::poll).
+    pub fn worker_died(&mut self, Seat(seat): Seat) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        for at in 0..self.records.len() {
+            self.bury(seat, at, &mut lost);
+        }
+        lane::clear(&self.shared, self.thread, seat);
+        self.seats[seat] = SeatRecord::default();
+        self.shared.clear_idle(seat);
+        self.shared.sleep(seat).store(AWAKE, Relaxed);
+        self.shared.retired(seat).store(0, Relaxed);
+        // It may have been the one that was woken for what is queued.
+        let shared = Arc::clone(&self.shared);
+        let queue = Queue::new(&shared, self.thread);
+        queue.rebuild(&mut self.tail);
+        self.queued |= !queue.is_empty();
+        lost
+    }
+}
+
+/// What the methods above rest on.
+impl Server {
+    fn live(&self, ticket: Ticket) -> Result<usize, Error> {
+        let at = ticket.index();
+        match self.records.get(at) {
+            Some(record) if record.used == Use::Live && record.generation == ticket.generation => Ok(at),
+            _ => Err(Error::Void),
+        }
+    }
+
+    /// What the state word says, if an honest side can have written it: the seat is `None` while queued.
+    fn holder(&self, at: usize) -> Option<(Phase, Option<usize>)> {
+        let state = self.slot(at).load_state();
+        if state.generation() != self.records[at].generation {
+            return None;
+        }
+        match state.phase()? {
+            Phase::Free => None,
+            Phase::Ready => Some((Phase::Ready, None)),
+            phase => (state.seat() < self.seats.len()).then_some((phase, Some(state.seat()))),
+        }
+    }
+
+    /// Checks one tag of `seat`'s lane against the slot it names.
+    fn notice(&mut self, seat: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
+        let at = tag.slot();
+        let record = self.records.get(at).ok_or(Breach::Tag)?;
+        if record.generation != tag.generation() || record.seat.is_some_and(|known| known != seat) {
+            return Err(Breach::Tag);
+        }
+        let (phase, holder) = match record.used {
+            Use::Free => return Err(Breach::Tag),
+            Use::Broken => return Ok(None),
+            Use::Live | Use::Cancelled => self.holder(at).ok_or(Breach::State)?,
+        };
+        if holder != Some(seat) {
+            return Err(Breach::Tag);
+        }
+        let cancelled = record.used == Use::Cancelled;
+        if !tag.is_finished() {
+            // Taken note of before its streams are looked at: what comes after is noticed again.
+            self.slot(at).noticed().swap(0, AcqRel);
+        } else if phase == Phase::Claimed || record.ending.is_some() {
+            return Err(Breach::State);
+        }
+        let record = &mut self.records[at];
+        record.seat = Some(seat);
+        record.ending = tag.is_finished().then_some(phase).or(record.ending);
+        let ticket = Ticket { slot: at as u16, generation: record.generation };
+        if !cancelled {
+            return Ok(Some(ticket));
+        }
+        if tag.is_finished() {
+            self.release(at);
+        }
+        Ok(None)
+    }
+
+    fn part(&mut self, at: usize, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Breach> {
+        let record = &mut self.records[at];
+        if record.seat.is_none() {
+            return Ok(None);
+        }
+        let view = self.shared.slot(self.thread, at);
+        let pipe = view.response();
+        let Some(frame) = record.reader.next(pipe)? else {
+            let part = match record.ending {
+                None => return Ok(None),
+                Some(Phase::Aborted) => Part::Aborted(view.reason().load(Relaxed)),
+                Some(_) if record.stage == Kind::Interim => return Err(Breach::Order),
+                Some(_) => Part::End,
+            };
+            self.release(at);
+            return Ok(Some(Received { part, last: true }));
+        };
+        record.started = true;
+        record.stage = follow(record.stage, frame.kind)?;
+        let whole = frame.rest as usize;
+        let part = match frame.kind {
+            Kind::Data => {
+                record.reader.append(pipe, bytes_max.max(1), into);
+                Part::Data
+            }
+            Kind::File => {
+                let mut bytes = [0; FilePart::BYTES];
+                let count = record.reader.copy(pipe, &mut bytes);
+                if whole != FilePart::BYTES || count != FilePart::BYTES {
+                    return Err(Breach::Frame);
+                }
+                Part::File(FilePart::decode(bytes))
+            }
+            Kind::Log => {
+                let mut level = [0];
+                if record.reader.copy(pipe, &mut level) == 0 {
+                    return Err(Breach::Frame);
+                }
+                record.reader.append(pipe, whole, into);
+                Part::Log(level[0])
+            }
+            kind => {
+                record.reader.append(pipe, whole, into);
+                match kind {
+                    Kind::Interim => Part::Interim,
+                    Kind::Trailers => Part::Trailers,
+                    _ => Part::Head,
+                }
+            }
+        };
+        let last = record.ending == Some(Phase::Done) && record.reader.is_empty(pipe)?;
+        if last {
+            if record.stage == Kind::Interim {
+                return Err(Breach::Order);
+            }
+            self.release(at);
+        } else if record.ending.is_none() && (frame.kind == Kind::File || record.reader.owes(pipe)) {
+            record.reader.tell(pipe);
+            self.touch(at);
+        }
+        Ok(Some(Received { part, last }))
+    }
+
+    fn touch(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.records[at].touched, true) {
+            self.touched.push(at as u16);
+        }
+    }
+
+    /// The slot is the server's again, and its next use another.
+    fn release(&mut self, at: usize) {
+        let record = &mut self.records[at];
+        record.used = Use::Free;
+        record.generation = record.generation.next();
+        let free = State::new(Phase::Free, 0, record.generation);
+        self.slot(at).state().store(free.0, Release);
+        self.free.push(at as u16);
+    }
+
+    /// Ends a ticket whose answer is not to be believed.
+    fn break_off(&mut self, at: usize, breach: Breach) -> Fault {
+        let seat = self.records[at].seat.or_else(|| self.holder(at)?.1);
+        match seat {
+            Some(_) => {
+                self.records[at].seat = seat;
+                self.records[at].used = Use::Broken;
+                self.mute(seat, breach);
+            }
+            None => self.quarantine(at),
+        }
+        Fault { seat: seat.map(Seat), breach }
+    }
+
+    /// Nobody can tell who holds the slot, so nobody's death frees it: an honest worker may still write there.
+    fn quarantine(&mut self, at: usize) {
+        self.records[at].seat = None;
+        self.records[at].used = Use::Broken;
+        self.quarantined += 1;
+        self.mute(None, Breach::State);
+    }
+
+    fn mute(&mut self, seat: Option<usize>, breach: Breach) {
+        if let Some(seat) = seat {
+            self.seats[seat].mute = true;
+        }
+        self.faults.push(Fault { seat: seat.map(Seat), breach });
+    }
+
+    /// Settles one slot on the death of `seat`'s holder.
+    fn bury(&mut self, seat: usize, at: usize, lost: &mut Vec<Lost>) {
+        let record = &self.records[at];
+        let ticket = Ticket { slot: at as u16, generation: record.generation };
+        let started = record.started;
+        let holder = match record.used {
+            Use::Free => return,
+            Use::Broken if record.seat == Some(seat) => return self.release(at),
+            Use::Broken => return,
+            Use::Live if record.ending.is_some() => return,
+            Use::Live | Use::Cancelled => self.holder(at),
+        };
+        let live = record.used == Use::Live;
+        let phase = match (record.seat, holder) {
+            // The word may have been scribbled on since; the first notice was believed.
+            (Some(known), Some((phase, Some(now)))) if known == seat && now == seat => phase,
+            (Some(known), _) if known == seat => Phase::Claimed,
+            (None, Some((phase, Some(now)))) if now == seat => phase,
+            (None, None) => {
+                if live {
+                    lost.push(Lost { ticket, started });
+                }
+                return self.quarantine(at);
+            }
+            _ => return,
+        };
+        let record = &mut self.records[at];
+        if live && phase != Phase::Claimed && !self.seats[seat].mute {
+            // It finished, and died before it could say so.
+            record.seat = Some(seat);
+            record.ending = Some(phase);
+            self.owed.push(ticket);
+            return;
+        }
+        if live {
+            lost.push(Lost { ticket, started });
+        }
+        self.release(at);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

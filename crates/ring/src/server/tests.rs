@@ -1,0 +1,356 @@
+use super::*;
+use crate::channel::Channel;
+use crate::layout::Options;
+use crate::part::{FilePart, Part, Received};
+use crate::request::{DROPPED, Request};
+use crate::worker::{Next, Worker};
+use crate::error::Stop;
+use std::time::Duration;
+
+const GONE: NonZeroU32 = NonZeroU32::new(9).unwrap();
+
+struct Rig {
+    channel: Channel,
+    server: Server,
+    worker: Worker,
+}
+
+fn rig() -> Rig {
+    let options =
+        Options { threads: 1, seats: 2, slots: 4, request_bytes: 256, response_bytes: 256, seat_fds: true };
+    let channel = Channel::create(&options).unwrap();
+    let (server, worker) = (channel.server(0), channel.worker(Seat(0)));
+    Rig { channel, server, worker }
+}
+
+impl Rig {
+    fn submit(&mut self, head: &[u8]) -> Ticket {
+        self.server.submit(head, b"", true).unwrap().0
+    }
+
+    fn claim(&mut self) -> Request {
+        self.worker.try_next().expect("a request waits")
+    }
+
+    fn news(&mut self) -> Vec<Ticket> {
+        let mut news = Vec::new();
+        self.server.poll(|_, ticket| news.push(ticket));
+        news
+    }
+
+    fn receive(&mut self, ticket: Ticket) -> Result<Option<(Part, Vec<u8>, bool)>, Error> {
+        let mut bytes = Vec::new();
+        let received = self.server.receive(ticket, &mut bytes, 1 << 20)?;
+        Ok(received.map(|Received { part, last }| (part, bytes, last)))
+    }
+
+    fn expect(&mut self, ticket: Ticket, part: Part, bytes: &[u8], last: bool) {
+        assert_eq!(self.receive(ticket), Ok(Some((part, bytes.to_vec(), last))));
+    }
+}
+
+#[test]
+fn a_request_goes_there_and_its_answer_comes_back() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"GET /");
+    assert_eq!(rig.server.claimant(ticket), None);
+    let mut request = rig.claim();
+    assert_eq!(rig.server.claimant(ticket), Some(Seat(0)));
+    assert_eq!(request.head(), b"GET /");
+    assert_eq!(request.read(&mut [0; 9]), Ok(0));
+    request.respond(b"200").unwrap();
+    request.write_later(b"OK").unwrap();
+    assert_eq!(rig.news(), []);
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [ticket]);
+    rig.expect(ticket, Part::Head, b"200", false);
+    rig.expect(ticket, Part::Data, b"OK", true);
+    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.server.in_use(), 0);
+}
+
+#[test]
+fn every_part_comes_in_its_order() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"x");
+    let mut request = rig.claim();
+    request.log(3, b"hm").unwrap();
+    request.interim(b"103").unwrap();
+    request.respond(b"200").unwrap();
+    assert_eq!(request.respond(b"200"), Err(Stop::Order));
+    request.write(b"a").unwrap();
+    request.trailers(b"t").unwrap();
+    assert_eq!(request.write(b"b"), Err(Stop::Order));
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [ticket, ticket], "one notice while none was read, and the end");
+    rig.expect(ticket, Part::Log(3), b"hm", false);
+    rig.expect(ticket, Part::Interim, b"103", false);
+    rig.expect(ticket, Part::Head, b"200", false);
+    rig.expect(ticket, Part::Data, b"a", false);
+    rig.expect(ticket, Part::Trailers, b"t", true);
+}
+
+#[test]
+fn an_end_after_everything_was_taken_comes_alone() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"x");
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.flush();
+    rig.news();
+    rig.expect(ticket, Part::Head, b"200", false);
+    assert_eq!(rig.receive(ticket), Ok(None));
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [ticket]);
+    rig.expect(ticket, Part::End, b"", true);
+}
+
+#[test]
+fn a_large_body_streams_both_ways_through_small_areas() {
+    let mut rig = rig();
+    let body: Vec<u8> = (0..100_000u32).map(|byte| (byte / 3) as u8).collect();
+    let (_, mut sent) = rig.server.submit(b"POST", &body, true).unwrap();
+    assert!(sent > 0 && sent < body.len());
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.flush();
+    let (mut held, mut echoed, mut ended) = (Vec::new(), Vec::new(), false);
+    let mut request = Some(request);
+    for _ in 0..10_000 {
+        if let Some(worker) = &mut request {
+            let mut piece = [0; 200];
+            if held.is_empty() && !ended {
+                match worker.try_read(&mut piece).unwrap() {
+                    Some(0) => ended = true,
+                    Some(count) => held.extend_from_slice(&piece[..count]),
+                    None => {}
+                }
+            }
+            let taken = worker.try_write(&held).unwrap();
+            held.drain(..taken);
+        }
+        if ended && held.is_empty() {
+            request.take().into_iter().for_each(|request| request.finish().unwrap());
+        }
+        for ticket in rig.news() {
+            sent += rig.server.push_body(ticket, &body[sent..], true).unwrap();
+            while let Some((part, bytes, last)) = rig.receive(ticket).unwrap() {
+                if part == Part::Data {
+                    echoed.extend_from_slice(&bytes);
+                }
+                if last {
+                    assert!(echoed == body && sent == body.len());
+                    assert_eq!(rig.server.in_use(), 0);
+                    return;
+                }
+            }
+        }
+    }
+    panic!("the streams stood still: {sent} bytes sent, {} came back", echoed.len());
+}
+
+#[test]
+fn heads_and_slots_have_their_limits() {
+    let mut rig = rig();
+    assert_eq!(rig.server.submit(&[0; 253], b"", true), Err(Refused::HeadTooLarge));
+    for _ in 0..rig.server.slots() {
+        rig.submit(&[0; 252]);
+    }
+    assert_eq!(rig.server.submit(b"", b"", true), Err(Refused::Full));
+    let mut request = rig.claim();
+    assert_eq!(request.head().len(), 252);
+    assert_eq!(request.respond(&[0; 253]), Err(Stop::TooLarge));
+    request.respond(&[0; 252]).unwrap();
+}
+
+#[test]
+fn a_dropped_request_is_aborted_and_what_was_sent_stands() {
+    let mut rig = rig();
+    let (first, second) = (rig.submit(b"a"), rig.submit(b"b"));
+    drop(rig.claim());
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.abort(77);
+    assert_eq!(rig.news(), [first, second]);
+    rig.expect(first, Part::Aborted(DROPPED), b"", true);
+    rig.expect(second, Part::Head, b"200", false);
+    rig.expect(second, Part::Aborted(77), b"", true);
+}
+
+#[test]
+fn finishing_without_a_head_is_an_abort() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"a");
+    assert_eq!(rig.claim().finish(), Err(Stop::Order));
+    assert_eq!(rig.news(), [ticket]);
+    rig.expect(ticket, Part::Aborted(DROPPED), b"", true);
+}
+
+#[test]
+fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
+    let mut rig = rig();
+    // More cancelled tags than the queue has cells, without anyone taking: the queue is rebuilt.
+    for _ in 0..50 {
+        let ticket = rig.submit(b"gone");
+        rig.server.cancel(ticket, GONE);
+        assert_eq!(rig.receive(ticket), Err(Error::Void));
+    }
+    let kept = rig.submit(b"kept");
+    for _ in 0..50 {
+        let ticket = rig.submit(b"gone");
+        rig.server.cancel(ticket, GONE);
+    }
+    assert_eq!(rig.server.in_use(), 1);
+    assert_eq!(rig.claim().head(), b"kept");
+    assert!(rig.worker.try_next().is_none());
+    assert_eq!(rig.news(), [kept]);
+}
+
+#[test]
+fn a_claimed_request_is_told_and_comes_back_when_let_go() {
+    let mut rig = rig();
+    let (ticket, _) = rig.server.submit(b"POST", b"abc", false).unwrap();
+    let mut request = rig.claim();
+    rig.server.cancel(ticket, GONE);
+    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(request.cancelled(), Some(9));
+    assert!(request.news().cancelled);
+    assert_eq!(request.read(&mut [0; 9]), Ok(3), "what came is still read");
+    assert_eq!(request.read(&mut [0; 9]), Err(Stop::Cancelled(9)));
+    assert_eq!(request.respond(b"200"), Err(Stop::Cancelled(9)));
+    assert_eq!(rig.server.in_use(), 1);
+    request.finish().unwrap();
+    assert_eq!(rig.news(), []);
+    assert_eq!(rig.server.in_use(), 0);
+}
+
+#[test]
+fn a_dead_workers_requests_are_lost_and_only_they() {
+    let mut rig = rig();
+    let names: [&[u8]; 4] = [b"answered", b"begun", b"untouched", b"queued"];
+    let [answered, begun, untouched, queued] = names.map(|name| rig.submit(name));
+    let (mut first, mut second, third) = (rig.claim(), rig.claim(), rig.claim());
+    first.respond(b"200").unwrap();
+    first.finish().unwrap();
+    second.respond(b"200").unwrap();
+    second.flush();
+    rig.news();
+    rig.expect(begun, Part::Head, b"200", false);
+
+    let lost = rig.server.worker_died(Seat(0));
+    std::mem::forget((second, third));
+    let expected = [Lost { ticket: begun, started: true }, Lost { ticket: untouched, started: false }];
+    assert!(lost.len() == 2 && expected.iter().all(|one| lost.contains(one)), "{lost:?}");
+    rig.expect(answered, Part::Head, b"200", true);
+
+    let heir = rig.channel.worker(Seat(0));
+    let mut request = heir.try_next().unwrap();
+    assert_eq!(request.head(), b"queued");
+    request.respond(b"201").unwrap();
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [queued]);
+    rig.expect(queued, Part::Head, b"201", true);
+    assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
+}
+
+#[test]
+fn an_answer_finished_but_not_told_by_the_dead_is_found() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"x");
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.finish().unwrap();
+    // As if it had died between the state word and the lane.
+    lane::clear(&rig.server.shared, 0, 0);
+    assert_eq!(rig.news(), []);
+    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert!(!rig.server.arm(), "there is something to poll");
+    assert_eq!(rig.news(), [ticket]);
+    rig.expect(ticket, Part::Head, b"200", true);
+}
+
+#[test]
+fn a_cancelled_request_of_a_dead_worker_comes_back() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"x");
+    let request = rig.claim();
+    rig.server.cancel(ticket, GONE);
+    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    std::mem::forget(request);
+    assert_eq!(rig.server.in_use(), 0);
+}
+
+#[test]
+fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
+    let mut rig = rig();
+    let other = rig.channel.worker(Seat(1));
+    let sleeps = |rig: &Rig, seat| rig.server.shared.sleep(seat).load(Relaxed) != AWAKE;
+    assert!(rig.worker.arm(true) && other.arm(true));
+    rig.submit(b"1");
+    rig.submit(b"2");
+    assert!(sleeps(&rig, 0) && sleeps(&rig, 1), "not before the tick's end");
+    rig.server.flush_doorbells();
+    assert!(!sleeps(&rig, 0) && sleeps(&rig, 1));
+    rig.worker.disarm();
+    let _first = rig.claim();
+    assert!(!sleeps(&rig, 1), "one was left in the queue");
+    other.disarm();
+    let _second = other.try_next().unwrap();
+    assert!(!other.arm(true) || other.try_next().is_none());
+}
+
+#[test]
+fn a_server_arms_only_when_nothing_waits() {
+    let mut rig = rig();
+    assert!(rig.server.arm());
+    let ticket = rig.submit(b"x");
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.finish().unwrap();
+    let mut rung = [0; 8];
+    assert_eq!(rustix::io::read(rig.server.fd(), &mut rung), Ok(8), "it was rung");
+    rig.server.disarm();
+    assert!(!rig.server.arm());
+    assert_eq!(rig.news(), [ticket]);
+    assert!(rig.server.arm());
+}
+
+#[test]
+fn a_retired_worker_leaves_and_one_in_time_waits() {
+    let rig = rig();
+    assert!(matches!(rig.worker.next(Some(Duration::ZERO)), Next::TimedOut));
+    assert!(matches!(rig.worker.next(Some(Duration::from_millis(2))), Next::TimedOut));
+    rig.channel.retire(Seat(0));
+    assert!(matches!(rig.worker.next(None), Next::Retired));
+    assert!(!rig.worker.arm(true));
+}
+
+#[test]
+fn a_file_waits_until_it_was_taken() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"x");
+    let file = FilePart { fd: 5, offset: 1, len: 2 };
+    let server = &mut rig.server;
+    std::thread::scope(|scope| {
+        let channel = &rig.channel;
+        scope.spawn(move || {
+            let Next::Request(mut request) = channel.worker(Seat(1)).next(None) else { panic!("a request") };
+            request.respond(b"200").unwrap();
+            request.file(file).unwrap();
+            request.finish().unwrap();
+        });
+        let (mut parts, mut over) = (Vec::new(), false);
+        while !over {
+            server.flush_doorbells();
+            server.poll(|server, ticket| {
+                while let Ok(Some(received)) = server.receive(ticket, &mut Vec::new(), 100) {
+                    parts.push(received.part);
+                    over = received.last;
+                }
+            });
+            std::thread::yield_now();
+        }
+        assert_eq!(parts, [Part::Head, Part::File(file), Part::End]);
+    });
+    assert_eq!(rig.receive(ticket), Err(Error::Void));
+}

@@ -1,0 +1,168 @@
+//! The memory together with its geometry and the descriptors that wake: named words, and the doorbells.
+
+use crate::doorbell::{self, Signal};
+use crate::layout::{Geometry, slot};
+use crate::region::Region;
+use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst};
+use crate::words::State;
+
+/// A seat's sleep word.
+pub(crate) const AWAKE: u32 = 0;
+/// It sleeps on the word itself.
+pub(crate) const ON_WORD: u32 = 1;
+/// It sleeps on its eventfd.
+pub(crate) const ON_FD: u32 = 2;
+
+pub(crate) struct Shared {
+    pub(crate) region: Region,
+    pub(crate) geometry: Geometry,
+    pub(crate) thread_signals: Vec<Signal>,
+    /// Empty, or one for every seat.
+    pub(crate) seat_signals: Vec<Signal>,
+}
+
+impl Shared {
+    pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
+        &self.region.words()[index]
+    }
+
+    pub(crate) fn slot(&self, thread: usize, slot: usize) -> Slot<'_> {
+        let at = self.geometry.slot(thread, slot);
+        let words = self.region.words()[at..].first_chunk().expect("a slot's words are inside the region");
+        let (request, response) = self.geometry.areas(thread, slot);
+        Slot { region: &self.region, words, request, response, geometry: &self.geometry }
+    }
+
+    pub(crate) fn sleep(&self, seat: usize) -> &AtomicU32 {
+        self.word(self.geometry.seat(seat))
+    }
+
+    pub(crate) fn retired(&self, seat: usize) -> &AtomicU32 {
+        self.word(self.geometry.seat(seat) + 1)
+    }
+
+    pub(crate) fn asleep(&self, thread: usize) -> &AtomicU32 {
+        self.word(self.geometry.asleep(thread))
+    }
+
+    pub(crate) fn set_idle(&self, seat: usize) {
+        self.word(self.geometry.idle(seat)).fetch_or(1 << (seat % 32), AcqRel);
+    }
+
+    /// Whether the bit was still there: if not, someone rang for this seat.
+    pub(crate) fn clear_idle(&self, seat: usize) -> bool {
+        let bit = 1 << (seat % 32);
+        self.word(self.geometry.idle(seat)).fetch_and(!bit, AcqRel) & bit != 0
+    }
+
+    /// Wakes `seat` if it sleeps. After a fence that follows what it shall see.
+    pub(crate) fn ring_seat(&self, seat: usize) {
+        let sleep = self.sleep(seat);
+        if sleep.load(Relaxed) == AWAKE {
+            return;
+        }
+        match sleep.swap(AWAKE, AcqRel) {
+            AWAKE => {}
+            ON_FD => {
+                if let Some(signal) = self.seat_signals.get(seat) {
+                    signal.ring();
+                }
+            }
+            _ => doorbell::wake(sleep),
+        }
+    }
+
+    /// Wakes one idle seat, the lowest, so that as few workers as can do the work are kept warm. After a fence that
+    /// follows what it shall see.
+    pub(crate) fn wake_one(&self) {
+        for first in (0..self.geometry.seats).step_by(32) {
+            let word = self.word(self.geometry.idle(first));
+            let mut idle = word.load(Acquire);
+            while idle != 0 {
+                let seat = first + idle.trailing_zeros() as usize;
+                if seat >= self.geometry.seats {
+                    break;
+                }
+                // Whoever takes the bit rings; a seat that finds it taken looks at the queue once more.
+                if self.clear_idle(seat) {
+                    return self.ring_seat(seat);
+                }
+                idle &= idle - 1;
+            }
+        }
+    }
+
+    /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.
+    pub(crate) fn ring_thread(&self, thread: usize) {
+        let asleep = self.asleep(thread);
+        if asleep.load(SeqCst) != 0 && asleep.swap(0, AcqRel) != 0 {
+            self.thread_signals[thread].ring();
+        }
+    }
+}
+
+/// One slot's words and areas.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    region: &'a Region,
+    geometry: &'a Geometry,
+    words: &'a [AtomicU32; slot::WORDS],
+    request: usize,
+    response: usize,
+}
+
+impl<'a> Slot<'a> {
+    pub(crate) fn state(self) -> &'a AtomicU32 {
+        &self.words[slot::STATE]
+    }
+
+    pub(crate) fn load_state(self) -> State {
+        State(self.state().load(Acquire))
+    }
+
+    pub(crate) fn noticed(self) -> &'a AtomicU32 {
+        &self.words[slot::NOTICED]
+    }
+
+    pub(crate) fn cancelled(self) -> &'a AtomicU32 {
+        &self.words[slot::CANCELLED]
+    }
+
+    pub(crate) fn reason(self) -> &'a AtomicU32 {
+        &self.words[slot::REASON]
+    }
+
+    pub(crate) fn request(self) -> Pipe<'a> {
+        Pipe {
+            region: self.region,
+            base: self.request,
+            bytes: self.geometry.request_bytes as u32,
+            head: &self.words[slot::REQUEST_HEAD],
+            tail: &self.words[slot::REQUEST_TAIL],
+        }
+    }
+
+    pub(crate) fn response(self) -> Pipe<'a> {
+        Pipe {
+            region: self.region,
+            base: self.response,
+            bytes: self.geometry.response_bytes as u32,
+            head: &self.words[slot::RESPONSE_HEAD],
+            tail: &self.words[slot::RESPONSE_TAIL],
+        }
+    }
+}
+
+/// One direction of one slot: an area of the region and the two words that say how far each side is.
+#[derive(Clone, Copy)]
+pub(crate) struct Pipe<'a> {
+    pub(crate) region: &'a Region,
+    /// Where the area starts, in bytes.
+    pub(crate) base: usize,
+    /// Its size, a power of two.
+    pub(crate) bytes: u32,
+    /// How far the producer is; bit 0 says that there is no more.
+    pub(crate) head: &'a AtomicU32,
+    /// How far the consumer is.
+    pub(crate) tail: &'a AtomicU32,
+}

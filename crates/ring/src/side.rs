@@ -1,0 +1,49 @@
+//! What a worker and the requests it holds have in common: the memory, the seat, and how to sleep in it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use crate::doorbell;
+use crate::error::Stop;
+use crate::shared::{AWAKE, ON_WORD, Shared};
+use crate::sync::{Relaxed, SeqCst, fence};
+
+/// One seat, held.
+pub(crate) struct Side {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) seat: usize,
+    /// Position in the lane to each server thread.
+    pub(crate) lanes: Vec<Cell<u32>>,
+    /// Buffers of finished requests.
+    pub(crate) spare: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Side {
+    pub(crate) fn new(shared: Arc<Shared>, seat: usize) -> Side {
+        let lanes = (0..shared.geometry.threads).map(|_| Cell::new(0)).collect();
+        Side { shared, seat, lanes, spare: RefCell::default() }
+    }
+
+    /// Sleeps until `ready`, woken by the server's progress on a request held.
+    pub(crate) fn sleep_until<T>(
+        &self,
+        mut ready: impl FnMut() -> Result<Option<T>, Stop>,
+    ) -> Result<T, Stop> {
+        let sleep = self.shared.sleep(self.seat);
+        loop {
+            if let Some(value) = ready()? {
+                return Ok(value);
+            }
+            sleep.store(ON_WORD, Relaxed);
+            fence(SeqCst);
+            match ready() {
+                Ok(None) => doorbell::wait(sleep, ON_WORD, None),
+                over => {
+                    sleep.store(AWAKE, Relaxed);
+                    return over.map(|value| value.expect("`None` was the other arm"));
+                }
+            }
+            sleep.store(AWAKE, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The two packed words: a slot's state, and the tag that names one use of a slot in queue and lane.
+
+/// Most slots one server thread may own: what a [`Tag`] has room for.
+pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
+/// Most seats: what a [`State`] has room for.
+pub(crate) const SEATS_MAX: usize = 1 << SEAT_BITS;
+
+const SLOT_BITS: u32 = 14;
+const SEAT_BITS: u32 = 12;
+const PHASE_BITS: u32 = 3;
+const GENERATION_BITS: u32 = 17;
+const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
+
+/// Which use of a slot. Never 0, so that no tag is the empty word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) struct Generation(u32);
+
+impl Generation {
+    pub(crate) const FIRST: Generation = Generation(1);
+
+    pub(crate) fn next(self) -> Generation {
+        Generation(if self.0 == GENERATION_MAX { 1 } else { self.0 + 1 })
+    }
+}
+
+/// One use of one slot of a server thread: generation 17 bits, finished 1 bit, slot 14 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag(pub(crate) u32);
+
+impl Tag {
+    const FINISHED: u32 = 1 << SLOT_BITS;
+
+    pub(crate) fn new(slot: usize, generation: Generation) -> Tag {
+        debug_assert!(slot < SLOTS_MAX);
+        Tag(generation.0 << (SLOT_BITS + 1) | slot as u32)
+    }
+
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & (Self::FINISHED - 1)) as usize
+    }
+
+    pub(crate) fn generation(self) -> Generation {
+        Generation(self.0 >> (SLOT_BITS + 1))
+    }
+
+    /// The same tag, saying that the worker will not touch the slot again.
+    pub(crate) fn finished(self) -> Tag {
+        Tag(self.0 | Self::FINISHED)
+    }
+
+    pub(crate) fn is_finished(self) -> bool {
+        self.0 & Self::FINISHED != 0
+    }
+}
+
+/// Whose a slot is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// The server's; nothing in it.
+    Free,
+    /// A request that any worker may claim.
+    Ready,
+    /// A worker's.
+    Claimed,
+    /// The server's again: the answer stands whole in the slot.
+    Done,
+    /// The server's again: the worker gave up, the reason stands in the slot.
+    Aborted,
+}
+
+/// A slot's state word: generation 17 bits, seat 12 bits, phase 3 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct State(pub(crate) u32);
+
+impl State {
+    pub(crate) fn new(phase: Phase, seat: usize, generation: Generation) -> State {
+        debug_assert!(seat < SEATS_MAX);
+        State(generation.0 << (SEAT_BITS + PHASE_BITS) | (seat as u32) << PHASE_BITS | phase as u32)
+    }
+
+    pub(crate) fn ready(generation: Generation) -> State {
+        State::new(Phase::Ready, 0, generation)
+    }
+
+    /// `None` for a phase no honest side writes.
+    pub(crate) fn phase(self) -> Option<Phase> {
+        Some(match self.0 & ((1 << PHASE_BITS) - 1) {
+            0 => Phase::Free,
+            1 => Phase::Ready,
+            2 => Phase::Claimed,
+            3 => Phase::Done,
+            4 => Phase::Aborted,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn seat(self) -> usize {
+        (self.0 >> PHASE_BITS) as usize & (SEATS_MAX - 1)
+    }
+
+    pub(crate) fn generation(self) -> Generation {
+        Generation(self.0 >> (SEAT_BITS + PHASE_BITS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        let last = Generation(GENERATION_MAX);
+        for (slot, generation) in [(0, Generation::FIRST), (SLOTS_MAX - 1, last), (77, Generation(4096))] {
+            let tag = Tag::new(slot, generation);
+            assert_ne!(tag.0, 0);
+            assert_eq!((tag.slot(), tag.generation(), tag.is_finished()), (slot, generation, false));
+            let tag = tag.finished();
+            assert_eq!((tag.slot(), tag.generation(), tag.is_finished()), (slot, generation, true));
+        }
+        for phase in [Phase::Free, Phase::Ready, Phase::Claimed, Phase::Done, Phase::Aborted] {
+            let state = State::new(phase, SEATS_MAX - 1, last);
+            assert_eq!((state.phase(), state.seat(), state.generation()), (Some(phase), SEATS_MAX - 1, last));
+        }
+        assert_eq!(State(7).phase(), None);
+    }
+
+    #[test]
+    fn a_generation_never_is_nought() {
+        assert_eq!(Generation(GENERATION_MAX).next(), Generation::FIRST);
+        assert_eq!(Generation::FIRST.next(), Generation(2));
+    }
+}

@@ -1,0 +1,149 @@
+//! The worker's side: a seat that claims requests, and the requests it holds.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::doorbell;
+use crate::error::Seat;
+use crate::queue::Queue;
+use crate::request::Request;
+use crate::shared::{AWAKE, ON_FD, ON_WORD, Shared};
+use crate::side::Side;
+use crate::sync::{Relaxed, SeqCst, fence};
+
+/// What [`Worker::next`] came back with.
+#[derive(Debug)]
+pub enum Next {
+    /// A request, now this worker's.
+    Request(Request),
+    /// None came in time.
+    TimedOut,
+    /// The server asks the worker to leave; no more requests come.
+    Retired,
+}
+
+/// One claimant of requests. A threaded worker process has one per thread, each in a seat of its own; an event loop has
+/// one that holds many requests at once.
+pub struct Worker {
+    side: Rc<Side>,
+    /// The thread whose queue is looked at first next time.
+    turn: Cell<usize>,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, Seat(seat): Seat) -> Worker {
+        assert!(seat < shared.geometry.seats, "a seat of the channel");
+        Worker { side: Rc::new(Side::new(shared, seat)), turn: Cell::new(0) }
+    }
+
+    /// Claims the oldest waiting request, without waiting. Server threads are asked in turn.
+    pub fn try_next(&self) -> Option<Request> {
+        let threads = self.side.shared.geometry.threads;
+        let first = self.turn.get();
+        for thread in (first..threads).chain(0..first) {
+            while let Some(tag) = self.queue(thread).claim(self.side.seat) {
+                self.turn.set((thread + 1) % threads);
+                self.hand_on();
+                // A request that cannot be read was aborted: on to the next.
+                if let Some(request) = Request::begin(&self.side, thread, tag) {
+                    return Some(request);
+                }
+            }
+        }
+        None
+    }
+
+    /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over.
+    pub fn next(&self, limit: Option<Duration>) -> Next {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            if self.is_retired() {
+                self.hand_on();
+                return Next::Retired;
+            }
+            if let Some(request) = self.try_next() {
+                return Next::Request(request);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.sleep_idle(left) && left == Some(Duration::ZERO) {
+                return Next::TimedOut;
+            }
+        }
+    }
+
+    /// Sleeps as one who wants work; whether nobody rang. If someone did, he counts on another look at the queues.
+    fn sleep_idle(&self, limit: Option<Duration>) -> bool {
+        let Side { shared, seat, .. } = &*self.side;
+        let sleep = shared.sleep(*seat);
+        sleep.store(ON_WORD, Relaxed);
+        shared.set_idle(*seat);
+        // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
+        fence(SeqCst);
+        if limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired() {
+            doorbell::wait(sleep, ON_WORD, limit);
+        }
+        sleep.store(AWAKE, Relaxed);
+        shared.clear_idle(*seat)
+    }
+
+    /// Whether the server asked this worker to leave.
+    pub fn is_retired(&self) -> bool {
+        self.side.shared.retired(self.side.seat).load(Relaxed) != 0
+    }
+
+    /// The eventfd that is rung after [`Worker::arm`]; `None` where the channel was made without.
+    #[cfg(not(loom))]
+    pub fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.side.shared.seat_signals.get(self.side.seat).map(doorbell::Signal::fd)
+    }
+
+    /// Before an event loop sleeps: from now on news ring the eventfd, new requests too if `wanted`. `false`, and not
+    /// armed, if there is a request to claim. Then look once more at the requests held, and sleep only if none has news.
+    #[must_use]
+    pub fn arm(&self, wanted: bool) -> bool {
+        let Side { shared, seat, .. } = &*self.side;
+        shared.sleep(*seat).store(ON_FD, Relaxed);
+        if wanted {
+            shared.set_idle(*seat);
+        }
+        fence(SeqCst);
+        if wanted && self.has_waiting() || self.is_retired() {
+            self.disarm();
+            return false;
+        }
+        true
+    }
+
+    /// After an event loop slept. If requests were wanted, [`Worker::try_next`] has to follow: someone may have rung for
+    /// one and counts on it.
+    pub fn disarm(&self) {
+        self.side.shared.sleep(self.side.seat).store(AWAKE, Relaxed);
+        self.side.shared.clear_idle(self.side.seat);
+    }
+
+    /// Makes the rung eventfd unreadable again, for event loops that are not edge-triggered.
+    #[cfg(not(loom))]
+    pub fn quiet(&self) {
+        if let Some(fd) = self.fd() {
+            // Not rung is as good.
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+    }
+
+    fn queue(&self, thread: usize) -> Queue<'_> {
+        Queue::new(&self.side.shared, thread)
+    }
+
+    fn has_waiting(&self) -> bool {
+        (0..self.side.shared.geometry.threads).any(|thread| !self.queue(thread).is_empty())
+    }
+
+    /// Wakes one more worker if requests are left: none waits behind this one while another idles.
+    fn hand_on(&self) {
+        if self.has_waiting() {
+            self.side.shared.wake_one();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The channel under loom, which runs every order of its atomics that two threads or three can produce.
+//! `RUSTFLAGS="--cfg loom" cargo test -p komainu-ring --release --test loom`
+
+#![cfg(loom)]
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use loom::thread;
+use ring::{Channel, Error, Next, Options, Part, Seat, Server, Ticket, Worker};
+
+fn channel(seats: usize, slots: usize) -> Arc<Channel> {
+    let options =
+        Options { threads: 1, seats, slots, request_bytes: 16, response_bytes: 16, seat_fds: false };
+    Arc::new(Channel::create(&options).unwrap())
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
+    builder.max_branches = 5_000;
+    builder.check(body);
+}
+
+/// Answers each request with its own head until it is asked to leave.
+fn echo(worker: &Worker) -> usize {
+    let mut answered = 0;
+    while let Next::Request(mut request) = worker.next(None) {
+        let head = request.head().to_vec();
+        request.respond(&head).unwrap();
+        request.finish().unwrap();
+        answered += 1;
+    }
+    answered
+}
+
+/// Sleeps and polls until `count` answers came; each must be the one to its own request.
+fn collect(server: &mut Server, tickets: &[(Ticket, u8)], mut count: usize) {
+    while count > 0 {
+        server.flush_doorbells();
+        if server.arm() {
+            server.sleep();
+            server.disarm();
+        }
+        server.poll(|server, ticket| {
+            let mut bytes = Vec::new();
+            while let Some(received) = server.receive(ticket, &mut bytes, 16).unwrap() {
+                assert_eq!(received.part, Part::Head);
+                assert!(received.last);
+                let (_, head) = tickets.iter().find(|(known, _)| *known == ticket).unwrap();
+                assert_eq!(bytes, [*head]);
+                count -= 1;
+                break;
+            }
+        });
+    }
+}
+
+fn submit(server: &mut Server, head: u8) -> (Ticket, u8) {
+    (server.submit(&[head], b"", true).unwrap().0, head)
+}
+
+#[test]
+fn a_sleeping_worker_and_a_sleeping_server_wake_each_other() {
+    model(|| {
+        let channel = channel(1, 1);
+        let mut server = channel.server(0);
+        let worker = Arc::clone(&channel);
+        let worker = thread::spawn(move || echo(&worker.worker(Seat(0))));
+        for head in [7, 8] {
+            let ticket = submit(&mut server, head);
+            collect(&mut server, &[ticket], 1);
+        }
+        channel.retire(Seat(0));
+        assert_eq!(worker.join().unwrap(), 2);
+        assert_eq!(server.in_use(), 0);
+    });
+}
+
+#[test]
+fn two_workers_share_a_queue() {
+    model(|| {
+        let channel = channel(2, 2);
+        let mut server = channel.server(0);
+        let workers = [0, 1].map(|seat| {
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || {
+                let worker = channel.worker(Seat(seat));
+                let Some(mut request) = worker.try_next() else { return 0 };
+                let head = request.head().to_vec();
+                request.respond(&head).unwrap();
+                request.finish().unwrap();
+                1
+            })
+        });
+        let tickets = [submit(&mut server, 1), submit(&mut server, 2)];
+        let answered: usize = workers.map(|worker| worker.join().unwrap()).iter().sum();
+        collect(&mut server, &tickets, answered);
+        let rest = channel.worker(Seat(0));
+        // Seat 0 is held anew, and its lane is at its start only if its first holder left nothing there.
+        drop(rest);
+        assert_eq!(server.in_use(), 2 - answered);
+    });
+}
+
+#[test]
+fn one_ring_wakes_as_many_as_there_is_work_for() {
+    model(|| {
+        let channel = channel(2, 2);
+        let mut server = channel.server(0);
+        let workers = [0, 1].map(|seat| {
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || {
+                // Each claims one and keeps it: both must have been woken for either to end.
+                let worker = channel.worker(Seat(seat));
+                let Next::Request(request) = worker.next(None) else { panic!("not asked to leave") };
+                std::mem::forget(request);
+            })
+        });
+        submit(&mut server, 1);
+        submit(&mut server, 2);
+        server.flush_doorbells();
+        workers.map(|worker| worker.join().unwrap());
+    });
+}
+
+#[test]
+fn a_claim_and_a_cancellation_agree() {
+    model(|| {
+        let channel = channel(1, 1);
+        let mut server = channel.server(0);
+        let (ticket, _) = submit(&mut server, 5);
+        let worker = Arc::clone(&channel);
+        let worker = thread::spawn(move || {
+            let worker = worker.worker(Seat(0));
+            worker.try_next().map(|mut request| {
+                assert_eq!(request.head(), [5]);
+                // Cancelled in the meantime or not: both are fine, none is lost.
+                let _ = request.respond(b"x");
+                let _ = request.finish();
+            })
+        });
+        server.cancel(ticket, NonZeroU32::MIN);
+        assert_eq!(server.receive(ticket, &mut Vec::new(), 1), Err(Error::Void));
+        worker.join().unwrap();
+        server.poll(|_, _| panic!("a cancelled ticket has no news"));
+        assert_eq!(server.in_use(), 0, "the slot is back, by the one or the other");
+        assert_eq!(server.take_fault(), None);
+    });
+}
+
+#[test]
+fn a_worker_that_dies_with_its_claim_stops_nobody() {
+    model(|| {
+        let channel = channel(2, 2);
+        let mut server = channel.server(0);
+        let tickets = [submit(&mut server, 1), submit(&mut server, 2)];
+        let doomed = Arc::clone(&channel);
+        let doomed = thread::spawn(move || {
+            doomed.worker(Seat(0)).try_next().map(|request| {
+                let head = request.head()[0];
+                std::mem::forget(request);
+                head
+            })
+        });
+        let other = Arc::clone(&channel);
+        let other = thread::spawn(move || echo(&other.worker(Seat(1))));
+        let claimed = doomed.join().unwrap();
+        let lost = server.worker_died(Seat(0));
+        assert_eq!(lost.len(), usize::from(claimed.is_some()));
+        for lost in &lost {
+            let (_, head) = tickets.iter().find(|(ticket, _)| *ticket == lost.ticket).unwrap();
+            assert_eq!((Some(*head), lost.started), (claimed, false));
+        }
+        collect(&mut server, &tickets, 2 - lost.len());
+        assert_eq!(server.in_use(), 0);
+        channel.retire(Seat(1));
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn bodies_stream_both_ways_and_both_sides_sleep() {
+    model(|| {
+        let channel = channel(1, 1);
+        let mut server = channel.server(0);
+        let worker = Arc::clone(&channel);
+        let worker = thread::spawn(move || {
+            let Next::Request(mut request) = worker.worker(Seat(0)).next(None) else { panic!("a request") };
+            request.respond(b"h").unwrap();
+            let mut piece = [0; 4];
+            loop {
+                let count = request.read(&mut piece).unwrap();
+                if count == 0 {
+                    return request.finish().unwrap();
+                }
+                request.write(&piece[..count]).unwrap();
+            }
+        });
+        // Head and body fill the area of sixteen bytes: the second piece has to wait for the worker.
+        let body = *b"abcdefgh";
+        let (_, mut sent) = server.submit(b"p", &body, true).unwrap();
+        let (mut echoed, mut over) = (Vec::new(), false);
+        while !over {
+            server.flush_doorbells();
+            if server.arm() {
+                server.sleep();
+                server.disarm();
+            }
+            server.poll(|server, ticket| {
+                if sent < body.len() {
+                    sent += server.push_body(ticket, &body[sent..], true).unwrap();
+                }
+                let mut head = Vec::new();
+                while !over {
+                    let Some(received) = server.receive(ticket, &mut head, 16).unwrap() else { break };
+                    if received.part == Part::Data {
+                        echoed.append(&mut head);
+                    }
+                    head.clear();
+                    over = received.last;
+                }
+            });
+        }
+        assert_eq!(echoed, body);
+        worker.join().unwrap();
+    });
+}
