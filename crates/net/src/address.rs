@@ -21,6 +21,15 @@ impl std::fmt::Display for Bind {
     }
 }
 
+/// Where to connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Dial {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+}
+
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {

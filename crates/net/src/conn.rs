@@ -104,6 +104,9 @@ pub(crate) struct Conn {
     pub(crate) started_ms: u64,
     /// `100 Continue` is due before the body is read.
     pub(crate) continue_due: bool,
+    /// Progress timeouts of this request.
+    pub(crate) body_ms: u64,
+    pub(crate) write_ms: u64,
 }
 
 impl Conn {
@@ -121,6 +124,8 @@ impl Conn {
         let max = self.context().limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
+        let timeouts = self.context().timeouts;
+        (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.reply = Reply::Unsent;
         self.body_sent = 0;
         self.started_ms = self.now_ms();
@@ -146,10 +151,11 @@ impl Conn {
     }
 
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
+    /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
-        let (mut out_at, mut bytes_at) = (0, 0);
+        let mut bytes_at = 0;
         loop {
-            let (out, rest) = (&self.work.out[out_at..], &bytes[bytes_at..]);
+            let (out, rest) = (&self.work.out[self.work.out_at..], &bytes[bytes_at..]);
             let sent = match (out.is_empty(), rest.is_empty()) {
                 (true, true) => break,
                 (false, true) => self.stream.try_write(&[out], more)?,
@@ -157,18 +163,19 @@ impl Conn {
                 (false, false) => self.stream.try_write(&[out, rest], more)?,
             };
             let of_out = sent.min(out.len());
-            out_at += of_out;
+            self.work.out_at += of_out;
             bytes_at += sent - of_out;
             if sent == 0 {
                 self.wait_writable().await?;
             }
         }
         self.work.out.clear();
+        self.work.out_at = 0;
         Ok(())
     }
 
     async fn wait_writable(&self) -> Result<(), Fault> {
-        self.stream.writable(self.now_ms() + self.context().timeouts.write_ms).await
+        self.stream.writable(self.now_ms() + self.write_ms).await
     }
 
     /// Sends `len` bytes of a file, after what was collected.
@@ -235,7 +242,7 @@ impl Conn {
                     self.work.input.filled(len);
                     return Ok(());
                 }
-                None => self.stream.readable(self.now_ms() + self.context().timeouts.body_ms).await?,
+                None => self.stream.readable(self.now_ms() + self.body_ms).await?,
             }
         }
     }

@@ -527,6 +527,7 @@ fn readiness(flags: epoll::EventFlags) -> u8 {
 
 impl Source {
     /// How the reactor names it.
+    #[cfg(test)]
     pub(crate) fn token(&self) -> u64 {
         self.token
     }

@@ -141,6 +141,13 @@ impl<'c> Exchange<'c> {
         self.pages = pages;
     }
 
+    /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
+    /// client taking any byte of the response.
+    pub fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
+        self.conn.body_ms = body_ms;
+        self.conn.write_ms = write_ms;
+    }
+
     /// Sets the most content that the request may have, before its body is read.
     ///
     /// # Errors

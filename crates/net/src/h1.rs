@@ -149,6 +149,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
+    let timeouts = idle.engine.context.timeouts;
     let conn = Conn {
         stream: idle.stream,
         seat: idle.seat,
@@ -162,6 +163,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         // Until a head is whole: since when it is awaited.
         started_ms: if idle.begun.is_empty() { u64::MAX } else { idle.since_ms },
         continue_due: false,
+        body_ms: timeouts.body_ms,
+        write_ms: timeouts.write_ms,
     };
     (idle.engine, conn)
 }

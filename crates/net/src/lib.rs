@@ -22,10 +22,10 @@ pub mod page;
 mod remote;
 pub mod server;
 pub mod service;
-mod stream;
+pub mod stream;
 mod work;
 
-pub use address::{Bind, Peer};
+pub use address::{Bind, Dial, Peer};
 pub use core::Core;
 pub use counters::Counters;
 pub use exchange::{Exchange, Request};
@@ -34,3 +34,4 @@ pub use options::{Limits, Options, Timeouts};
 pub use page::{ErrorPages, FieldEdits, Page};
 pub use server::{Server, Stop};
 pub use service::{Record, Service};
+pub use stream::Stream;

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// The mailbox of one core: which of its tasks others have woken.
 #[derive(Debug)]
-pub struct Remote {
+pub(crate) struct Remote {
     woken: Mutex<Vec<u32>>,
     /// Whether the eventfd was written since the core last looked.
     rung: AtomicBool,

@@ -7,12 +7,20 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
 
+use crate::address::Dial;
 use crate::core::{Core, GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::fault::Fault;
 
 /// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
+///
+/// The `try_` calls never wait and the kernel is not asked again before it has news, so calling them is cheap.
+/// Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none; a stream has
+/// one deadline at a time, that of its latest wait.
 pub struct Stream {
     core: Core,
     source: Rc<Source>,
@@ -43,7 +51,7 @@ impl Stream {
     }
 
     /// The core it lives on.
-    pub(crate) fn core(&self) -> &Core {
+    pub fn core(&self) -> &Core {
         &self.core
     }
 
@@ -56,13 +64,73 @@ impl Stream {
         self.source.clone()
     }
 
-    /// Whether the connection is gone both ways: nobody reads what is sent from now on.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.source.ready() & GONE != 0
+    /// Connects; waits until that has succeeded or failed, or until the deadline.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`], or [`Fault::Io`] with what the system says (refused, unreachable, no such socket).
+    pub async fn connect(core: &Core, to: &Dial, deadline_ms: u64) -> Result<Stream, Fault> {
+        let (socket, connected) = match to {
+            Dial::Tcp(address) => {
+                let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+                let socket = stream_socket(family)?;
+                rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+                let connected = rustix::net::connect(&socket, address);
+                (socket, connected)
+            }
+            Dial::Unix(path) => {
+                let socket = stream_socket(AddressFamily::UNIX)?;
+                let address = SocketAddrUnix::new(path.as_path()).map_err(std::io::Error::from)?;
+                let connected = rustix::net::connect(&socket, &address);
+                (socket, connected)
+            }
+        };
+        match connected {
+            Ok(()) => return Ok(Stream::new(core, socket)?),
+            Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(Fault::Io(errno.into())),
+        }
+        let stream = Stream::new(core, socket)?;
+        stream.source.clear(WRITE);
+        stream.writable(deadline_ms).await?;
+        match &stream.transport {
+            Transport::Socket(socket) => {
+                rustix::net::sockopt::socket_error(socket)?.map_err(|errno| Fault::Io(errno.into()))?;
+            }
+            #[cfg(test)]
+            Transport::Sim(_) => {}
+        }
+        Ok(stream)
+    }
+
+    /// Reads some bytes, waiting for the first; 0 at the end.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`], [`Fault::Gone`], or the system's.
+    pub async fn read(&self, buffer: &mut [u8], deadline_ms: u64) -> Result<usize, Fault> {
+        loop {
+            match self.try_read(buffer)? {
+                Some(len) => return Ok(len),
+                None => self.readable(deadline_ms).await?,
+            }
+        }
+    }
+
+    /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
+    /// more use. Costs no system call.
+    pub fn has_news(&self) -> bool {
+        self.source.ready() & (READ | GONE) != 0
+    }
+
+    /// Waits until it can be read or written.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn readable_or_writable(&self, deadline_ms: u64) -> Result<(), Fault> {
+        self.ready(READ | WRITE, deadline_ms).await
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
-    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    pub fn try_read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.source.ready() & READ == 0 {
             return Ok(None);
         }
@@ -85,7 +153,7 @@ impl Stream {
     }
 
     /// Writes what fits: 0 where nothing does now. `more` tells the kernel that the rest of a packet follows.
-    pub(crate) fn try_write(&self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
+    pub fn try_write(&self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         if self.source.ready() & WRITE == 0 {
             return Ok(0);
         }
@@ -93,7 +161,7 @@ impl Stream {
     }
 
     /// Sends a part of a file from the page cache: 0 at the file's end, `None` where nothing fits now.
-    pub(crate) fn try_sendfile(
+    pub fn try_sendfile(
         &self,
         file: BorrowedFd<'_>,
         at: &mut u64,
@@ -159,7 +227,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub(crate) async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
+    pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
         self.ready(READ, deadline_ms).await
     }
 
@@ -167,25 +235,26 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub(crate) async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
+    pub async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
         self.ready(WRITE, deadline_ms).await
     }
 
-    async fn ready(&self, bit: u8, deadline_ms: u64) -> Result<(), Fault> {
-        if self.source.ready() & bit != 0 {
+    async fn ready(&self, bits: u8, deadline_ms: u64) -> Result<(), Fault> {
+        if self.source.ready() & bits != 0 {
             return Ok(());
         }
         self.source.set_deadline(deadline_ms);
         let result = poll_fn(|_| {
-            if self.source.ready() & bit != 0 {
+            if self.source.ready() & bits != 0 {
                 return Poll::Ready(Ok(()));
             }
             if self.source.take_expired() {
                 return Poll::Ready(Err(Fault::Timeout));
             }
-            if bit == READ {
+            if bits & READ != 0 {
                 self.source.wait_read(&self.core);
-            } else {
+            }
+            if bits & WRITE != 0 {
                 self.source.wait_write(&self.core);
             }
             Poll::Pending
@@ -196,7 +265,7 @@ impl Stream {
     }
 
     /// Closes the sending side: the peer reads what was sent, then the end.
-    pub(crate) fn shutdown_write(&self) {
+    pub fn shutdown_write(&self) {
         match &self.transport {
             // Fails where the peer is gone already.
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),
@@ -213,6 +282,11 @@ impl Stream {
             Transport::Sim(_) => None,
         }
     }
+}
+
+fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Fault> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(std::io::Error::from)?)
 }
 
 impl Drop for Stream {

@@ -18,8 +18,9 @@ const KEPT_MAX: usize = 256;
 pub(crate) struct Work {
     pub(crate) machine: machine::Server,
     pub(crate) input: Input,
-    /// Bytes to send.
+    /// Bytes to send, of which `out_at` have been.
     pub(crate) out: Vec<u8>,
+    pub(crate) out_at: usize,
 }
 
 /// Bytes received: `start..at` is the head being served, `at..end` is not consumed yet.
@@ -127,6 +128,7 @@ impl Works {
             work.machine.restart();
             work.input.clear();
             work.out.clear();
+            work.out_at = 0;
             free.push(work);
         }
     }
