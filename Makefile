@@ -1,0 +1,69 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Where cargo builds, and where `install` puts things.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+KOMAINU := $(TARGET)/release/komainu
+PREFIX ?= /usr/local
+DESTDIR ?=
+LISTEN ?= 127.0.0.1:8080
+# Seconds for each fuzz target.
+FUZZ_S ?= 60
+# Options for the comparisons: make bench BENCH='--rounds 5 --seconds 10'
+BENCH ?=
+
+.PHONY: help build run test check bench bench-idle fuzz audit install clean
+
+help: ## this list
+	@echo 'Komainu. The usual ways in:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'What is missing on a Debian machine is installed first; a Rust toolchain (https://rustup.rs) must be there.'
+
+build: ## the release build of everything; the binary is target/release/komainu
+	@scripts/setup build
+	cargo build --release --workspace --exclude xtask
+
+run: build ## build, then serve the demo site on http://127.0.0.1:8080 (LISTEN=...)
+	@echo
+	@echo 'The demo site: http://$(LISTEN)/   (Ctrl-C ends it)'
+	@exec $(KOMAINU) run --listen $(LISTEN) demo/public
+
+test: ## everything that is checked: format, lints, house rules, tests, fuzz smoke
+	@scripts/setup test
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+	@scripts/audit
+	@scripts/fuzz 5
+	cargo test --locked --workspace --no-fail-fast 2>&1 | scripts/tally
+
+check: ## the quick part of `test`: format, lints, house rules
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+bench: build ## static files beside nginx, h2o and lighttpd (BENCH='--rounds 5 ...')
+	@scripts/setup bench
+	cargo xtask bench files $(BENCH)
+
+bench-idle: build ## 15,000 idle connections beside nginx, h2o and lighttpd
+	@scripts/setup bench
+	cargo xtask bench idle $(BENCH)
+
+fuzz: ## every fuzz target for a minute (FUZZ_S=...)
+	@scripts/setup fuzz
+	@scripts/fuzz $(FUZZ_S)
+
+audit: ## licences, advisories and sources of the dependencies
+	@scripts/audit
+
+install: ## the binary to PREFIX/bin (PREFIX=/usr/local, DESTDIR=); run `make build` first
+	@test -x $(KOMAINU) || { echo 'nothing to install yet: make build'; exit 1; }
+	install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu
+
+clean: ## remove what was built and measured
+	cargo clean
+	rm -rf bench-results fuzz/target
