@@ -22,6 +22,8 @@ pub mod page;
 mod remote;
 pub mod server;
 pub mod service;
+#[cfg(test)]
+mod sim;
 pub mod stream;
 mod work;
 
