@@ -7,24 +7,24 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub mod body;
-pub mod coding;
-pub mod condition;
-pub mod encode;
-pub mod fields;
-pub mod framing;
-pub mod line;
-pub mod machine;
+pub mod span;
+pub mod scan;
+pub mod status;
 pub mod method;
 pub mod name;
-pub mod range;
 pub mod reject;
+pub mod fields;
+pub mod target;
+pub mod line;
+pub mod framing;
 pub mod request;
 pub mod response;
-pub mod scan;
-pub mod span;
-pub mod status;
-pub mod target;
+pub mod body;
+pub mod machine;
+pub mod encode;
+pub mod coding;
+pub mod range;
+pub mod condition;
 
 pub use coding::Coding;
 pub use fields::Fields;

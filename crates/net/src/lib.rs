@@ -7,25 +7,25 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub mod address;
-pub mod clock;
-mod conn;
-pub mod core;
-pub mod counters;
-pub mod exchange;
 pub mod fault;
-mod h1;
-mod listener;
-pub mod offload;
-pub mod options;
-pub mod page;
+pub mod clock;
+pub mod address;
 mod remote;
-pub mod server;
-pub mod service;
+pub mod offload;
+pub mod core;
 #[cfg(test)]
 mod sim;
 pub mod stream;
 mod work;
+pub mod options;
+pub mod page;
+pub mod counters;
+mod conn;
+pub mod exchange;
+pub mod service;
+mod h1;
+mod listener;
+pub mod server;
 
 pub use address::{Bind, Dial, Peer};
 pub use core::Core;
