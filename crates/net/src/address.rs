@@ -6,8 +6,10 @@ use std::path::PathBuf;
 /// What to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// A TCP address; port 0 lets the kernel choose. `[::]` serves IPv4 too.
+    /// A TCP address; port 0 lets the kernel choose. An IPv6 address takes IPv6 connections alone.
     Tcp(SocketAddr),
+    /// Every address of the machine at this port, IPv6 and IPv4; IPv4 alone where the machine has no IPv6.
+    Any(u16),
     /// A Unix socket at this path.
     Unix(PathBuf),
 }
@@ -16,6 +18,7 @@ impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Bind::Tcp(address) => write!(f, "http://{address}"),
+            Bind::Any(port) => write!(f, "http://[::]:{port}"),
             Bind::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

@@ -1,6 +1,7 @@
 //! Listening sockets: made, accepted from, paused.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,24 +53,39 @@ pub(crate) fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening
             Ok((bind.clone(), vec![Listening::Shared(socket); cores]))
         }
         Bind::Tcp(address) => {
-            // First without SO_REUSEPORT: else a second server of the same user would share the port silently.
-            let probe = tcp_socket(*address, false)?;
-            rustix::net::bind(&probe, address)?;
-            let bound = std::net::SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
-            drop(probe);
-            let mut sockets = Vec::with_capacity(cores);
-            for _ in 0..cores {
-                let socket = tcp_socket(bound, true)?;
-                rustix::net::bind(&socket, &bound)?;
-                rustix::net::listen(&socket, BACKLOG)?;
-                sockets.push(Listening::Own(Arc::new(socket)));
-            }
-            Ok((Bind::Tcp(bound), sockets))
+            let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores)?;
+            Ok((Bind::Tcp(address), sockets))
         }
+        Bind::Any(port) => match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores) {
+            Ok((address, sockets)) => Ok((Bind::Any(address.port()), sockets)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+            // No IPv6 here: it is switched off on many a container host.
+            Err(_) => {
+                let (address, sockets) = bind_tcp((Ipv4Addr::UNSPECIFIED, *port).into(), false, cores)?;
+                Ok((Bind::Tcp(address), sockets))
+            }
+        },
     }
 }
 
-fn tcp_socket(address: std::net::SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
+fn bind_tcp(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(SocketAddr, Vec<Listening>)> {
+    // First without SO_REUSEPORT: else a second server of the same user would share the port silently.
+    let probe = tcp_socket(address, v6_only, false)?;
+    rustix::net::bind(&probe, &address)?;
+    rustix::net::listen(&probe, 1)?;
+    let bound = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
+    drop(probe);
+    let mut sockets = Vec::with_capacity(cores);
+    for _ in 0..cores {
+        let socket = tcp_socket(bound, v6_only, true)?;
+        rustix::net::bind(&socket, &bound)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        sockets.push(Listening::Own(Arc::new(socket)));
+    }
+    Ok((bound, sockets))
+}
+
+fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -78,7 +94,7 @@ fn tcp_socket(address: std::net::SocketAddr, reuse_port: bool) -> io::Result<Own
         sockopt::set_socket_reuseport(&socket, true)?;
     }
     if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, false)?;
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
     // Accepted sockets inherit it: one call here instead of one a connection.
     sockopt::set_tcp_nodelay(&socket, true)?;
@@ -182,6 +198,6 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: 
 fn accept_one(listener: &OwnedFd) -> Result<(OwnedFd, Peer), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
-    let peer = address.and_then(|address: SocketAddrAny| std::net::SocketAddr::try_from(address).ok());
+    let peer = address.and_then(|address: SocketAddrAny| SocketAddr::try_from(address).ok());
     Ok((socket, peer.map_or(Peer::Unix, Peer::Tcp)))
 }
