@@ -1,1 +1,67 @@
-//! placeholder
+//! The configuration: TOML text in, a checked [`Config`] out, or every error at once with its line and a
+//! caret.
+//!
+//! This crate owns the directives (each is one item: name, document, type, default, range, parser), the
+//! sites' routes and the search for the route of a request. It never opens a file or a socket and starts
+//! nothing: the caller brings the text, and turns the plain data it gets into options of the other crates.
+//!
+//! The modules, from low to high; each imports only from those above it.
+
+mod report;
+
+mod near;
+
+mod node;
+
+mod check;
+
+mod units;
+
+mod shape;
+
+mod record;
+
+mod listen;
+
+mod host;
+
+mod glob;
+
+mod pattern;
+
+mod template;
+
+mod header;
+
+mod files;
+
+mod site;
+
+mod server;
+
+mod reference;
+
+mod schema;
+
+pub mod matcher;
+
+pub use check::Fault;
+pub use files::{Coding, Compress, Effort, FileMatch, Files, StripPrefix, Symlinks};
+pub use header::ResponseHeaders;
+pub use host::HostPattern;
+pub use listen::Listen;
+pub use pattern::{PathPattern, ValuePattern};
+pub use reference::reference;
+pub use report::{Finding, Report, Severity, Span};
+pub use schema::schema;
+pub use server::{
+    AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
+};
+pub use site::{
+    Action, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site, StatusPattern,
+};
+pub use template::{Part, Template, Variable};
+pub use units::{GIB, KIB, MIB};
+
+#[cfg(test)]
+mod tests;

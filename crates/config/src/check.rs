@@ -1,0 +1,168 @@
+//! The walk over a configuration: where it is, and what it has found so far.
+
+use crate::node::Node;
+use crate::report::{Finding, Report, Severity, Span};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Why a piece of text is no valid value, and the remedy. Displays as both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The part of the text that is to blame, in bytes; the whole of it if absent.
+    pub at: Option<Range<usize>>,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead; empty if the message says it.
+    pub remedy: String,
+}
+
+impl Fault {
+    /// A fault of the whole text.
+    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { at: None, message: message.into(), remedy: remedy.into() }
+    }
+
+    /// The same fault, of a part of the text.
+    pub(crate) fn within(mut self, at: Range<usize>) -> Self {
+        self.at = Some(at);
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.remedy.as_str() {
+            "" => out.write_str(&self.message),
+            remedy => write!(out, "{}; {remedy}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// What the readers of values share: the text, the place in the tree, and the findings.
+pub(crate) struct Check<'a> {
+    text: &'a str,
+    line_starts: Vec<usize>,
+    base: &'a Path,
+    path: Vec<&'static str>,
+    seen: HashMap<(&'static str, String), Span>,
+    /// Where each key of the configuration stands, for those that stand in the wrong place.
+    pub(crate) homes: Vec<(&'static str, &'static str)>,
+    pub(crate) report: Report,
+}
+
+impl<'a> Check<'a> {
+    /// Relative paths in `text` are relative to `base`.
+    pub(crate) fn new(text: &'a str, name: &str, base: &'a Path) -> Self {
+        let line_starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
+        Self {
+            text,
+            line_starts: line_starts.collect(),
+            base,
+            path: Vec::new(),
+            seen: HashMap::new(),
+            homes: Vec::new(),
+            report: Report::new(name, text),
+        }
+    }
+
+    /// Reads something under `key`, which errors then name.
+    pub(crate) fn inside<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(key);
+        let out = read(self);
+        self.path.pop();
+        out
+    }
+
+    /// The directive being read, such as `site.route.path`.
+    pub(crate) fn here(&self) -> String {
+        self.path.join(".")
+    }
+
+    pub(crate) fn error(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+        self.found(Severity::Error, at, title, label.into())
+    }
+
+    pub(crate) fn warning(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+        self.found(Severity::Warning, at, title, label.into())
+    }
+
+    fn found(&mut self, severity: Severity, at: &Span, title: String, label: String) -> &mut Finding {
+        self.report.push(Finding {
+            severity,
+            title,
+            at: at.clone(),
+            label,
+            related: Vec::new(),
+            help: Vec::new(),
+        })
+    }
+
+    /// The value at `at` is not what the directive being read takes.
+    pub(crate) fn invalid(&mut self, at: &Span, label: impl Into<String>) -> &mut Finding {
+        let title = format!("invalid value for `{}`", self.here());
+        self.error(at, title, label)
+    }
+
+    /// The value has the wrong type.
+    pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
+        let label = format!("this is {}", node.what());
+        self.invalid(&node.at, label).help(format!("expected {expected}"))
+    }
+
+    /// The text at `at` has a fault. The caret goes under the part to blame, if the text stands in the file
+    /// as it is.
+    pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: Fault) {
+        let raw = self.text.get(at.clone()).unwrap_or("");
+        let at = match (fault.at, raw.find(text)) {
+            (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,
+            _ => at.clone(),
+        };
+        let finding = self.invalid(&at, fault.message);
+        if !fault.remedy.is_empty() {
+            finding.help(fault.remedy);
+        }
+    }
+
+    /// Reports a `name` that was given before among its `kind`; an empty one if there can be but one of the
+    /// kind.
+    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &Span) {
+        let title = match name.as_str() {
+            "" => format!("duplicate {kind}"),
+            name => format!("duplicate {kind} `{}`", shortened(name)),
+        };
+        match self.seen.entry((kind, name)) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(at.clone());
+            }
+            Entry::Occupied(first) => {
+                let first = first.get().clone();
+                self.error(at, title, "given again here").related(first, "first given here");
+            }
+        }
+    }
+
+    /// The path that `text` names: relative to the configuration file's folder, if it is relative.
+    pub(crate) fn resolve(&self, text: &str) -> PathBuf {
+        self.base.join(text)
+    }
+
+    /// The line, from 1, of a place.
+    pub(crate) fn line(&self, at: &Span) -> u32 {
+        let line = self.line_starts.partition_point(|&start| start <= at.start) + 1;
+        line.try_into().unwrap_or(u32::MAX)
+    }
+}
+
+/// Text short enough for an error's title.
+pub(crate) fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

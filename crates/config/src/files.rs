@@ -1,0 +1,298 @@
+//! The `files` action: what is served from which folders, and how.
+
+use crate::check::{Check, Fault};
+use crate::header;
+use crate::node::{Data, Node};
+use crate::pattern::PathPattern;
+use crate::record::{directives, table};
+use crate::shape::{Count, Flag, Kind, List, Map, Maybe, OneOrMore, Place, Shape, Size, Text, Toggle, Word};
+use crate::template::{Template, Variable};
+use crate::units::{GIB, MIB};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// A content coding (RFC 9110 section 8.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// Brotli, `.br`.
+    Brotli,
+    /// Zstandard, `.zst`.
+    Zstd,
+    /// gzip, `.gz`.
+    Gzip,
+}
+
+/// What becomes of symbolic links that lead out of the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Symlinks {
+    /// Refused.
+    Off,
+    /// Followed where the link and its target have the same owner.
+    OwnerMatch,
+    /// Followed.
+    On,
+}
+
+/// How hard to compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// The least CPU time.
+    Fast,
+    /// Most of the gain for little of the time.
+    Balanced,
+    /// The smallest result.
+    Small,
+}
+
+/// What to take off the path before a file is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StripPrefix {
+    /// Nothing.
+    None,
+    /// What the route's `path` says before its final `/*`.
+    OfRoute,
+    /// This text, which starts with `/` and does not end with one. Paths that do not start with it are left
+    /// alone.
+    Text(String),
+}
+
+/// Which files a rule of `cache_control` is for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FileMatch {
+    /// Every file.
+    All,
+    /// Files by the request's path.
+    Path(PathPattern),
+    /// Files by media type, in lower case: `image/png`, or `image/` for `image/*`.
+    Type(String),
+}
+
+const CODINGS: &[(&str, Coding)] = &[
+    ("br", Coding::Brotli),
+    ("zst", Coding::Zstd),
+    ("zstd", Coding::Zstd),
+    ("gz", Coding::Gzip),
+    ("gzip", Coding::Gzip),
+];
+const NAME: Text<String> = Text { what: "a file name", parse: file_name };
+const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", parse: trial };
+const TYPE: Text<String> =
+    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: type_pattern };
+const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: charset };
+
+directives! {
+    /// Serves files to GET and HEAD requests. Just the folder, or a list of folders, stands for `root` alone.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/assets/*"
+    /// files = { root = "public", cache_control = "max-age=3600", precompressed = true }
+    /// ```
+    Files in "`files`" {
+        /// The folder; or several, in which a file is looked for in turn. Relative to the configuration
+        /// file's folder. The request's whole path is looked for below it: `/assets/a.css` is
+        /// `public/assets/a.css`, unless `strip_prefix` says otherwise.
+        "root" root: Vec<PathBuf> = required(""), OneOrMore(Place("a folder"));
+        /// Names that stand for a folder, the first that exists.
+        "index" index: Vec<String> = ["index.html"], List(NAME);
+        /// Paths to look for, the first that exists, in each root in turn. `$path` is the request's path,
+        /// without what `strip_prefix` takes off.
+        "try" candidates: Vec<Template> = ["$path"], OneOrMore(TRIAL);
+        /// The file for paths where nothing is found, with status 200: the page of a single-page application.
+        "fallback" fallback: Option<String> = absent("404 Not Found"),
+            Maybe(Text { what: "a path such as \"/index.html\"", parse: rooted });
+        /// Whether a folder without index shows its files: as a page, or as JSON for clients that prefer it.
+        "listing" listing: bool = false, Flag;
+        /// Whether files and folders whose name starts with a dot are served. `/.well-known/` always is.
+        "hidden" hidden: bool = false, Flag;
+        /// Symbolic links that lead out of the root: `"off"` refuses them, `"owner-match"` follows those
+        /// whose target has the same owner as the link, `"on"` follows all. Links that stay below the root
+        /// are always followed.
+        "symlinks" symlinks: Symlinks = "off",
+            Word(&[("off", Symlinks::Off), ("owner-match", Symlinks::OwnerMatch), ("on", Symlinks::On)]);
+        /// The `Cache-Control` field: one for all files, or a table of rules of which the first that fits
+        /// counts. A rule's key is a path pattern (`"*.css"`, `"/fonts/*"`) or a media type (`"text/html"`,
+        /// `"image/*"`).
+        "cache_control" cache_control: Vec<(FileMatch, String)> = absent("no `Cache-Control` field"),
+            CacheControl;
+        /// Siblings to send in place of a file to clients that take them: `app.js.br`, `app.js.zst`,
+        /// `app.js.gz`, in this order of preference among what the client likes equally. `true` is `["br",
+        /// "zst", "gz"]`.
+        "precompressed" precompressed: Vec<Coding> = false,
+            Toggle { on: Some(every_coding), off: Vec::new, shape: List(Word(CODINGS)) };
+        /// Compression while sending, of files that have no precompressed sibling. `true` is `{}`: every
+        /// default.
+        "compress" compress: Option<Compress> = false,
+            Toggle { on: Some(|| Some(Compress::default())), off: || None, shape: Maybe(table::<Compress>()) };
+        /// Taken off the start of the path before a file is looked for: `true` takes off what the route's
+        /// `path` says before its final `/*`, a text takes off that text.
+        "strip_prefix" strip_prefix: StripPrefix = false,
+            Toggle {
+                on: Some(|| StripPrefix::OfRoute),
+                off: || StripPrefix::None,
+                shape: Text { what: "the start of a path, such as \"/assets\"", parse: strip_text },
+            };
+        /// The most ranges that one request may ask for; one that asks for more gets the whole file. 0 turns
+        /// ranges off.
+        "ranges" ranges_max: u32 = 16, Count { min: 0, max: 1000 };
+        /// The character set announced for text; `false` announces none.
+        "charset" charset: Option<String> = "utf-8", Toggle { on: None, off: || None, shape: Maybe(CHARSET) };
+    }
+}
+
+directives! {
+    /// Compression while sending. The work is done off the event loop.
+    Compress in "`compress`", check compress_agrees {
+        /// Codings, in the order of preference among what the client likes equally.
+        "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
+        /// Smaller files are sent as they are.
+        "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
+        /// Larger files are sent as they are.
+        "max" max_bytes: u64 = "8MiB", Size { min: 0, max: 64 * MIB };
+        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        "level" effort: Effort = "balanced",
+            Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
+        /// Media types worth it.
+        "types" types: Vec<String> = [
+            "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
+            "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
+        ], List(TYPE);
+    }
+}
+
+fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Check) {
+    if compress.min_bytes <= compress.max_bytes {
+        return;
+    }
+    let at = ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
+    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "nothing lies between them");
+}
+
+fn every_coding() -> Vec<Coding> {
+    vec![Coding::Brotli, Coding::Zstd, Coding::Gzip]
+}
+
+fn file_name(text: &str) -> Result<String, Fault> {
+    match text {
+        "" | "." | ".." => Err(Fault::new("this is no file name", "write a name such as \"index.html\"")),
+        _ if text.contains(['/', '\0']) => {
+            Err(Fault::new("a name, not a path, belongs here", "leave the slashes out"))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// A path below the root.
+fn rooted(text: &str) -> Result<String, Fault> {
+    if !text.starts_with('/') {
+        return Err(Fault::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
+    }
+    if text.contains('\0') || text.split('/').any(|segment| segment == "..") {
+        return Err(Fault::new("a path below the root has no `..` and no NUL", ""));
+    }
+    Ok(text.to_owned())
+}
+
+fn trial(text: &str) -> Result<Template, Fault> {
+    let template = Template::parse(text, &[Variable::Path])?;
+    if !template.parts.first().is_some_and(|part| *part == crate::template::Part::Variable(Variable::Path)) {
+        rooted(template.start())?;
+    }
+    Ok(template)
+}
+
+fn strip_text(text: &str) -> Result<StripPrefix, Fault> {
+    let path = rooted(text)?;
+    match path.strip_suffix('/') {
+        Some(stripped) => Err(Fault::new("a prefix does not end with `/`", format!("write \"{stripped}\""))),
+        None => Ok(StripPrefix::Text(path)),
+    }
+}
+
+fn charset(text: &str) -> Result<String, Fault> {
+    match text {
+        "" => Err(Fault::new("an empty name", "write `false` to announce none")),
+        _ if text.chars().all(header::is_token) => Ok(text.to_owned()),
+        _ => Err(Fault::new("this is no character set", "write a name such as \"utf-8\"")),
+    }
+}
+
+/// A media type without parameters, in lower case; `text/*` becomes `text/`.
+fn type_pattern(text: &str) -> Result<String, Fault> {
+    let lower = header::media_type(text)?.to_ascii_lowercase();
+    if let Some(at) = lower.find(';') {
+        return Err(Fault::new("a type without parameters belongs here", "").within(at..text.len()));
+    }
+    Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
+}
+
+fn file_match(text: &str) -> Result<FileMatchKey, Fault> {
+    let pattern = if text.starts_with(['/', '*']) {
+        FileMatch::Path(PathPattern::parse(text)?)
+    } else {
+        let wrong = |_| {
+            Fault::new(
+                "neither a path pattern nor a media type",
+                "write \"*.css\", \"/fonts/*\" or \"image/*\"",
+            )
+        };
+        FileMatch::Type(type_pattern(text).map_err(wrong)?)
+    };
+    Ok(FileMatchKey { text: text.to_owned(), pattern })
+}
+
+/// A rule's key; two are the same if their texts are.
+#[derive(Clone)]
+struct FileMatchKey {
+    text: String,
+    pattern: FileMatch,
+}
+
+impl PartialEq for FileMatchKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for FileMatchKey {}
+
+impl std::hash::Hash for FileMatchKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+/// One value for all files, or a table of rules.
+struct CacheControl;
+
+impl CacheControl {
+    const VALUE: Text<String> = Text { what: "a value such as \"max-age=3600\"", parse: header::value };
+    const RULES: Map<FileMatchKey, Text<String>> =
+        Map { what: "path patterns or media types", key: file_match, value: Self::VALUE };
+}
+
+impl Shape for CacheControl {
+    type Out = Vec<(FileMatch, String)>;
+
+    fn kind(&self) -> Kind {
+        let (value, rules) = (Self::VALUE.kind(), Self::RULES.kind());
+        Kind::new(
+            format!("{}, or {}", value.text, rules.text),
+            json!({ "anyOf": [value.schema, rules.schema] }),
+        )
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        match &node.data {
+            Data::Text(_) => Some(vec![(FileMatch::All, Self::VALUE.read(node, check)?)]),
+            Data::Table(_) => {
+                let rules = Self::RULES.read(node, check)?;
+                Some(rules.into_iter().map(|(key, value)| (key.pattern, value)).collect())
+            }
+            _ => {
+                check.mismatch(node, &self.kind().text);
+                None
+            }
+        }
+    }
+}

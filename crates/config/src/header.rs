@@ -1,0 +1,147 @@
+//! Header fields of responses: their names, their values, and the rules that change them.
+
+use crate::check::{Check, Fault};
+use crate::node::Node;
+use crate::record::directives;
+use crate::shape::{List, Map, Text};
+use crate::template::{Template, Variable};
+
+/// Fields that describe the connection and the framing: the server alone writes them (RFC 9110 section
+/// 7.6.1).
+const RESERVED: [&str; 7] =
+    ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// What a header value may name.
+const VARIABLES: &[Variable] =
+    &[Variable::Path, Variable::Host, Variable::Scheme, Variable::Method, Variable::RemoteAddr];
+
+const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
+const FIELDS: Map<String, Text<Template>> = Map {
+    what: "header names",
+    key: rule_name,
+    value: Text { what: "a header value", parse: value_template },
+};
+
+directives! {
+    /// Changes to the header fields of responses, made after the response's own are known. The rules of the
+    /// whole server come first, then those of the site, then those of the route; in each, `remove`, then
+    /// `set`, then `add`.
+    ///
+    /// ```toml
+    /// [[site]]
+    /// response_headers = { set = { X-Frame-Options = "DENY" }, remove = ["Server"] }
+    /// ```
+    ResponseHeaders in "`response_headers`", check headers_agree {
+        /// Fields to write in place of those of the same name. A value may name `$path` (percent-encoded
+        /// again), `$host`, `$scheme`, `$method` and `$remote_addr`; `$$` is a dollar sign.
+        "set" set: Vec<(String, Template)> = {}, FIELDS;
+        /// Fields to write besides those of the same name. Values as in `set`.
+        "add" add: Vec<(String, Template)> = {}, FIELDS;
+        /// Names of fields to leave out.
+        "remove" remove: Vec<String> = [], NAMES;
+    }
+}
+
+impl ResponseHeaders {
+    /// True when it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
+    }
+}
+
+fn headers_agree(rules: &mut ResponseHeaders, node: &Node, check: &mut Check) {
+    for (name, _) in &rules.set {
+        let Some(entry) = node.entry("remove").filter(|_| rules.remove.contains(name)) else { continue };
+        let title = format!("`{name}` is both set and removed in `{}`", check.here());
+        check.warning(&entry.value.at, title, "has no effect").help("`set` alone replaces the field");
+    }
+}
+
+/// A field name in lower case (RFC 9110 section 5.1).
+pub(crate) fn name(text: &str) -> Result<String, Fault> {
+    if text.is_empty() {
+        return Err(Fault::new("an empty header name", ""));
+    }
+    match text.char_indices().find(|(_, c)| !is_token(*c)) {
+        Some((at, wrong)) => {
+            let fault = Fault::new(
+                format!("a header name holds no {wrong:?}"),
+                "it holds letters, digits and hyphens",
+            );
+            Err(fault.within(at..at + wrong.len_utf8()))
+        }
+        None => Ok(text.to_ascii_lowercase()),
+    }
+}
+
+/// The name of a field that may be changed.
+fn rule_name(text: &str) -> Result<String, Fault> {
+    let lower = name(text)?;
+    if RESERVED.contains(&lower.as_str()) {
+        let remedy = "it follows from the response's body and the connection; leave it out";
+        return Err(Fault::new("the server alone writes this field", remedy));
+    }
+    Ok(lower)
+}
+
+/// A character of a token (RFC 9110 section 5.6.2).
+pub(crate) fn is_token(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
+}
+
+/// A field value without controls, above all without CR and LF (RFC 9110 section 5.5).
+pub(crate) fn value(text: &str) -> Result<String, Fault> {
+    if let Some((at, wrong)) = text.char_indices().find(|(_, c)| c.is_control() && *c != '\t') {
+        let fault = Fault::new(
+            format!("a header value holds no {wrong:?}"),
+            "a value is one line without control characters",
+        );
+        return Err(fault.within(at..at + wrong.len_utf8()));
+    }
+    if text.trim_matches([' ', '\t']).len() != text.len() {
+        return Err(Fault::new("a header value neither starts nor ends with a space", "take the space away"));
+    }
+    Ok(text.to_owned())
+}
+
+fn value_template(text: &str) -> Result<Template, Fault> {
+    Template::parse(&value(text)?, VARIABLES)
+}
+
+/// A media type (RFC 9110 section 8.3.1), parameters and all.
+pub(crate) fn media_type(text: &str) -> Result<String, Fault> {
+    let essence = text.split(';').next().unwrap_or("").trim_end();
+    let token = |part: &str| !part.is_empty() && part.chars().all(is_token);
+    match essence.split_once('/') {
+        Some((kind, sub)) if token(kind) && token(sub) => value(text),
+        _ => Err(Fault::new("this is no media type", "write a type such as \"text/html; charset=utf-8\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values() {
+        assert_eq!(name("X-Frame-Options"), Ok("x-frame-options".into()));
+        for wrong in ["", "a b", "a:", "é", "a\r\n"] {
+            assert!(name(wrong).is_err(), "{wrong:?}");
+        }
+        for wrong in ["a\r\nb", "\0", " a", "a\t", "\u{7f}"] {
+            assert!(value(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(value("").is_ok());
+        assert!(rule_name("Content-Length").is_err());
+    }
+
+    #[test]
+    fn media_types() {
+        for right in ["text/plain", "text/html; charset=utf-8", "application/vnd.api+json"] {
+            assert_eq!(media_type(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "text", "text/", "/html", "text/ht ml", "text/html;\n"] {
+            assert!(media_type(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

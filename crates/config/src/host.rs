@@ -1,0 +1,113 @@
+//! The names of sites.
+
+use crate::check::Fault;
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// The longest host, in bytes (RFC 1035 section 2.3.4).
+pub(crate) const HOST_BYTES_MAX: usize = 253;
+
+/// Which hosts a site answers for. Text is in lower case.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This host alone: a name, an IPv4 address, or an IPv6 address in brackets.
+    Exact(String),
+    /// Every name below this one, at any depth, but not the name itself: `.example.com` for `*.example.com`.
+    Below(String),
+}
+
+impl HostPattern {
+    /// Parses `example.com`, `*.example.com`, `192.0.2.1` or `[2001:db8::1]`. Case and a final dot do not
+    /// count.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        if text == "*" || text.is_empty() {
+            return Err(Fault::new(
+                "this names no host",
+                "leave `hosts` out for the site that takes every other host",
+            ));
+        }
+        if let Some(at) = text.find("://") {
+            let fault = Fault::new("a URL, not a host", "write the name alone: \"example.com\"");
+            return Err(fault.within(0..at + 3));
+        }
+        if let Some(name) = text.strip_prefix("*.") {
+            return exact(name)
+                .map(|name| Self::Below(format!(".{name}")))
+                .map_err(|fault| shifted(fault, 2));
+        }
+        if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let address = inner.parse::<Ipv6Addr>();
+            return address
+                .map(|address| Self::Exact(format!("[{address}]")))
+                .map_err(|_| Fault::new("this is no IPv6 address", "").within(1..text.len() - 1));
+        }
+        exact(text).map(Self::Exact)
+    }
+}
+
+fn shifted(fault: Fault, by: usize) -> Fault {
+    Fault { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
+}
+
+fn exact(text: &str) -> Result<String, Fault> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    if let Some(at) = name.find(':') {
+        let remedy = "a site answers on every `listen` address; write the name alone";
+        return Err(Fault::new("a host here has no port", remedy).within(at..text.len()));
+    }
+    if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
+        let remedy = match wrong {
+            '*' => "a wildcard is the first label: \"*.example.com\"",
+            '/' => "a path belongs into `path` of a route",
+            c if !c.is_ascii() => "write the name as DNS has it: \"xn--...\" (Punycode)",
+            _ => "a name holds letters, digits, `-`, `_` and dots",
+        };
+        return Err(
+            Fault::new(format!("a host holds no {wrong:?}"), remedy).within(at..at + wrong.len_utf8())
+        );
+    }
+    if name.len() > HOST_BYTES_MAX || name.split('.').any(|label| label.is_empty() || label.len() > 63) {
+        let remedy = "a name has labels of 1 to 63 characters with dots between them, 253 characters in all";
+        return Err(Fault::new("this is no host", remedy));
+    }
+    Ok(name.to_ascii_lowercase())
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => out.write_str(name),
+            Self::Below(name) => write!(out, "*{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        for (text, printed) in [
+            ("Example.COM", "example.com"),
+            ("example.com.", "example.com"),
+            ("*.Example.com", "*.example.com"),
+            ("192.0.2.1", "192.0.2.1"),
+            ("[2001:DB8:0::1]", "[2001:db8::1]"),
+            ("a_b-c", "a_b-c"),
+        ] {
+            assert_eq!(HostPattern::parse(text).unwrap().to_string(), printed);
+        }
+        let long = "a".repeat(64);
+        for wrong in [
+            "", "*", "a.*.com", "*.*.com", "*a.com", "a b", "a:80", "http://a", "a/b", "é.fr", "..", "[::g]",
+            "*.", &long,
+        ] {
+            assert!(HostPattern::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

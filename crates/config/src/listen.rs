@@ -1,0 +1,234 @@
+//! Addresses to listen on.
+
+use crate::check::{Check, Fault};
+use crate::node::Node;
+use crate::shape::{Kind, Shape, Text};
+use serde_json::json;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// An address to listen on. Port 0 is any free port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// One address and port, `127.0.0.1:80` or `[::1]:80`; an IPv6 address takes IPv6 connections alone.
+    Tcp(SocketAddr),
+    /// Every address of the machine, IPv4 and IPv6, `:80`.
+    Any(u16),
+    /// `localhost:80`: 127.0.0.1, and ::1 where the machine has it (RFC 6761 section 6.3).
+    Localhost(u16),
+    /// A Unix socket, `unix:/run/k.sock`.
+    Unix(PathBuf),
+}
+
+impl Listen {
+    /// Parses `ADDRESS:PORT`, `:PORT`, `localhost:PORT` or `unix:PATH`.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix(path);
+        }
+        if text.contains("://") {
+            let (scheme, rest) = text.split_once("://").unwrap_or_default();
+            let bare = rest.split('/').next().unwrap_or_default();
+            let port = if scheme == "https" { ":443" } else { ":80" };
+            let port = if bare.ends_with(|c: char| c.is_ascii_digit()) && bare.matches(':').count() == 1 {
+                ""
+            } else {
+                port
+            };
+            return Err(Fault::new("an address, not a URL, belongs here", format!("write \"{bare}{port}\"")));
+        }
+        if text.starts_with('/') || text.starts_with("./") {
+            return Err(Fault::new("a path without `unix:`", format!("write \"unix:{text}\"")));
+        }
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let remedy =
+                format!("write \":{text}\" for every address, \"127.0.0.1:{text}\" for this machine alone");
+            return Err(Fault::new("a port without an address", remedy));
+        }
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Err(Fault::new(
+                "an IPv6 address stands in brackets and has a port",
+                format!("write \"[{text}]:80\""),
+            ));
+        }
+        let Some((host, port_text)) = text.rsplit_once(':') else {
+            return Err(no_port(text));
+        };
+        if host.starts_with('[') && !host.ends_with(']') {
+            return Err(no_port(text));
+        }
+        let Ok(port) = port_text.parse::<u16>() else {
+            let fault =
+                Fault::new("this is no port", "a port is a number from 0 to 65535; 0 is any free one");
+            return Err(fault.within(host.len() + 1..text.len()));
+        };
+        host_and_port(host, port)
+    }
+
+    /// The sockets that it amounts to.
+    fn sockets(&self) -> Vec<SocketAddr> {
+        let pair = |v4: Ipv4Addr, v6: Ipv6Addr, port: u16| {
+            vec![SocketAddr::from((v4, port)), SocketAddr::from((v6, port))]
+        };
+        match self {
+            Self::Tcp(address) => vec![*address],
+            Self::Any(port) => pair(Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED, *port),
+            Self::Localhost(port) => pair(Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST, *port),
+            Self::Unix(_) => Vec::new(),
+        }
+    }
+
+    /// True when both would bind the same socket.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        if let (Self::Unix(this), Self::Unix(that)) = (self, other) {
+            return this == that;
+        }
+        let others = other.sockets();
+        self.sockets().iter().any(|socket| socket.port() != 0 && others.contains(socket))
+    }
+}
+
+fn no_port(text: &str) -> Fault {
+    let remedy = match text {
+        "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine alone".to_owned(),
+        _ => format!("write \"{text}:80\""),
+    };
+    Fault::new("the port is missing", remedy)
+}
+
+fn unix(path: &str) -> Result<Listen, Fault> {
+    let at = "unix:".len().."unix:".len() + path.len();
+    if path.is_empty() {
+        return Err(Fault::new("the path is missing", "write \"unix:/run/komainu.sock\""));
+    }
+    if path.contains('\0') {
+        return Err(Fault::new("a path holds no NUL", "").within(at));
+    }
+    if path.len() > UNIX_PATH_BYTES_MAX {
+        let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
+        return Err(Fault::new(format!("{} bytes long", path.len()), remedy).within(at));
+    }
+    Ok(Listen::Unix(PathBuf::from(path)))
+}
+
+fn host_and_port(host: &str, port: u16) -> Result<Listen, Fault> {
+    if host.is_empty() || host == "*" {
+        return Ok(Listen::Any(port));
+    }
+    if host.eq_ignore_ascii_case("localhost") {
+        return Ok(Listen::Localhost(port));
+    }
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let address = match bracketed {
+        Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6),
+        None => host.parse::<Ipv4Addr>().map(IpAddr::V4),
+    };
+    address.map(|address| Listen::Tcp(SocketAddr::new(address, port))).map_err(|_| {
+        let remedy = if host.contains(':') && bracketed.is_none() {
+            format!("an IPv6 address stands in brackets: \"[{host}]:{port}\"")
+        } else {
+            format!(
+                "write an IP address of this machine, or \":{port}\" for all; `hosts` of a site takes names"
+            )
+        };
+        Fault::new("this is no IP address", remedy).within(0..host.len())
+    })
+}
+
+impl FromStr for Listen {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(out, "{address}"),
+            Self::Any(port) => write!(out, ":{port}"),
+            Self::Localhost(port) => write!(out, "localhost:{port}"),
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// An address of the file: a relative socket path is relative to the file's folder.
+pub(crate) struct Address;
+
+impl Shape for Address {
+    type Out = Listen;
+
+    fn kind(&self) -> Kind {
+        let text = "an address: \"IP:PORT\", \":PORT\", \"localhost:PORT\" or \"unix:PATH\"";
+        Kind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|.*:[0-9]+)$" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Listen> {
+        let shape = Text { what: "an address such as \":80\" or \"127.0.0.1:8080\"", parse: Listen::parse };
+        match shape.read(node, check)? {
+            Listen::Unix(path) => Some(Listen::Unix(check.resolve(&path.to_string_lossy()))),
+            address => Some(address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_prints_as_it_reads() {
+        for text in
+            ["127.0.0.1:80", "[::1]:8080", "[::]:0", ":80", "localhost:3000", "unix:/run/k.sock", "unix:k"]
+        {
+            assert_eq!(Listen::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Listen::parse("*:80"), Ok(Listen::Any(80)));
+    }
+
+    #[test]
+    fn each_mistake_has_its_remedy() {
+        let cases = [
+            ("8080", "\":8080\""),
+            ("", "\":80\""),
+            ("0.0.0.0", "\"0.0.0.0:80\""),
+            ("::1", "\"[::1]:80\""),
+            ("[::1]", "\"[::1]:80\""),
+            ("::1%eth0:80", "\"[::1%eth0]:80\""),
+            ("http://127.0.0.1:8000/", "\"127.0.0.1:8000\""),
+            ("https://[::1]", "\"[::1]:443\""),
+            ("/run/k.sock", "\"unix:/run/k.sock\""),
+            ("unix:", "\"unix:/run/komainu.sock\""),
+            ("127.0.0.1:65536", "65535"),
+            ("127.0.0.1:http", "65535"),
+            ("example.com:80", "\":80\""),
+            ("256.0.0.1:80", "\":80\""),
+            ("[127.0.0.1]:80", "\":80\""),
+        ];
+        for (text, remedy) in cases {
+            let fault = Listen::parse(text).unwrap_err();
+            assert!(fault.remedy.contains(remedy), "{text}: {fault}");
+        }
+        assert!(Listen::parse(&format!("unix:/{}", "x".repeat(107))).is_err());
+    }
+
+    #[test]
+    fn overlaps() {
+        let overlap = |a: &str, b: &str| Listen::parse(a).unwrap().overlaps(&Listen::parse(b).unwrap());
+        assert!(overlap(":80", "0.0.0.0:80"));
+        assert!(overlap("[::]:80", ":80"));
+        assert!(overlap("localhost:80", "127.0.0.1:80"));
+        assert!(overlap("unix:/a", "unix:/a"));
+        assert!(!overlap("0.0.0.0:80", "[::]:80"));
+        assert!(!overlap(":80", "127.0.0.1:80"));
+        assert!(!overlap(":0", ":0"));
+        assert!(!overlap("unix:/a", "unix:/b"));
+    }
+}

@@ -1,0 +1,288 @@
+//! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
+
+use crate::host::{HOST_BYTES_MAX, HostPattern};
+use crate::pattern::{PathPattern, ValuePattern};
+use crate::site::{Route, Site};
+use std::collections::HashMap;
+
+/// A route: which site, and which of its routes, as they stand in `Config::sites`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RouteId {
+    /// Index into `Config::sites`.
+    pub site: usize,
+    /// Index into `Site::routes`.
+    pub route: usize,
+}
+
+/// What routes look at, besides header fields.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The host that the request is for, port and all; empty if it names none.
+    pub host: &'a [u8],
+    /// The method.
+    pub method: &'a [u8],
+    /// The path, percent-decoded once and free of dot segments.
+    pub path: &'a [u8],
+    /// The query as it was sent, without its `?`; empty if there is none.
+    pub query: &'a [u8],
+}
+
+/// All sites' routes, ready to be searched.
+#[derive(Debug, Clone, Default)]
+pub struct Routes {
+    exact: HashMap<Box<[u8]>, usize>,
+    /// By `.example.com`, for `*.example.com`.
+    below: HashMap<Box<[u8]>, usize>,
+    default: Option<usize>,
+    sites: Vec<Vec<Conditions>>,
+}
+
+/// A route's conditions.
+#[derive(Debug, Clone)]
+struct Conditions {
+    path: Vec<PathPattern>,
+    method: Vec<String>,
+    header: Vec<Condition>,
+    query: Vec<Condition>,
+}
+
+/// A name, and what its value must be.
+type Condition = (String, ValuePattern);
+
+impl Routes {
+    /// Compiles the sites. Of two that claim the same host, the first has it.
+    pub fn compile(sites: &[Site]) -> Self {
+        let mut routes = Self::default();
+        for (index, site) in sites.iter().enumerate() {
+            if site.hosts.is_empty() {
+                routes.default.get_or_insert(index);
+            }
+            for host in &site.hosts {
+                let (map, name) = match host {
+                    HostPattern::Exact(name) => (&mut routes.exact, name),
+                    HostPattern::Below(name) => (&mut routes.below, name),
+                };
+                map.entry(name.as_bytes().into()).or_insert(index);
+            }
+            routes.sites.push(site.routes.iter().map(Conditions::of).collect());
+        }
+        routes
+    }
+
+    /// The site for a host, which may have a port, in any case: the one that names it, or else the one with
+    /// the longest wildcard that fits, or else the default site.
+    pub fn site(&self, host: &[u8]) -> Option<usize> {
+        self.choose(host).map(|(site, _)| site)
+    }
+
+    fn choose(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
+        let mut space = [0; HOST_BYTES_MAX];
+        let host = bare_host(host, &mut space);
+        if let Some(&site) = self.exact.get(host) {
+            return Some((site, SiteMatch::Exact));
+        }
+        if !self.below.is_empty() {
+            // From the left, so that the longest comes first. The name itself is not below itself.
+            let dots = (1..host.len()).filter(|&at| host[at] == b'.');
+            if let Some(site) = dots.filter_map(|at| self.below.get(&host[at..])).next() {
+                return Some((*site, SiteMatch::Wildcard));
+            }
+        }
+        self.default.map(|site| (site, SiteMatch::Default))
+    }
+
+    /// The first route of the host's site that fits. `header` gives the value of the field of that name,
+    /// which is in lower case; of several such fields, whichever the caller thinks counts.
+    pub fn find<'h>(&self, request: &Request, header: impl Fn(&str) -> Option<&'h [u8]>) -> Option<RouteId> {
+        let site = self.site(request.host)?;
+        let route = self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())?;
+        Some(RouteId { site, route })
+    }
+
+    /// Why `find` finds what it finds: the site, and what becomes of each of its routes, in order.
+    pub fn explain<'h>(&self, request: &Request, header: impl Fn(&str) -> Option<&'h [u8]>) -> Explanation {
+        let Some((site, site_match)) = self.choose(request.host) else {
+            return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
+        };
+        let mut found = false;
+        let mut step = |route: &Conditions| match route.obstacle(request, &header) {
+            _ if found => Step::NotReached,
+            Some(obstacle) => obstacle,
+            None => {
+                found = true;
+                Step::Matched
+            }
+        };
+        let steps = self.sites[site].iter().map(&mut step).collect();
+        Explanation { site: Some(site), site_match, steps }
+    }
+}
+
+impl Conditions {
+    fn of(route: &Route) -> Self {
+        Self {
+            path: route.path.clone(),
+            method: route.method.clone(),
+            header: route.header.clone(),
+            query: route.query.clone(),
+        }
+    }
+
+    /// The first condition that the request does not meet.
+    fn obstacle<'h>(&self, request: &Request, header: &impl Fn(&str) -> Option<&'h [u8]>) -> Option<Step> {
+        if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
+            return Some(Step::Path);
+        }
+        let head_for_get = |method: &String| method == "GET" && request.method == b"HEAD";
+        let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
+        if !self.method.is_empty() && !self.method.iter().any(takes) {
+            return Some(Step::Method);
+        }
+        let fails = |(name, pattern): &&Condition| {
+            !header(name).is_some_and(|value| pattern.matches(value.iter().copied()))
+        };
+        if let Some(index) = self.header.iter().position(|condition| fails(&condition)) {
+            return Some(Step::Header(index));
+        }
+        let absent = |(name, pattern): &Condition| {
+            !parameters(request.query)
+                .any(|(key, value)| decoded(key).eq(name.bytes()) && pattern.matches(decoded(value)))
+        };
+        self.query.iter().position(absent).map(Step::Query)
+    }
+}
+
+/// Why a site was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SiteMatch {
+    /// It names the host.
+    Exact,
+    /// It has the longest wildcard that fits.
+    Wildcard,
+    /// It is the default site.
+    Default,
+    /// None was: no site takes the host.
+    None,
+}
+
+/// What became of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It answers.
+    Matched,
+    /// Its path does not fit.
+    Path,
+    /// Its method does not.
+    Method,
+    /// That one of its header conditions does not.
+    Header(usize),
+    /// That one of its query conditions does not.
+    Query(usize),
+    /// An earlier route answers.
+    NotReached,
+}
+
+/// How a request finds its route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The site, as an index into `Config::sites`.
+    pub site: Option<usize>,
+    /// Why this one.
+    pub site_match: SiteMatch,
+    /// What became of each of the site's routes.
+    pub steps: Vec<Step>,
+}
+
+impl Explanation {
+    /// The explanation in words, a line for the site and one for each route. `sites` are those that were
+    /// compiled.
+    pub fn text(&self, sites: &[Site]) -> String {
+        let Some(site) = self.site.and_then(|site| sites.get(site)) else {
+            return "no site takes this host, and there is no default site: 404\n".to_owned();
+        };
+        let why = match self.site_match {
+            SiteMatch::Exact => "names this host",
+            SiteMatch::Wildcard => "has the longest wildcard that fits this host",
+            SiteMatch::Default | SiteMatch::None => "no other site takes this host",
+        };
+        let mut lines = vec![format!("{}: {why}", site_name(site))];
+        lines.extend(site.routes.iter().zip(&self.steps).map(|(route, step)| route_line(route, *step)));
+        if !self.steps.contains(&Step::Matched) {
+            lines.push("  no route fits: 404".to_owned());
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+fn site_name(site: &Site) -> String {
+    let place = if site.line == 0 { String::new() } else { format!(" (line {})", site.line) };
+    match site.hosts.first() {
+        Some(host) => format!("site {host}{place}"),
+        None => format!("default site{place}"),
+    }
+}
+
+fn route_line(route: &Route, step: Step) -> String {
+    let paths: Vec<&str> = route.path.iter().map(|path| path.as_str()).collect();
+    let paths = if paths.is_empty() { "every path".to_owned() } else { paths.join(", ") };
+    let mark = if step == Step::Matched { ">" } else { " " };
+    let why = match step {
+        Step::Matched => format!("matches: {}", route.action.name()),
+        Step::Path => "the path does not fit".to_owned(),
+        Step::Method => format!("the method is not {}", route.method.join(" or ")),
+        Step::Header(index) => unmet("header field", &route.header[index]),
+        Step::Query(index) => unmet("query parameter", &route.query[index]),
+        Step::NotReached => "not reached".to_owned(),
+    };
+    let line = if route.line == 0 { String::new() } else { format!("line {}: ", route.line) };
+    format!("{mark} {line}{paths}: {why}")
+}
+
+fn unmet(what: &str, (name, pattern): &Condition) -> String {
+    match pattern.as_str() {
+        "*" => format!("there is no {what} `{name}`"),
+        text => format!("the {what} `{name}` is not `{text}`"),
+    }
+}
+
+/// The host in lower case, without port and final dot; empty if it is too long to be one.
+fn bare_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
+    let end = match host.first() {
+        Some(b'[') => host.iter().position(|&byte| byte == b']').map_or(host.len(), |at| at + 1),
+        _ => host.iter().position(|&byte| byte == b':').unwrap_or(host.len()),
+    };
+    let host = host[..end].strip_suffix(b".").unwrap_or(&host[..end]);
+    let Some(lower) = space.get_mut(..host.len()) else { return &[] };
+    lower.copy_from_slice(host);
+    lower.make_ascii_lowercase();
+    lower
+}
+
+/// The names and values of a query, still encoded.
+fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+        (&pair[..at], pair.get(at + 1..).unwrap_or(&[]))
+    })
+}
+
+/// The bytes of a name or value as forms encode it: `+` is a space, `%41` an `A`, and a stray `%` is itself.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (&first, tail) = rest.split_first()?;
+        rest = tail;
+        let digit = |at: usize| tail.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                rest = &tail[2..];
+                u8::try_from(high * 16 + low).ok()
+            }
+            (b'+', ..) => Some(b' '),
+            _ => Some(first),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use super::*;
+use crate::server::Config;
+use std::path::Path;
+
+fn sites(text: &str) -> Vec<Site> {
+    Config::parse(text, "test", Path::new("")).map(|(config, _)| config.sites).unwrap()
+}
+
+fn get<'a>(host: &'a str, path: &'a str) -> Request<'a> {
+    Request { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"" }
+}
+
+fn no_fields(_: &str) -> Option<&'static [u8]> {
+    None
+}
+
+const HOSTS: &str = r#"
+[[site]]
+hosts = ["example.com", "[::1]"]
+[[site]]
+hosts = ["*.example.com", "*.com"]
+[[site]]
+hosts = "*.deep.example.com"
+[[site]]
+"#;
+
+#[test]
+fn the_site_of_a_host() {
+    let routes = Routes::compile(&sites(HOSTS));
+    for (host, site) in [
+        ("example.com", 0),
+        ("EXAMPLE.com:8080", 0),
+        ("example.com.", 0),
+        ("example.com.:80", 0),
+        ("[::1]:80", 0),
+        ("[::1]", 0),
+        ("a.example.com", 1),
+        ("a.b.example.com", 1),
+        ("other.com", 1),
+        ("x.deep.example.com", 2),
+        ("deep.example.com", 1),
+        ("com", 3),
+        ("", 3),
+        (".com", 3),
+        ("[::2]", 3),
+        ("[", 3),
+        (":80", 3),
+    ] {
+        assert_eq!(routes.site(host.as_bytes()), Some(site), "{host}");
+    }
+    let long = "a.".repeat(200) + "example.com";
+    assert_eq!(routes.site(long.as_bytes()), Some(3), "too long for a host");
+}
+
+#[test]
+fn a_host_without_site() {
+    let routes = Routes::compile(&sites("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
+    assert_eq!(routes.site(b"b"), None);
+    assert_eq!(routes.find(&get("b", "/"), no_fields), None);
+    assert_eq!(routes.explain(&get("b", "/"), no_fields).site_match, SiteMatch::None);
+    assert_eq!(Routes::compile(&[]).find(&get("a", "/"), no_fields), None);
+}
+
+#[test]
+fn routes_at_the_top_are_the_default_site() {
+    let text = "[[route]]\nrespond = 200\n[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 201";
+    let sites = sites(text);
+    let routes = Routes::compile(&sites);
+    assert!(sites[routes.site(b"other").unwrap()].hosts.is_empty());
+    assert!(!sites[routes.site(b"a").unwrap()].hosts.is_empty());
+}
+
+const ROUTES: &str = r#"
+[[route]]
+path = "/m"
+method = ["GET", "PUT"]
+respond = "method"
+
+[[route]]
+path = "/q"
+query = { "a b" = "x*", flag = true }
+respond = "query"
+
+[[route]]
+path = "/h"
+header = { X-Beta = "yes", Accept = "*json*" }
+respond = "header"
+
+[[route]]
+path = ["/one", "/two/*"]
+respond = "either"
+
+[[route]]
+path = "/rest/*"
+respond = "rest"
+"#;
+
+fn found(request: &Request, fields: &[(&str, &'static str)]) -> Option<usize> {
+    let routes = Routes::compile(&sites(ROUTES));
+    let header =
+        |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_bytes());
+    routes.find(request, header).map(|id| id.route)
+}
+
+#[test]
+fn methods() {
+    for (method, route) in
+        [("GET", Some(0)), ("HEAD", Some(0)), ("PUT", Some(0)), ("POST", None), ("get", None)]
+    {
+        assert_eq!(found(&Request { method: method.as_bytes(), ..get("", "/m") }, &[]), route, "{method}");
+    }
+}
+
+#[test]
+fn queries() {
+    for (query, route) in [
+        ("a+b=xyz&flag", Some(1)),
+        ("flag=1&a%20b=x", Some(1)),
+        ("a%20b=y&a%20b=x&flag=", Some(1)),
+        ("&&flag&a b=%78", Some(1)),
+        ("a+b=y&flag", None),
+        ("a+b=x", None),
+        ("flag", None),
+        ("a%2=x&flag", None),
+        ("", None),
+    ] {
+        assert_eq!(found(&Request { query: query.as_bytes(), ..get("", "/q") }, &[]), route, "{query}");
+    }
+}
+
+#[test]
+fn header_fields() {
+    let request = get("", "/h");
+    assert_eq!(found(&request, &[("x-beta", "yes"), ("accept", "application/json, */*")]), Some(2));
+    assert_eq!(found(&request, &[("x-beta", "no"), ("accept", "application/json")]), None);
+    assert_eq!(found(&request, &[("x-beta", "yes")]), None);
+}
+
+#[test]
+fn paths() {
+    assert_eq!(found(&get("", "/one"), &[]), Some(3));
+    assert_eq!(found(&get("", "/two/x"), &[]), Some(3));
+    assert_eq!(found(&get("", "/three"), &[]), None);
+    let bytes = Request { path: b"/rest/\xff\0", ..get("", "") };
+    assert_eq!(found(&bytes, &[]), Some(4), "a decoded path need not be UTF-8");
+}
+
+#[test]
+fn explanations() {
+    let sites = sites(ROUTES);
+    let routes = Routes::compile(&sites);
+    let explanation = routes.explain(&Request { query: b"flag", ..get("", "/q") }, no_fields);
+    assert_eq!(explanation.site, Some(0));
+    assert_eq!(explanation.steps, [Step::Path, Step::Query(0), Step::Path, Step::Path, Step::Path]);
+    let text = explanation.text(&sites);
+    assert!(text.starts_with("default site: no other site takes this host\n"), "{text}");
+    assert!(text.contains("line 7: /q: the query parameter `a b` is not `x*`\n"), "{text}");
+    assert!(text.ends_with("no route fits: 404\n"), "{text}");
+
+    let explanation = routes.explain(&Request { method: b"POST", ..get("", "/m") }, no_fields);
+    assert_eq!(explanation.steps[0], Step::Method);
+    let explanation = routes.explain(&get("", "/one"), no_fields);
+    assert_eq!(explanation.steps[2..], [Step::Path, Step::Matched, Step::NotReached]);
+    assert!(explanation.text(&sites).contains("> line 17: /one, /two/*: matches: respond\n"));
+}
+
+#[test]
+fn an_explanation_ends_where_the_search_does() {
+    let routes = Routes::compile(&sites(ROUTES));
+    for path in ["/m", "/q", "/h", "/one", "/two/", "/rest/a", "/", "*"] {
+        let request = get("any", path);
+        let matched =
+            routes.explain(&request, no_fields).steps.iter().position(|step| *step == Step::Matched);
+        assert_eq!(matched, routes.find(&request, no_fields).map(|id| id.route), "{path}");
+    }
+}

@@ -1,0 +1,138 @@
+//! TOML text as a plain tree in which every key and value knows its place.
+
+use crate::report::Span;
+use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
+
+/// A value and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    /// The value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
+    pub(crate) at: Span,
+    pub(crate) data: Data,
+}
+
+/// What a value is.
+#[derive(Debug, Clone)]
+pub(crate) enum Data {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Flag(bool),
+    Date,
+    List(Vec<Node>),
+    Table(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_at: Span,
+    pub(crate) value: Node,
+}
+
+impl Node {
+    /// Parses a document. The result is a table; values nest at most 80 deep.
+    pub(crate) fn document(text: &str) -> Result<Self, TomlError> {
+        let document = Document::parse(text)?;
+        Ok(Self { at: 0..0, data: Data::Table(entries(document.as_table())) })
+    }
+
+    /// What the value is, with its article.
+    pub(crate) fn what(&self) -> &'static str {
+        match self.data {
+            Data::Text(_) => "a string",
+            Data::Integer(_) => "an integer",
+            Data::Float(_) => "a float",
+            Data::Flag(_) => "a boolean",
+            Data::Date => "a date or time",
+            Data::List(_) => "a list",
+            Data::Table(_) => "a table",
+        }
+    }
+
+    /// The entry of that key, if this is a table that has one.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.data {
+            Data::Table(entries) => entries.iter().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    /// The items of the list under that key; none if there is no such list.
+    pub(crate) fn items(&self, key: &str) -> &[Node] {
+        match self.entry(key).map(|entry| &entry.value.data) {
+            Some(Data::List(items)) => items,
+            _ => &[],
+        }
+    }
+}
+
+fn entries(table: &dyn TableLike) -> Vec<Entry> {
+    let entry = |(name, item): (&str, &Item)| {
+        let key_at = table.key(name).and_then(Key::span).unwrap_or_default();
+        let value = node(item, &key_at);
+        Entry { key: name.to_owned(), key_at, value }
+    };
+    table.iter().map(entry).collect()
+}
+
+fn node(item: &Item, key_at: &Span) -> Node {
+    let (at, data) = match item {
+        Item::None => (None, Data::Table(Vec::new())),
+        Item::Value(value) => return scalar(value, key_at),
+        Item::Table(table) => (table.span(), Data::Table(entries(table))),
+        Item::ArrayOfTables(array) => {
+            let table = |table: &toml_edit::Table| Node {
+                at: table.span().unwrap_or_else(|| key_at.clone()),
+                data: Data::Table(entries(table)),
+            };
+            (None, Data::List(array.iter().map(table).collect()))
+        }
+    };
+    // Tables that only dotted keys or deeper headers name have an empty span of their own.
+    Node { at: at.filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
+}
+
+fn scalar(value: &Value, key_at: &Span) -> Node {
+    let data = match value {
+        Value::String(text) => Data::Text(text.value().clone()),
+        Value::Integer(number) => Data::Integer(*number.value()),
+        Value::Float(number) => Data::Float(*number.value()),
+        Value::Boolean(flag) => Data::Flag(*flag.value()),
+        Value::Datetime(_) => Data::Date,
+        Value::Array(items) => Data::List(items.iter().map(|item| scalar(item, key_at)).collect()),
+        Value::InlineTable(table) => Data::Table(entries(table)),
+    };
+    Node { at: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place<'a>(text: &'a str, path: &[&str]) -> &'a str {
+        let mut node = Node::document(text).unwrap();
+        for key in path {
+            node = match (key.parse::<usize>(), &node.data) {
+                (Ok(index), Data::List(items)) => items[index].clone(),
+                _ => node.entry(key).expect("the key is there").value.clone(),
+            };
+        }
+        &text[node.at]
+    }
+
+    #[test]
+    fn every_value_knows_its_place() {
+        let text = "a = [1, \"x\"]\nb.c.d = true\n[t]\nk = { i = 2.5 }\n[[s]]\n[[s.r]]\nz = 1\n[p.q]\n";
+        assert_eq!(place(text, &["a"]), "[1, \"x\"]");
+        assert_eq!(place(text, &["a", "1"]), "\"x\"");
+        assert_eq!(place(text, &["b", "c", "d"]), "true");
+        assert_eq!(place(text, &["b", "c"]), "c");
+        assert_eq!(place(text, &["t"]), "[t]");
+        assert_eq!(place(text, &["t", "k", "i"]), "2.5");
+        assert_eq!(place(text, &["s", "0", "r", "0"]), "[[s.r]]");
+        assert_eq!(place(text, &["s"]), "s");
+        assert_eq!(place(text, &["p"]), "p");
+    }
+}

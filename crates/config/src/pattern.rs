@@ -1,0 +1,314 @@
+//! Conditions of a route: path patterns, and patterns of header and query values.
+
+use crate::check::{Check, Fault};
+use crate::glob::{ELEMENTS_MAX, Glob};
+use crate::node::{Data, Node};
+use crate::shape::{Kind, Shape, Text};
+use serde_json::json;
+use std::fmt;
+
+/// Which paths a route is for. It matches the whole path, percent-decoded and free of dot segments, byte by
+/// byte.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathPattern {
+    text: String,
+    form: Form,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Form {
+    /// Every path.
+    Any,
+    /// The text itself.
+    Exact,
+    /// What starts with the first so many bytes of the text.
+    Prefix(usize),
+    /// What ends with the text from that byte on.
+    Suffix(usize),
+    Glob(Glob),
+}
+
+impl PathPattern {
+    /// Parses a pattern:
+    ///
+    /// - `/a` is that path alone;
+    /// - a `*` at the end stands for any rest, slashes included, and also for none: `/a/*` is `/a/` and all below
+    ///   it, but not `/a`;
+    /// - any other `*` stands for any run of characters without a slash: `/x/*/y`;
+    /// - `**` stands for any run of characters, slashes included: `/x/**/y`;
+    /// - a pattern that starts with `*` may begin at any depth: `*.php` is `**.php`.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        check_path(text)?;
+        let body = text.trim_end_matches('*');
+        let form = match (body.find('*'), body.len() == text.len()) {
+            _ if body.is_empty() => Form::Any,
+            (None, true) => Form::Exact,
+            (None, false) => Form::Prefix(body.len()),
+            _ => glob_form(text)?,
+        };
+        Ok(Self { text: text.to_owned(), form })
+    }
+
+    /// True when the path fits.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        match &self.form {
+            Form::Any => true,
+            Form::Exact => path == self.text.as_bytes(),
+            Form::Prefix(end) => path.starts_with(&self.text.as_bytes()[..*end]),
+            Form::Suffix(start) => path.ends_with(&self.text.as_bytes()[*start..]),
+            Form::Glob(glob) => glob.matches(path.iter().copied()),
+        }
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// True for a pattern that every path fits.
+    pub fn is_any(&self) -> bool {
+        self.form == Form::Any
+    }
+
+    /// For `/a/*`, what can be taken off a path that fits so that a path remains: `/a`.
+    pub fn prefix(&self) -> Option<&str> {
+        match self.form {
+            Form::Prefix(end) => self.text[..end].strip_suffix('/'),
+            _ => None,
+        }
+    }
+
+    /// True when every path that fits `other` fits this too, as far as that is plain to see.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match (&self.form, &other.form) {
+            // Every path starts with a slash.
+            (Form::Any | Form::Prefix(1), _) => true,
+            (_, Form::Exact) => self.matches(other.text.as_bytes()),
+            (Form::Prefix(end), Form::Prefix(other_end)) => {
+                other_end >= end && other.text.starts_with(&self.text[..*end])
+            }
+            _ => self.text == other.text,
+        }
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// A pattern with a star elsewhere than at its end.
+fn glob_form(text: &str) -> Result<Form, Fault> {
+    let after = text.trim_start_matches('*');
+    if after.len() < text.len() && !after.contains('*') {
+        return Ok(Form::Suffix(text.len() - after.len()));
+    }
+    // The first and the last star reach across slashes.
+    let start = if after.len() < text.len() { "**" } else { "" };
+    let body = after.trim_end_matches('*');
+    let end = if body.len() < after.len() { "**" } else { "" };
+    let glob = Glob::new([start, body, end].concat().as_bytes(), false);
+    glob.map(Form::Glob).ok_or_else(|| {
+        let remedy = format!(
+            "a path with a `*` elsewhere than at its start or end has at most {ELEMENTS_MAX} characters"
+        );
+        Fault::new("too long for a pattern", remedy)
+    })
+}
+
+/// Refuses what no path can ever match.
+fn check_path(text: &str) -> Result<(), Fault> {
+    if !text.starts_with(['/', '*']) {
+        let remedy = match text {
+            _ if text.starts_with(['^', '~']) => {
+                "a path is no regular expression: `/a/*` is what starts with `/a/`"
+            }
+            "" => "leave `path` out for every path",
+            _ => "a path starts with `/`, or with `*` for any depth: \"/images/*\", \"*.php\"",
+        };
+        return Err(Fault::new("this is no path", remedy));
+    }
+    if let Some(at) = text.find(|c: char| c.is_control()) {
+        return Err(Fault::new("a control character", "").within(at..at + 1));
+    }
+    if let Some(at) = text.find(['?', '#']) {
+        let fault = Fault::new(
+            "the path ends here",
+            "what follows a `?` is matched with `query = { name = \"value\" }`",
+        );
+        return Err(fault.within(at..text.len()));
+    }
+    let escape =
+        |bytes: &[u8]| bytes[0] == b'%' && bytes[1].is_ascii_hexdigit() && bytes[2].is_ascii_hexdigit();
+    if let Some(at) = text.as_bytes().windows(3).position(escape) {
+        let remedy = "paths are percent-decoded before they are matched: write the character itself";
+        return Err(Fault::new("a percent-encoded character", remedy).within(at..at + 3));
+    }
+    let mut at = 1;
+    for segment in text.get(1..).unwrap_or("").split('/') {
+        if matches!(segment, "." | "..") {
+            let fault =
+                Fault::new("no path has a dot segment", "dot segments are resolved before paths are matched");
+            return Err(fault.within(at..at + segment.len()));
+        }
+        at += segment.len() + 1;
+    }
+    Ok(())
+}
+
+/// What the value of a header field or query parameter must be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValuePattern {
+    text: String,
+    form: ValueForm,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum ValueForm {
+    Present,
+    Exact,
+    Glob(Glob),
+}
+
+impl ValuePattern {
+    /// Any value at all.
+    pub fn present() -> Self {
+        Self { text: "*".to_owned(), form: ValueForm::Present }
+    }
+
+    /// Parses a value, in which `*` stands for any run of characters.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let form = if !text.contains('*') {
+            ValueForm::Exact
+        } else if text.bytes().all(|byte| byte == b'*') {
+            return Ok(Self::present());
+        } else {
+            let remedy = || format!("a value with `*` has at most {ELEMENTS_MAX} characters");
+            let glob = Glob::new(text.as_bytes(), true);
+            ValueForm::Glob(glob.ok_or_else(|| Fault::new("too long for a pattern", remedy()))?)
+        };
+        Ok(Self { text: text.to_owned(), form })
+    }
+
+    /// True when the value fits.
+    pub fn matches(&self, value: impl Iterator<Item = u8>) -> bool {
+        match &self.form {
+            ValueForm::Present => true,
+            ValueForm::Exact => value.eq(self.text.bytes()),
+            ValueForm::Glob(glob) => glob.matches(value),
+        }
+    }
+
+    /// The pattern as it was written; `*` for any value.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// `true` for any value, or a value pattern.
+pub(crate) struct Condition;
+
+impl Shape for Condition {
+    type Out = ValuePattern;
+
+    fn kind(&self) -> Kind {
+        let schema = json!({ "anyOf": [{ "type": "string" }, { "const": true }] });
+        Kind::new("a value (in which `*` stands for any run of characters), or `true` for any value", schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<ValuePattern> {
+        match &node.data {
+            Data::Flag(true) => Some(ValuePattern::present()),
+            Data::Flag(false) => {
+                check
+                    .invalid(&node.at, "absence is no condition")
+                    .help("put a route for its presence before this one");
+                None
+            }
+            Data::Text(_) => Text { what: "a value", parse: ValuePattern::parse }.read(node, check),
+            _ => {
+                check.mismatch(node, "a string, or `true` for any value");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_patterns() {
+        let cases: [(&str, &[&str], &[&str]); 13] = [
+            ("/a", &["/a"], &["/a/", "/ab", "/", "/A"]),
+            ("/a/*", &["/a/", "/a/b", "/a/b/c"], &["/a", "/ab"]),
+            ("/a/**", &["/a/", "/a/b", "/a/b/c"], &["/a", "/ab"]),
+            ("/a*", &["/a", "/ab", "/a/b"], &["/b"]),
+            ("*.php", &["/x.php", "/a/b.php", "/.php"], &["/x.php5", "/x.php/info"]),
+            ("**.php", &["/x.php", "/a/b.php"], &["/x.php5"]),
+            ("/x/*/y", &["/x/1/y", "/x//y"], &["/x/1/2/y", "/x/y", "/x/1/y/"]),
+            ("/x/**/y", &["/x/1/y", "/x/1/2/y"], &["/x/y", "/x/1/yz"]),
+            ("/u/*/f/*", &["/u/1/f/", "/u/1/f/a/b"], &["/u/1/2/f/a", "/u/1/f"]),
+            ("*/wp-*.php", &["/wp-login.php", "/a/wp-x.php"], &["/a/wp-x/y.php"]),
+            ("*", &["/", "/a/b", "*"], &[]),
+            ("**", &["/", "/a/b"], &[]),
+            ("/é", &["/é"], &["/e"]),
+        ];
+        for (pattern, fits, fails) in cases {
+            let compiled = PathPattern::parse(pattern).unwrap();
+            for path in fits {
+                assert!(compiled.matches(path.as_bytes()), "{pattern} {path}");
+            }
+            for path in fails {
+                assert!(!compiled.matches(path.as_bytes()), "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_never_matches_is_refused() {
+        let long = format!("/a*{}", "b".repeat(ELEMENTS_MAX));
+        for wrong in ["", "a", "^/a", "~ \\.php$", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", &long]
+        {
+            assert!(PathPattern::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(PathPattern::parse(&format!("/{}/*", "b".repeat(500))).is_ok());
+    }
+
+    #[test]
+    fn covering() {
+        let covers =
+            |a: &str, b: &str| PathPattern::parse(a).unwrap().covers(&PathPattern::parse(b).unwrap());
+        assert!(covers("*", "/a/*"));
+        assert!(covers("/a/*", "/a/b"));
+        assert!(covers("/a/*", "/a/b/*"));
+        assert!(covers("*.php", "/x.php"));
+        assert!(covers("/x/*/y", "/x/*/y"));
+        assert!(!covers("/a/b/*", "/a/*"));
+        assert!(!covers("/a/*", "/a"));
+        assert!(!covers("/a", "*"));
+    }
+
+    #[test]
+    fn prefixes() {
+        let prefix = |text: &str| PathPattern::parse(text).unwrap().prefix().map(str::to_owned);
+        assert_eq!(prefix("/a/b/*"), Some("/a/b".into()));
+        assert_eq!(prefix("/*"), Some("".into()));
+        assert_eq!(prefix("/a*"), None);
+        assert_eq!(prefix("/a"), None);
+    }
+
+    #[test]
+    fn value_patterns() {
+        let matches =
+            |pattern: &str, value: &str| ValuePattern::parse(pattern).unwrap().matches(value.bytes());
+        assert!(matches("yes", "yes"));
+        assert!(!matches("yes", "Yes"));
+        assert!(matches("text/*", "text/html; a/b"));
+        assert!(matches("*", ""));
+        assert!(matches("", ""));
+        assert!(!matches("*bot*", "human"));
+    }
+}

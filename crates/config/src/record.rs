@@ -1,0 +1,319 @@
+//! Tables and their directives. One directive is one item of `directives!`: its name, document, type,
+//! default, range and parser stand together, and the record's field, its default, the errors, the schema and
+//! the reference follow.
+
+use crate::check::{Check, shortened};
+use crate::near::nearest;
+use crate::node::{Data, Entry, Node};
+use crate::shape::{Article, Chapter, Kind, Shape, alternatives};
+use serde_json::json;
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// A directive of the table that becomes a `T`.
+pub(crate) struct Directive<T: 'static> {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) absent: &'static str,
+    pub(crate) kind: fn() -> Kind,
+    pub(crate) read: fn(&mut T, &Node, &mut Check),
+}
+
+/// A table of the configuration.
+pub(crate) trait Record: Default + 'static {
+    /// Its key in the schema's `$defs`.
+    const NAME: &'static str;
+    /// How it stands in the file: `[limits]`.
+    const PLACE: &'static str;
+    /// What it is for.
+    const ABOUT: &'static str;
+    /// Everything that it may hold.
+    const DIRECTIVES: &'static [Directive<Self>];
+
+    /// What concerns several directives at once.
+    fn check(&mut self, _node: &Node, _check: &mut Check) {}
+}
+
+/// The description of a record.
+fn chapter<R: Record>() -> Chapter {
+    let article = |directive: &Directive<R>| Article {
+        name: directive.name,
+        doc: directive.doc,
+        default: directive.default,
+        absent: directive.absent,
+        kind: (directive.kind)(),
+    };
+    Chapter {
+        name: R::NAME,
+        place: R::PLACE,
+        about: R::ABOUT,
+        articles: R::DIRECTIVES.iter().map(article).collect(),
+    }
+}
+
+/// The descriptions of a record and of all that it may hold, at any depth; the broad before the deep.
+pub(crate) fn chapters<R: Record>() -> Vec<Chapter> {
+    let mut all = vec![chapter::<R>()];
+    let mut next = 0;
+    while next < all.len() {
+        let inner = all[next].articles.iter().flat_map(|article| &article.kind.chapters);
+        for chapter in inner.map(|chapter| chapter()).collect::<Vec<_>>() {
+            if all.iter().all(|known| known.name != chapter.name) {
+                all.push(chapter);
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+/// A table read as a record.
+pub(crate) struct Table<R>(PhantomData<R>);
+
+/// A table read as a record.
+pub(crate) fn table<R: Record>() -> Table<R> {
+    Table(PhantomData)
+}
+
+impl<R: Record> Shape for Table<R> {
+    type Out = R;
+
+    fn kind(&self) -> Kind {
+        let schema = json!({ "$ref": format!("#/$defs/{}", R::NAME) });
+        Kind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![chapter::<R>] }
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<R> {
+        let Data::Table(entries) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let mut record = R::default();
+        for entry in entries {
+            match R::DIRECTIVES.iter().find(|directive| directive.name == entry.key) {
+                Some(found) => {
+                    check.inside(found.name, |check| (found.read)(&mut record, &entry.value, check))
+                }
+                None => unknown::<R>(entry, check),
+            }
+        }
+        for directive in R::DIRECTIVES.iter().filter(|directive| directive.default == "required") {
+            if node.entry(directive.name).is_none() {
+                let title = check.inside(directive.name, |check| format!("`{}` is missing", check.here()));
+                let finding = check.error(&node.at, title, format!("no `{}` here", directive.name));
+                finding.help(format!("it takes {}", (directive.kind)().text));
+            }
+        }
+        record.check(node, check);
+        Some(record)
+    }
+}
+
+/// A record, or the value of one of its directives for short.
+pub(crate) struct Brief<R> {
+    /// Which directive a string or list is read as.
+    key: &'static str,
+    /// Which directive a number is read as.
+    number: Option<&'static str>,
+    record: PhantomData<R>,
+}
+
+/// A record, or the value of its directive `key` for short.
+pub(crate) fn brief<R: Record>(key: &'static str) -> Brief<R> {
+    Brief { key, number: None, record: PhantomData }
+}
+
+impl<R> Brief<R> {
+    /// A number is read as the directive `key`.
+    pub(crate) fn number(self, key: &'static str) -> Self {
+        Self { number: Some(key), ..self }
+    }
+}
+
+impl<R: Record> Shape for Brief<R> {
+    type Out = R;
+
+    fn kind(&self) -> Kind {
+        let mut kind = table::<R>().kind();
+        let mut schemas = vec![kind.schema];
+        let keys = std::iter::once(self.key).chain(self.number);
+        for directive in keys.filter_map(|key| R::DIRECTIVES.iter().find(|directive| directive.name == key)) {
+            schemas.push((directive.kind)().schema);
+            kind.text.push_str(&format!(", or just its `{}`", directive.name));
+        }
+        Kind { schema: json!({ "anyOf": schemas }), ..kind }
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<R> {
+        let key = match (&node.data, self.number) {
+            (Data::Table(_), _) => return table().read(node, check),
+            (Data::Integer(_), Some(number)) => number,
+            (Data::Text(_) | Data::List(_), _) => self.key,
+            _ => {
+                check.mismatch(node, &self.kind().text);
+                return None;
+            }
+        };
+        let entry = Entry { key: key.to_owned(), key_at: node.at.clone(), value: node.clone() };
+        table().read(&Node { at: node.at.clone(), data: Data::Table(vec![entry]) }, check)
+    }
+}
+
+/// The description of a shape whose result has a known type, which a `table()` takes its record from.
+pub(crate) fn kind<T, S: Shape<Out = T>>(shape: &S) -> Kind {
+    shape.kind()
+}
+
+/// What a default, written as TOML, is as a value.
+pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
+    let text = format!("default = {toml}");
+    let mut check = Check::new(&text, "default", Path::new(""));
+    let document = Node::document(&text).expect("a default is valid TOML");
+    let entry = document.entry("default").expect("the key was just written");
+    shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
+}
+
+/// Words of other servers' configurations, and where their meaning stands here.
+const FOREIGN: [(&str, &str); 22] = [
+    ("access_log", "`access` in `[log]`"),
+    ("add_header", "`response_headers = { add = { ... } }`"),
+    ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
+    ("autoindex", "`listing` in `files = { ... }`"),
+    ("bind", "`listen`"),
+    ("client_max_body_size", "`body` in `[limits]`"),
+    ("documentroot", "`files`"),
+    ("error_log", "`errors` in `[log]`"),
+    ("error_page", "`error_pages`"),
+    ("file_server", "`files`"),
+    ("gzip", "`compress` in `files = { ... }`"),
+    ("keepalive_timeout", "`idle` in `[timeouts]`"),
+    ("location", "a `[[site.route]]` with `path`"),
+    ("port", "`listen = \":PORT\"`"),
+    ("redir", "`redirect`"),
+    ("return", "`redirect` or `respond`"),
+    ("server", "`[[site]]`"),
+    ("server_name", "`hosts` of a `[[site]]`"),
+    ("try_files", "`try` in `files = { ... }`"),
+    ("virtualhost", "`[[site]]`"),
+    ("worker_connections", "`connections` in `[limits]`"),
+    ("worker_processes", "`threads`"),
+];
+
+fn unknown<R: Record>(entry: &Entry, check: &mut Check) {
+    let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
+    let near = nearest(&entry.key, names());
+    let label = match near {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "no such key here".to_owned(),
+    };
+    let title = format!("unknown key `{}` in {}", shortened(&entry.key), R::PLACE);
+    let homes: Vec<String> = check
+        .homes
+        .iter()
+        .filter(|(key, _)| *key == entry.key)
+        .map(|(_, place)| (*place).to_owned())
+        .collect();
+    let finding = check.error(&entry.key_at, title, label);
+    if !homes.is_empty() {
+        finding.help(format!("`{}` stands in {}", entry.key, alternatives(homes.into_iter())));
+        return;
+    }
+    if near.is_some() {
+        return;
+    }
+    let lower = entry.key.to_ascii_lowercase();
+    if let Some((_, here)) = FOREIGN.iter().find(|(word, _)| *word == lower) {
+        finding.help(format!("here this is {here}"));
+    }
+    finding.help(format!("the keys here are {}", names().collect::<Vec<_>>().join(", ")));
+}
+
+/// Declares a record and its directives:
+///
+/// ```text
+/// directives! {
+///     /// What the table is for.
+///     Limits in "`[limits]`", check limits_agree {
+///         /// What the directive does.
+///         "head" head_bytes_max: u64 = "16KiB", Size { min: KIB, max: MIB };
+///         /// One that may be absent.
+///         "connections" connections: Option<u32> = absent("as many as can be"), Maybe(Count { min: 1, max: 9 });
+///     }
+///     held { /// A field without a directive. line: u32; }
+///     also { /// A directive that has no field of its own. "files" = brief("root") => |route, files| ...; }
+/// }
+/// ```
+///
+/// The default is TOML; or `absent("what that means")`; or `required("")`.
+macro_rules! directives {
+    (
+        $(#[doc = $about:literal])*
+        $record:ident in $place:literal $(, check $check:path)? {
+            $(
+                $(#[doc = $doc:literal])*
+                $key:literal $field:ident: $type:ty = $default:tt $(($absent:literal))?, $shape:expr;
+            )*
+        }
+        $( held { $( $(#[doc = $held_doc:literal])* $held:ident: $held_type:ty; )* } )?
+        $( also { $( $(#[doc = $also_doc:literal])* $also_key:literal = $also_shape:expr => $put:expr; )* } )?
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $record {
+            $( $(#[doc = $doc])* pub $field: $type, )*
+            $($( $(#[doc = $held_doc])* pub $held: $held_type, )*)?
+        }
+
+        impl Default for $record {
+            fn default() -> Self {
+                // Made once: a file of many routes asks for it many times.
+                static DEFAULT: std::sync::LazyLock<$record> = std::sync::LazyLock::new(|| $record {
+                    $( $field: directives!(@preset $default, $shape), )*
+                    $($( $held: Default::default(), )*)?
+                });
+                DEFAULT.clone()
+            }
+        }
+
+        impl $crate::record::Record for $record {
+            const NAME: &'static str = stringify!($record);
+            const PLACE: &'static str = $place;
+            const ABOUT: &'static str = concat!($($about, "\n"),*);
+            const DIRECTIVES: &'static [$crate::record::Directive<Self>] = &[
+                $( $crate::record::Directive {
+                    name: $key,
+                    doc: concat!($($doc, "\n"),*),
+                    default: stringify!($default),
+                    absent: concat!($($absent)?),
+                    kind: || $crate::record::kind::<$type, _>(&$shape),
+                    read: |record, node, check| {
+                        if let Some(value) = $crate::shape::Shape::read(&$shape, node, check) {
+                            record.$field = value;
+                        }
+                    },
+                }, )*
+                $($( $crate::record::Directive {
+                    name: $also_key,
+                    doc: concat!($($also_doc, "\n"),*),
+                    default: "absent",
+                    absent: "",
+                    kind: || $crate::shape::Shape::kind(&$also_shape),
+                    read: |record, node, check| {
+                        if let Some(value) = $crate::shape::Shape::read(&$also_shape, node, check) {
+                            let put: fn(&mut Self, _) = $put;
+                            put(record, value);
+                        }
+                    },
+                }, )*)?
+            ];
+            $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::check::Check) {
+                $check(self, node, check);
+            } )?
+        }
+    };
+    (@preset absent, $shape:expr) => { Default::default() };
+    (@preset required, $shape:expr) => { Default::default() };
+    (@preset $default:tt, $shape:expr) => { $crate::record::preset(&$shape, stringify!($default)) };
+}
+pub(crate) use directives;

@@ -1,0 +1,57 @@
+//! The reference of all directives, as Markdown.
+
+use crate::record::chapters;
+use crate::server::Config;
+use crate::shape::{Article, Chapter};
+use std::fmt::Write;
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+One TOML file is the truth. Every directive has a default, and a file may be empty. Sizes and durations are strings with
+a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
+`komainu check -c FILE` tells what is wrong with a file, and where; `komainu schema` prints a JSON Schema for editors.
+
+This page is generated from the directives themselves.
+";
+
+/// The reference, the text of `docs/configuration.md`.
+pub fn reference() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    for chapter in chapters::<Config>() {
+        write_chapter(&mut out, &chapter);
+    }
+    out
+}
+
+fn write_chapter(out: &mut String, chapter: &Chapter) {
+    let place = capitalised(chapter.place);
+    write!(out, "\n## {place}\n\n{}\n", plain(chapter.about)).expect("a String takes everything");
+    for article in &chapter.articles {
+        write_article(out, article);
+    }
+}
+
+fn write_article(out: &mut String, article: &Article) {
+    let Article { name, doc, default, absent, kind } = article;
+    let default = match (*default, *absent) {
+        ("required", _) => "Required.".to_owned(),
+        ("absent", "") => "May be absent.".to_owned(),
+        ("absent", meaning) => format!("Absent: {meaning}."),
+        (toml, _) => format!("Default: `{toml}`."),
+    };
+    let takes = &kind.text;
+    write!(out, "\n### `{name}`\n\n{}\n\nTakes {takes}. {default}\n", plain(doc))
+        .expect("a String takes everything");
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// A document without the space that each line of a comment starts with.
+pub(crate) fn plain(doc: &str) -> String {
+    let lines: Vec<&str> = doc.lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    lines.join("\n").trim().to_owned()
+}

@@ -1,0 +1,176 @@
+//! What is wrong with a configuration and where: findings, and their rendering with the line and a caret.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use std::fmt;
+use std::ops::Range;
+
+/// A place in the configuration's text, in bytes.
+pub type Span = Range<usize>;
+
+/// Findings kept. A file of a million mistakes is told about once it has fewer.
+const FINDINGS_MAX: usize = 50;
+
+/// Whether a finding stops the server from starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Error,
+    /// The configuration can be used, but hardly means what was intended.
+    Warning,
+}
+
+/// One thing that is wrong, where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Error or warning.
+    pub severity: Severity,
+    /// What is wrong, in one line.
+    pub title: String,
+    /// The key or value that is to blame.
+    pub at: Span,
+    /// What stands under the caret.
+    pub label: String,
+    /// Other places that belong to it, such as the first of two duplicates.
+    pub related: Vec<(Span, String)>,
+    /// The remedies.
+    pub help: Vec<String>,
+}
+
+impl Finding {
+    /// Adds a remedy.
+    pub(crate) fn help(&mut self, remedy: impl Into<String>) -> &mut Self {
+        self.help.push(remedy.into());
+        self
+    }
+
+    /// Adds another place that belongs to the finding.
+    pub(crate) fn related(&mut self, at: Span, label: impl Into<String>) -> &mut Self {
+        self.related.push((at, label.into()));
+        self
+    }
+}
+
+/// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    name: String,
+    text: String,
+    findings: Vec<Finding>,
+    left_out: usize,
+    errors: usize,
+}
+
+impl Report {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
+        Self { name: name.into(), text: text.into(), findings: Vec::new(), left_out: 0, errors: 0 }
+    }
+
+    /// Takes a finding in and lends it for more detail.
+    pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
+        self.errors += usize::from(finding.severity == Severity::Error);
+        if self.findings.len() > FINDINGS_MAX {
+            self.findings.pop();
+            self.left_out += 1;
+        }
+        self.findings.push(finding);
+        self.findings.last_mut().expect("it was just pushed")
+    }
+
+    /// Puts the findings into the file's order, the superfluous one left out.
+    pub(crate) fn finish(mut self) -> Self {
+        self.left_out += self.findings.len().saturating_sub(FINDINGS_MAX);
+        self.findings.truncate(FINDINGS_MAX);
+        self.findings.sort_by_key(|finding| finding.at.start);
+        self
+    }
+
+    /// The findings in the file's order, at most 50.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// True when nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// The number of errors, those beyond the findings kept included.
+    pub fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// Line and column of a finding, both from 1; the column counts characters.
+    pub fn position(&self, finding: &Finding) -> (usize, usize) {
+        let start = boundary(&self.text, finding.at.start);
+        let (line, line_start) = line_of(&self.text, start);
+        (line, self.text[line_start..start].chars().count() + 1)
+    }
+
+    /// All findings as text for a terminal: message, `file:line:column`, the line with a caret, the remedies.
+    /// Plain ASCII decoration; ANSI colours when `colour` is set.
+    pub fn render(&self, colour: bool) -> String {
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let mut out = String::new();
+        for finding in &self.findings {
+            out.push_str(&renderer.render(&[self.group(finding)]));
+            out.push_str("\n\n");
+        }
+        if self.left_out > 0 {
+            out.push_str(&format!("... and {} more\n", self.left_out));
+        }
+        out
+    }
+
+    fn group<'a>(&'a self, finding: &'a Finding) -> Group<'a> {
+        let level = match finding.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let spans = || std::iter::once(&finding.at).chain(finding.related.iter().map(|(at, _)| at));
+        let first = spans().map(|at| at.start).min().unwrap_or(0);
+        let last = spans().map(|at| at.end).max().unwrap_or(0);
+        // Only the lines concerned are handed on: the renderer walks all that it is given.
+        let (line, start) = line_of(&self.text, boundary(&self.text, first));
+        let end = boundary(&self.text, last);
+        let end = self.text[end..].find('\n').map_or(self.text.len(), |at| end + at);
+        let local = |at: &Span| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
+        let mut snippet = Snippet::source(&self.text[start..end])
+            .line_start(line)
+            .path(&*self.name)
+            .annotation(AnnotationKind::Primary.span(local(&finding.at)).label(clean(&finding.label)));
+        for (at, label) in &finding.related {
+            snippet = snippet.annotation(AnnotationKind::Context.span(local(at)).label(clean(label)));
+        }
+        let mut group = level.primary_title(&*finding.title).element(snippet);
+        for remedy in &finding.help {
+            group = group.element(Level::HELP.message(clean(remedy)));
+        }
+        group
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// Control characters from the file must not reach the terminal.
+fn clean(text: &str) -> String {
+    normalize_untrusted_str(text)
+}
+
+/// The nearest character boundary at or before `at`.
+fn boundary(text: &str, at: usize) -> usize {
+    let at = at.min(text.len());
+    (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// The number, from 1, of the line that holds byte `at`, and the line's first byte.
+fn line_of(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..at];
+    let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+    (line, before.rfind('\n').map_or(0, |newline| newline + 1))
+}

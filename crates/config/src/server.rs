@@ -1,0 +1,331 @@
+//! The whole configuration: the server's own directives, and the sites.
+
+use crate::check::Check;
+use crate::header::ResponseHeaders;
+use crate::listen::{Address, Listen};
+use crate::node::{Data, Node};
+use crate::record::{chapters, directives, table};
+use crate::report::Report;
+use crate::shape::{
+    Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Time, Unlimited, Word,
+};
+use crate::site::{BODY, ERROR_PAGES, ErrorPages, PATIENCE, Route, Site, error_page, unreachable_routes};
+use crate::units::{GIB, KIB, MIB};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The largest configuration file, in bytes.
+pub const TEXT_BYTES_MAX: usize = 8 << 20;
+
+/// The form of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLog {
+    /// None.
+    Off,
+    /// The line that Apache and nginx call combined.
+    Combined,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Where log lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sink {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// The end of this file.
+    File(PathBuf),
+}
+
+/// How much the error log says: this level and those above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// What may fail soon.
+    Warn,
+    /// What the server does: start, reload, stop.
+    Info,
+    /// What helps to find a mistake.
+    Debug,
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+directives! {
+    /// What stands at the top of the file.
+    ///
+    /// ```toml
+    /// listen = ":80"
+    ///
+    /// [[route]]
+    /// files = "public"
+    /// ```
+    Config in "the file's top level", check config_agrees {
+        /// Addresses: `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` for all of the machine's,
+        /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` takes IPv6 connections alone. Port 0 is
+        /// any free port.
+        "listen" listen: Vec<Listen> = ["127.0.0.1:8080"], OneOrMore(Address);
+        /// Threads that serve; 0 for one per core that the server may use.
+        "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
+        /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. Off, such a
+        /// request is refused: what two servers read in two ways is how requests are smuggled.
+        "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
+        /// Limits on connections and requests.
+        "limits" limits: Limits = {}, table();
+        /// How long the server waits.
+        "timeouts" timeouts: Timeouts = {}, table();
+        /// The access log and the error log.
+        "log" log: Log = {}, table();
+        /// What is remembered of files that are served.
+        "open_files" open_files: OpenFiles = {}, table();
+        /// Files to send with errors, by status or by class; a status comes before its class.
+        "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
+        /// Changes to the header fields of every response.
+        "response_headers" response_headers: ResponseHeaders = {}, table();
+    }
+    held {
+        /// The sites; among them the default site that routes at the top of the file make.
+        sites: Vec<Site>;
+    }
+    also {
+        /// Sites.
+        "site" = List(table::<Site>()) => |config, sites| config.sites.extend::<Vec<Site>>(sites);
+        /// Routes of the default site, the one for every host that no `[[site]]` names.
+        "route" = List(table::<Route>()) =>
+            |config, routes| config.sites.push(Site { routes, ..Site::default() });
+    }
+}
+
+directives! {
+    /// Limits on connections and requests.
+    ///
+    /// ```toml
+    /// [limits]
+    /// connections = 10_000
+    /// body = "unlimited"
+    /// ```
+    Limits in "`[limits]`", check limits_agree {
+        /// Connections open at a time. Beyond it newcomers wait in the kernel's queue, and idle connections
+        /// are closed to make room.
+        "connections" connections_max: Option<u32> = absent("what the limit on open files leaves"),
+            Maybe(Count { min: 1, max: 10_000_000 });
+        /// Requests on one connection before it is closed.
+        "requests_per_connection" requests_per_connection_max: Option<u32> = "unlimited",
+            Unlimited(Count { min: 1, max: 1_000_000_000 });
+        /// Bytes of a request head, the request line included; a larger one is answered 431.
+        "head" head_bytes_max: u64 = "16KiB", Size { min: KIB, max: MIB };
+        /// Bytes of a request line; a longer one is answered 414.
+        "request_line" request_line_bytes_max: u64 = "8KiB", Size { min: 256, max: MIB };
+        /// Header fields of a request; more are answered 431.
+        "headers" headers_max: u32 = 100, Count { min: 1, max: 10_000 };
+        /// Bytes of a request body; a larger one is answered 413. Bodies are streamed, so that this guards
+        /// what receives them rather than the server's memory.
+        "body" body_bytes_max: Option<u64> = "16MiB", BODY;
+    }
+}
+
+directives! {
+    /// How long the server waits.
+    ///
+    /// ```toml
+    /// [timeouts]
+    /// idle = "2m"
+    /// ```
+    Timeouts in "`[timeouts]`" {
+        /// For a whole request head, from its first byte, or from the start of the connection.
+        "head" head: Duration = "15s", PATIENCE;
+        /// Without a byte of a request body.
+        "body" body: Duration = "30s", PATIENCE;
+        /// Without a byte of a response taken by the client.
+        "write" write: Duration = "30s", PATIENCE;
+        /// For the next request on a connection that is kept alive.
+        "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
+        /// For running requests, once the server was told to stop (SIGTERM).
+        "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
+    }
+}
+
+directives! {
+    /// Logs. SIGUSR1 opens their files anew, after they were moved away.
+    ///
+    /// ```toml
+    /// [log]
+    /// access = "json"
+    /// file = "/var/log/komainu/access.log"
+    /// ```
+    Log in "`[log]`" {
+        /// The access log: `"off"`, `"combined"` (the line that Apache and nginx write), or `"json"` (an
+        /// object a line).
+        "access" access: AccessLog = "off",
+            Word(&[("off", AccessLog::Off), ("combined", AccessLog::Combined), ("json", AccessLog::Json)]);
+        /// Where the access log goes.
+        "file" file: Sink = "stdout", Output;
+        /// Where errors and notices go.
+        "errors" errors: Sink = "stderr", Output;
+        /// What is told of errors and notices: this level and those before it of `"error"`, `"warn"`,
+        /// `"info"`, `"debug"`.
+        "level" level: Level = "info",
+            Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
+    }
+}
+
+directives! {
+    /// What each thread remembers of files that it serves. Changes are noticed: a file is looked at again
+    /// after `recheck`.
+    ///
+    /// ```toml
+    /// [open_files]
+    /// entries = 10_000
+    /// memory = "64MiB"
+    /// ```
+    OpenFiles in "`[open_files]`" {
+        /// Files held open; 0 turns it off.
+        "entries" entries_max: u32 = 1024, Count { min: 0, max: 1_000_000 };
+        /// Bytes of small files held in memory, in all.
+        "memory" memory_bytes_max: u64 = "16MiB", Size { min: 0, max: 64 * GIB };
+        /// The largest file held in memory.
+        "memory_per_file" memory_per_file_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
+        /// How old knowledge of a file may be.
+        "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
+    }
+}
+
+/// "stdout", "stderr", or a file.
+struct Output;
+
+impl Shape for Output {
+    type Out = Sink;
+
+    fn kind(&self) -> Kind {
+        Kind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Sink> {
+        match &node.data {
+            Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
+            Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
+            _ => Place("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration. `name` is what errors call the file, `base` the folder that relative paths
+    /// start from. Gives the configuration and its warnings, or all errors at once.
+    pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {
+        let mut check = Check::new(text, name, base);
+        check.homes = homes();
+        if text.len() > TEXT_BYTES_MAX {
+            let title = format!("a configuration of more than {} MiB", TEXT_BYTES_MAX >> 20);
+            check.error(&(0..0), title, "this file is too large");
+            return Err(Report::finish(check.report));
+        }
+        let document = Node::document(text);
+        let config = match document {
+            Ok(node) => table::<Self>().read(&node, &mut check),
+            Err(error) => {
+                let end = text.len()..text.len();
+                check.error(&error.span().unwrap_or(end), "this is no TOML".to_owned(), error.message());
+                None
+            }
+        };
+        let report = check.report.finish();
+        match config {
+            Some(config) if report.errors() == 0 => Ok((config, report)),
+            _ => Err(report),
+        }
+    }
+
+    /// The file to send with an error of this status: the site's, or else the server's.
+    pub fn error_page(&self, site: Option<usize>, status: u16) -> Option<&Path> {
+        let site = site.and_then(|site| self.sites.get(site));
+        let own = site.and_then(|site| error_page(&site.error_pages, status));
+        own.or_else(|| error_page(&self.error_pages, status))
+    }
+
+    /// What holds for a site, or for one of its routes, when everything above it is taken in.
+    pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
+        let site = site.and_then(|site| self.sites.get(site));
+        let route = site.zip(route).and_then(|(site, route)| site.routes.get(route));
+        let limits = [route.map(|route| &route.limits), site.map(|site| &site.limits)];
+        let timeouts = [route.map(|route| &route.timeouts), site.map(|site| &site.timeouts)];
+        let timeouts = || timeouts.into_iter().flatten();
+        let headers = [
+            Some(&self.response_headers),
+            site.map(|site| &site.response_headers),
+            route.map(|route| &route.response_headers),
+        ];
+        let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
+        Settings {
+            body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
+            body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
+            write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
+            response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
+        }
+    }
+}
+
+/// Where each key stands.
+fn homes() -> Vec<(&'static str, &'static str)> {
+    let keys =
+        |chapter: Chapter| chapter.articles.into_iter().map(move |article| (article.name, chapter.place));
+    chapters::<Config>().into_iter().flat_map(keys).collect()
+}
+
+/// What holds for one route, when the server's and the site's directives are taken in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings<'a> {
+    /// Bytes of a request body; unlimited if absent.
+    pub body_bytes_max: Option<u64>,
+    /// Without a byte of the request's body.
+    pub body_timeout: Duration,
+    /// Without a byte of the response taken by the client.
+    pub write_timeout: Duration,
+    /// Changes to response headers, to be made in this order.
+    pub response_headers: Vec<&'a ResponseHeaders>,
+}
+
+fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
+    let items = node.items("listen");
+    if items.len() == config.listen.len() {
+        for (index, listen) in config.listen.iter().enumerate() {
+            let Some(first) = config.listen[..index].iter().position(|first| first.overlaps(listen)) else {
+                continue;
+            };
+            let title = format!("`listen` has `{listen}` twice");
+            let label = format!("taken by `{}` already", config.listen[first]);
+            check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
+        }
+    }
+    let Some(routes) = node.entry("route") else { return };
+    unreachable_routes_at_top(config, node, check);
+    if let Some(site) = node.items("site").iter().find(|site| site.entry("hosts").is_none()) {
+        let finding =
+            check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
+        finding.related(site.at.clone(), "another default site: it has no `hosts`");
+        finding.help("give the `[[site]]` its `hosts`, or move the routes below it as `[[site.route]]`");
+    }
+}
+
+fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Check) {
+    let default = config.sites.iter().find(|site| site.hosts.is_empty() && site.line == 0);
+    if let Some(site) = default {
+        unreachable_routes(&site.routes, node.items("route"), check);
+    }
+}
+
+fn limits_agree(limits: &mut Limits, node: &Node, check: &mut Check) {
+    if limits.request_line_bytes_max <= limits.head_bytes_max {
+        return;
+    }
+    let Some(entry) = ["request_line", "head"].iter().find_map(|key| node.entry(key)) else { return };
+    let title = "`request_line` is larger than `head` in `[limits]`".to_owned();
+    check
+        .error(&entry.value.at, title, "does not fit")
+        .help("the request line is part of the head: raise `head`");
+}

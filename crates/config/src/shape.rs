@@ -1,0 +1,470 @@
+//! The shapes of values: each knows how it is described, what its JSON Schema is, and how it is read.
+
+use crate::check::{Check, Fault, shortened};
+use crate::near::nearest;
+use crate::node::{Data, Node};
+use crate::units;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::hash::Hash;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The description of a shape.
+pub(crate) struct Kind {
+    /// For people: fits after "expected".
+    pub(crate) text: String,
+    /// For editors.
+    pub(crate) schema: Value,
+    /// The tables that the value is, or holds.
+    pub(crate) chapters: Vec<fn() -> Chapter>,
+}
+
+impl Kind {
+    pub(crate) fn new(text: impl Into<String>, schema: Value) -> Self {
+        Self { text: text.into(), schema, chapters: Vec::new() }
+    }
+
+    /// The same tables, described anew.
+    fn around(self, text: String, schema: Value) -> Self {
+        Self { text, schema, ..self }
+    }
+}
+
+/// The description of a table and its directives.
+pub(crate) struct Chapter {
+    /// Its key in the schema's `$defs`.
+    pub(crate) name: &'static str,
+    /// How it stands in the file: `[limits]`.
+    pub(crate) place: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) articles: Vec<Article>,
+}
+
+/// The description of a directive.
+pub(crate) struct Article {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    /// The default as TOML, or `absent`, or `required`.
+    pub(crate) default: &'static str,
+    /// What it means that the directive is absent.
+    pub(crate) absent: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// A kind of value and its range.
+pub(crate) trait Shape {
+    /// What is read.
+    type Out;
+    /// How it is described.
+    fn kind(&self) -> Kind;
+    /// Reads a value; one that does not fit is reported, and is `None`.
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out>;
+}
+
+/// `true` or `false`.
+pub(crate) struct Flag;
+
+impl Shape for Flag {
+    type Out = bool;
+
+    fn kind(&self) -> Kind {
+        Kind::new("`true` or `false`", json!({ "type": "boolean" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<bool> {
+        let Data::Flag(flag) = node.data else {
+            check.mismatch(node, "`true` or `false`, without quotes");
+            return None;
+        };
+        Some(flag)
+    }
+}
+
+/// A whole number from `min` to `max`.
+pub(crate) struct Count<N> {
+    pub(crate) min: N,
+    pub(crate) max: N,
+}
+
+impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
+    type Out = N;
+
+    fn kind(&self) -> Kind {
+        let (min, max) = (self.min.into(), self.max.into());
+        let schema = json!({ "type": "integer", "minimum": min, "maximum": max });
+        Kind::new(format!("a number from {min} to {max}"), schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<N> {
+        let Data::Integer(number) = node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let range = self.min.into()..=self.max.into();
+        if !range.contains(&number) {
+            let label = if number < self.min.into() { "too small" } else { "too large" };
+            check.invalid(&node.at, label).help(format!("expected {}", self.kind().text));
+            return None;
+        }
+        N::try_from(number).ok()
+    }
+}
+
+/// One of a few numbers.
+pub(crate) struct Numbers(pub(crate) &'static [u16]);
+
+impl Shape for Numbers {
+    type Out = u16;
+
+    fn kind(&self) -> Kind {
+        Kind::new(alternatives(self.0.iter().map(|number| format!("`{number}`"))), json!({ "enum": self.0 }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<u16> {
+        let Data::Integer(number) = node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let found = self.0.iter().copied().find(|&known| i64::from(known) == number);
+        if found.is_none() {
+            check.invalid(&node.at, "not one of these").help(format!("expected {}", self.kind().text));
+        }
+        found
+    }
+}
+
+/// Bytes from `min` to `max`, written as a size.
+pub(crate) struct Size {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+}
+
+impl Shape for Size {
+    type Out = u64;
+
+    fn kind(&self) -> Kind {
+        let (min, max) = (units::size_text(self.min), units::size_text(self.max));
+        let schema = json!({ "type": "string", "pattern": units::SIZE_PATTERN });
+        Kind::new(format!("a size from \"{min}\" to \"{max}\""), schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<u64> {
+        measured(node, check, &self.kind().text, units::size, self.min..=self.max, ["too small", "too large"])
+    }
+}
+
+/// Time from `min` to `max`, written as a duration.
+pub(crate) struct Time {
+    pub(crate) min: Duration,
+    pub(crate) max: Duration,
+}
+
+impl Shape for Time {
+    type Out = Duration;
+
+    fn kind(&self) -> Kind {
+        let (min, max) = (units::duration_text(self.min), units::duration_text(self.max));
+        let schema = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
+        Kind::new(format!("a duration from \"{min}\" to \"{max}\""), schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Duration> {
+        measured(
+            node,
+            check,
+            &self.kind().text,
+            units::duration,
+            self.min..=self.max,
+            ["too short", "too long"],
+        )
+    }
+}
+
+/// A string with a unit, within a range.
+fn measured<T: PartialOrd>(
+    node: &Node,
+    check: &mut Check,
+    expected: &str,
+    parse: fn(&str) -> Result<T, Fault>,
+    range: std::ops::RangeInclusive<T>,
+    outside: [&str; 2],
+) -> Option<T> {
+    let Data::Text(text) = &node.data else {
+        let finding = check.mismatch(node, expected);
+        if let Data::Integer(number) = node.data {
+            let unit = if outside[1] == "too long" { "s" } else { "B" };
+            finding.help(format!("the unit stands in the value: \"{number}{unit}\""));
+        }
+        return None;
+    };
+    match parse(text) {
+        Err(fault) => check.fault(&node.at, text, fault),
+        Ok(value) if range.contains(&value) => return Some(value),
+        Ok(value) => {
+            let label = outside[usize::from(value > *range.end())];
+            check.invalid(&node.at, label).help(format!("expected {expected}"));
+        }
+    }
+    None
+}
+
+/// `S`, or "unlimited" for `None`.
+pub(crate) struct Unlimited<S>(pub(crate) S);
+
+impl<S: Shape> Shape for Unlimited<S> {
+    type Out = Option<S::Out>;
+
+    fn kind(&self) -> Kind {
+        let inner = self.0.kind();
+        let text = format!("{} or \"unlimited\"", inner.text);
+        let schema = json!({ "anyOf": [inner.schema, { "const": "unlimited" }] });
+        inner.around(text, schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        match &node.data {
+            Data::Text(text) if text == "unlimited" => Some(None),
+            Data::Text(text) if nearest(text, ["unlimited"]).is_some() => {
+                check.invalid(&node.at, "did you mean \"unlimited\"?");
+                None
+            }
+            _ => self.0.read(node, check).map(Some),
+        }
+    }
+}
+
+/// `S` where the directive may be absent.
+pub(crate) struct Maybe<S>(pub(crate) S);
+
+impl<S: Shape> Shape for Maybe<S> {
+    type Out = Option<S::Out>;
+
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        self.0.read(node, check).map(Some)
+    }
+}
+
+/// `S`, or `true` or `false` for what these stand for. `on` is what `true` gives; without it, only `false` is
+/// taken.
+pub(crate) struct Toggle<T, S> {
+    pub(crate) on: Option<fn() -> T>,
+    pub(crate) off: fn() -> T,
+    pub(crate) shape: S,
+}
+
+impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
+    type Out = T;
+
+    fn kind(&self) -> Kind {
+        let inner = self.shape.kind();
+        let (words, flags) = if self.on.is_some() {
+            ("`true`, `false`", json!([true, false]))
+        } else {
+            ("`false`", json!([false]))
+        };
+        let text = format!("{words} or {}", inner.text);
+        let schema = json!({ "anyOf": [{ "enum": flags }, inner.schema] });
+        inner.around(text, schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<T> {
+        match (&node.data, self.on) {
+            (Data::Flag(false), _) => Some((self.off)()),
+            (Data::Flag(true), Some(on)) => Some(on()),
+            _ => self.shape.read(node, check),
+        }
+    }
+}
+
+/// One of a few words.
+pub(crate) struct Word<E: 'static>(pub(crate) &'static [(&'static str, E)]);
+
+impl<E: Copy> Shape for Word<E> {
+    type Out = E;
+
+    fn kind(&self) -> Kind {
+        let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
+        Kind::new(alternatives(words.iter().map(|word| format!("\"{word}\""))), json!({ "enum": words }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<E> {
+        let Data::Text(text) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let found = self.0.iter().find(|(word, _)| word == text);
+        if found.is_none() {
+            let label = match nearest(text, self.0.iter().map(|(word, _)| *word)) {
+                Some(word) => format!("did you mean \"{word}\"?"),
+                None => "not one of these".to_owned(),
+            };
+            check.invalid(&node.at, label).help(format!("expected {}", self.kind().text));
+        }
+        found.map(|&(_, value)| value)
+    }
+}
+
+/// A string that a function understands.
+pub(crate) struct Text<T> {
+    /// What it is, such as "an address".
+    pub(crate) what: &'static str,
+    pub(crate) parse: fn(&str) -> Result<T, Fault>,
+}
+
+impl<T> Shape for Text<T> {
+    type Out = T;
+
+    fn kind(&self) -> Kind {
+        Kind::new(self.what, json!({ "type": "string" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<T> {
+        let Data::Text(text) = &node.data else {
+            check.mismatch(node, self.what);
+            return None;
+        };
+        (self.parse)(text).map_err(|fault| check.fault(&node.at, text, fault)).ok()
+    }
+}
+
+/// A path of the file system; a relative one is relative to the configuration file's folder.
+pub(crate) struct Place(pub(crate) &'static str);
+
+impl Shape for Place {
+    type Out = PathBuf;
+
+    fn kind(&self) -> Kind {
+        Kind::new(self.0, json!({ "type": "string", "minLength": 1 }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<PathBuf> {
+        let text = Text { what: self.0, parse: file_path }.read(node, check)?;
+        Some(check.resolve(&text))
+    }
+}
+
+fn file_path(text: &str) -> Result<String, Fault> {
+    if text.is_empty() {
+        return Err(Fault::new("an empty path", "\".\" is the configuration file's folder"));
+    }
+    match text.find('\0') {
+        Some(at) => Err(Fault::new("a path holds no NUL", "").within(at..at + 1)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// A list.
+pub(crate) struct List<S>(pub(crate) S);
+
+impl<S: Shape> Shape for List<S> {
+    type Out = Vec<S::Out>;
+
+    fn kind(&self) -> Kind {
+        let inner = self.0.kind();
+        let text = format!("a list, each item {}", inner.text);
+        let schema = json!({ "type": "array", "items": inner.schema });
+        inner.around(text, schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        let Data::List(items) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let read: Vec<_> = items.iter().filter_map(|item| self.0.read(item, check)).collect();
+        (read.len() == items.len()).then_some(read)
+    }
+}
+
+/// One value, or a list of at least one.
+pub(crate) struct OneOrMore<S>(pub(crate) S);
+
+impl<S: Shape> Shape for OneOrMore<S> {
+    type Out = Vec<S::Out>;
+
+    fn kind(&self) -> Kind {
+        let inner = self.0.kind();
+        let text = format!("{}, or a list of such", inner.text);
+        let schema =
+            json!({ "anyOf": [inner.schema, { "type": "array", "items": inner.schema, "minItems": 1 }] });
+        inner.around(text, schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        match &node.data {
+            Data::List(items) if items.is_empty() => {
+                check.invalid(&node.at, "an empty list").help(format!("expected {}", self.kind().text));
+                None
+            }
+            Data::List(_) => List(&self.0).read(node, check),
+            _ => self.0.read(node, check).map(|one| vec![one]),
+        }
+    }
+}
+
+impl<S: Shape> Shape for &S {
+    type Out = S::Out;
+
+    fn kind(&self) -> Kind {
+        (*self).kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        (*self).read(node, check)
+    }
+}
+
+/// A table whose keys the user chooses, in the file's order.
+pub(crate) struct Map<K, S> {
+    /// What the keys are, such as "a header name".
+    pub(crate) what: &'static str,
+    pub(crate) key: fn(&str) -> Result<K, Fault>,
+    pub(crate) value: S,
+}
+
+impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
+    type Out = Vec<(K, S::Out)>;
+
+    fn kind(&self) -> Kind {
+        let inner = self.value.kind();
+        let text = format!("a table from {} to {}", self.what, inner.text);
+        let schema = json!({ "type": "object", "additionalProperties": inner.schema });
+        inner.around(text, schema)
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        let Data::Table(entries) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let mut known = HashSet::new();
+        let mut read = Vec::new();
+        for entry in entries {
+            let value = self.value.read(&entry.value, check);
+            match (self.key)(&entry.key) {
+                Err(fault) => check.fault(&entry.key_at, &entry.key, fault),
+                Ok(key) if !known.insert(key.clone()) => {
+                    let key = shortened(&entry.key);
+                    check.invalid(&entry.key_at, format!("`{key}` is given already, in other words"));
+                }
+                Ok(key) => read.extend(value.map(|value| (key, value))),
+            }
+        }
+        (read.len() == entries.len()).then_some(read)
+    }
+}
+
+/// `a, b or c`.
+pub(crate) fn alternatives(words: impl Iterator<Item = String>) -> String {
+    let words: Vec<String> = words.collect();
+    match words.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => words.concat(),
+    }
+}

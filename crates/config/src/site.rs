@@ -1,0 +1,394 @@
+//! Sites and their routes: who answers which request, and with what.
+
+use crate::check::{Check, Fault};
+use crate::files::{Files, StripPrefix};
+use crate::header::{self, ResponseHeaders};
+use crate::host::HostPattern;
+use crate::node::{Entry, Node};
+use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::record::{brief, directives, table};
+use crate::shape::{Count, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited};
+use crate::template::{Part, Template, Variable};
+use crate::units::GIB;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Which statuses an error page is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StatusPattern {
+    /// One status, 400 to 599.
+    One(u16),
+    /// A class: 4 for 400 to 499, 5 for 500 to 599.
+    Class(u8),
+}
+
+/// Files to send as the body of errors, by status.
+pub type ErrorPages = Vec<(StatusPattern, PathBuf)>;
+
+/// The page for a status: the one for just this status, or else the one for its class.
+pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
+    let page_for = |wanted| pages.iter().find(|(pattern, _)| *pattern == wanted);
+    let class = StatusPattern::Class(u8::try_from(status / 100).unwrap_or(0));
+    let found = page_for(StatusPattern::One(status)).or_else(|| page_for(class));
+    found.map(|(_, path)| path.as_path())
+}
+
+/// What answers a request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Action {
+    /// 404 Not Found: what a route without an action would say, which no file can hold.
+    #[default]
+    NotFound,
+    /// Files of a folder.
+    Files(Box<Files>),
+    /// A redirect.
+    Redirect(Box<Redirect>),
+    /// A fixed response.
+    Respond(Box<Respond>),
+}
+
+impl Action {
+    /// The directives of a route that are actions: exactly one stands in each route.
+    const NAMES: [&str; 3] = ["files", "redirect", "respond"];
+
+    /// Its directive.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NotFound => "nothing",
+            Self::Files(_) => "files",
+            Self::Redirect(_) => "redirect",
+            Self::Respond(_) => "respond",
+        }
+    }
+}
+
+pub(crate) const ERROR_PAGES: Map<StatusPattern, Place> =
+    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: Place("a file") };
+pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GIB });
+pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
+const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
+    what: "a host such as \"example.com\" or \"*.example.com\"",
+    parse: HostPattern::parse,
+});
+const PATHS: OneOrMore<Text<PathPattern>> =
+    OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
+const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
+const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
+const HEADER: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
+
+directives! {
+    /// A site: the hosts it answers for, and its routes.
+    ///
+    /// ```toml
+    /// [[site]]
+    /// hosts = ["example.com", "*.example.com"]
+    /// error_pages = { 404 = "errors/404.html", "5xx" = "errors/50x.html" }
+    ///
+    /// [[site.route]]
+    /// files = "public"
+    /// ```
+    ///
+    /// A request goes to the site that names its host exactly; or else to the one with the longest wildcard
+    /// that fits; or else to the default site, which is the one without `hosts`; or else it is answered 404.
+    /// Case and port do not count.
+    Site in "`[[site]]`", check site_agrees {
+        /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below
+        /// `example.com`, at any depth, but not `example.com` itself. Absent for the default site.
+        "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
+        /// Files to send with errors, by status or by class; a status comes before its class. They add to the
+        /// server's.
+        "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
+        /// Changes to the header fields of the site's responses.
+        "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Limits of the site's requests, in place of the server's.
+        "limits" limits: RouteLimits = {}, table();
+        /// Timeouts of the site's requests, in place of the server's.
+        "timeouts" timeouts: RouteTimeouts = {}, table();
+        /// Routes, in order: the first that fits answers. Where none fits, the answer is 404.
+        "route" routes: Vec<Route> = [], List(table());
+    }
+    held {
+        /// The line of the file, from 1; 0 if it stands in none.
+        line: u32;
+    }
+}
+
+directives! {
+    /// A route: conditions, all of which a request must meet, and exactly one action.
+    ///
+    /// ```toml
+    /// [[site]]
+    ///
+    /// [[site.route]]
+    /// path     = "/old/*"
+    /// redirect = "/new/$rest"
+    ///
+    /// [[site.route]]
+    /// path    = ["/status", "/health"]
+    /// method  = "GET"
+    /// header  = { X-Probe = true }
+    /// respond = "fine"
+    /// ```
+    ///
+    /// Routes that stand at the top of the file, as `[[route]]`, are those of the default site.
+    Route in "`[[site.route]]`", check route_agrees {
+        /// Paths, one of which must fit the whole path of the request, percent-decoded once and free of dot
+        /// segments. Case counts.
+        ///
+        /// | pattern | fits |
+        /// |---|---|
+        /// | `/a` | that path alone; `/` is the root alone |
+        /// | `/a/*` | `/a/` and everything below it, at any depth; not `/a` itself |
+        /// | `/a*` | everything that starts with `/a` |
+        /// | `*.php` | everything that ends with `.php`, at any depth |
+        /// | `/x/*/y` | `*` elsewhere than at the start or end is any run of characters without a slash |
+        /// | `/x/**/y` | `**` is any run of characters, slashes included |
+        "path" path: Vec<PathPattern> = absent("every path"), PATHS;
+        /// Methods. Those with `GET` take HEAD too.
+        "method" method: Vec<String> = absent("every method"), METHODS;
+        /// Query parameters, decoded, each of which must be there with a value that fits: a text, in which
+        /// `*` stands for any run of characters, or `true` for any value.
+        "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
+        /// Header fields, each of which must be there with a value that fits, as in `query`.
+        "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Changes to the header fields of the route's responses.
+        "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Limits of the route's requests, in place of the site's.
+        "limits" limits: RouteLimits = {}, table();
+        /// Timeouts of the route's requests, in place of the site's.
+        "timeouts" timeouts: RouteTimeouts = {}, table();
+    }
+    held {
+        /// What answers.
+        action: Action;
+        /// The line of the file, from 1; 0 if it stands in none.
+        line: u32;
+    }
+    also {
+        /// Action: serves files.
+        "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
+        /// Action: redirects.
+        "redirect" = brief::<Redirect>("to") => |route, to| route.action = Action::Redirect(Box::new(to));
+        /// Action: sends a fixed response.
+        "respond" = brief::<Respond>("body").number("status") =>
+            |route, answer| route.action = Action::Respond(Box::new(answer));
+    }
+}
+
+directives! {
+    /// A redirect. Just the target stands for `to` alone.
+    Redirect in "`redirect`" {
+        /// The target: a URL, or a path of this site. It may name `$path`, `$rest` (what the final `*` of the
+        /// route's path stands for), `$query` (with its `?`; empty if there is none), `$host` and `$scheme`;
+        /// `$$` is a dollar sign. Paths are percent-encoded again.
+        "to" to: Template = required(""),
+            Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
+        /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
+        "status" status: u16 = 302, Numbers(&[301, 302, 303, 307, 308]);
+    }
+}
+
+directives! {
+    /// A fixed response. Just a text stands for `body` alone, just a number for `status` alone.
+    Respond in "`respond`", check respond_agrees {
+        /// The status.
+        "status" status: u16 = 200, Count { min: 200, max: 599 };
+        /// The body.
+        "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
+        /// The body's media type.
+        "type" media_type: String = "text/plain; charset=utf-8",
+            Text { what: "a media type such as \"text/html\"", parse: header::media_type };
+    }
+}
+
+directives! {
+    /// Limits that a site or route may set for itself.
+    RouteLimits in "`limits` of a site or route" {
+        /// Bytes of a request body.
+        "body" body_bytes_max: Option<Option<u64>> = absent("as the site, or the server, has it"), Maybe(BODY);
+    }
+}
+
+directives! {
+    /// Timeouts that a site or route may set for itself.
+    RouteTimeouts in "`timeouts` of a site or route" {
+        /// Without a byte of the request's body.
+        "body" body: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
+        /// Without a byte of the response taken by the client.
+        "write" write: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
+    }
+}
+
+impl Route {
+    /// What `strip_prefix` or `$rest` takes off the path, if the route's path is one that ends with `/*`.
+    pub fn prefix(&self) -> Option<&str> {
+        match self.path.as_slice() {
+            [one] => one.prefix(),
+            _ => None,
+        }
+    }
+
+    /// True when a request that fits `other` fits this route too, as far as that is plain to see.
+    fn covers(&self, other: &Self) -> bool {
+        let any = |paths: &[PathPattern]| paths.is_empty();
+        let path = any(&self.path)
+            || !any(&other.path)
+                && other.path.iter().all(|that| self.path.iter().any(|this| this.covers(that)))
+            || self.path.iter().any(PathPattern::is_any);
+        let method = self.method.is_empty()
+            || !other.method.is_empty() && other.method.iter().all(|that| self.method.contains(that));
+        let conditions = |these: &[(String, ValuePattern)], those: &[(String, ValuePattern)]| {
+            these.iter().all(|this| those.contains(this))
+        };
+        path && method && conditions(&self.query, &other.query) && conditions(&self.header, &other.header)
+    }
+}
+
+fn site_agrees(site: &mut Site, node: &Node, check: &mut Check) {
+    site.line = check.line(&node.at);
+    match node.entry("hosts") {
+        None => {
+            check.unique("default site", String::new(), &node.at);
+        }
+        Some(entry) => {
+            let items = match node.items("hosts") {
+                [] => std::slice::from_ref(&entry.value),
+                items => items,
+            };
+            for (host, item) in site.hosts.iter().zip(items) {
+                check.unique("host", host.to_string(), &item.at);
+            }
+        }
+    }
+    if node.entry("route").is_none() {
+        let title = "a site without routes".to_owned();
+        check.warning(&node.at, title, "answers 404 to everything").help("add a `[[site.route]]`");
+    }
+    unreachable_routes(&site.routes, node.items("route"), check);
+}
+
+/// Warns of routes that never answer, because an earlier one takes all their requests.
+pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Check) {
+    // Each route is compared with each before it: a file of thousands is a program's, which needs no such
+    // advice.
+    const ROUTES_MAX: usize = 1000;
+    // A route that could not be read whole may look broader than it is.
+    if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
+        return;
+    }
+    for (index, (route, node)) in routes.iter().zip(nodes).enumerate() {
+        let Some(earlier) = routes[..index].iter().position(|earlier| earlier.covers(route)) else {
+            continue;
+        };
+        let at = node.entry("path").map_or(&node.at, |entry| &entry.value.at);
+        let finding =
+            check.warning(at, "this route never answers".to_owned(), "every request that fits it...");
+        let by = &nodes[earlier];
+        let by = by.entry("path").map_or(&by.at, |entry| &entry.value.at);
+        finding.related(by.clone(), "...fits this route first");
+        finding.help("the first route that fits answers: put the narrower one first");
+    }
+}
+
+fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
+    route.line = check.line(&node.at);
+    let actions: Vec<&Entry> = Action::NAMES.iter().filter_map(|name| node.entry(name)).collect();
+    match actions.as_slice() {
+        [] => {
+            let finding =
+                check.error(&node.at, "a route without an action".to_owned(), "what shall this route do?");
+            finding.help(format!("add one of {}", Action::NAMES.join(", ")));
+        }
+        [_] => {}
+        [first, more @ ..] => {
+            for second in more {
+                let title = "a route with two actions".to_owned();
+                let finding = check.error(&second.key_at, title, "and also this?");
+                finding.related(first.key_at.clone(), "this").help("make it two routes, or take one away");
+            }
+        }
+    }
+    prefix_agrees(route, node, check);
+}
+
+/// `strip_prefix = true` and `$rest` need a path of which a part is left.
+fn prefix_agrees(route: &Route, node: &Node, check: &mut Check) {
+    let (asked, key) = match &route.action {
+        Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
+        Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
+        _ => return,
+    };
+    if !asked || route.prefix().is_some() {
+        return;
+    }
+    let Some(action) = node.entry(route.action.name()) else { return };
+    let at = action.value.entry(key).map_or(&action.value.at, |entry| &entry.value.at);
+    let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
+    let title = format!("{what} without a path that ends with `/*`");
+    let finding = check.error(at, title, "of which path?");
+    match node.entry("path") {
+        Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
+        None => finding.help("give the route a `path` such as \"/old/*\""),
+    };
+}
+
+fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Check) {
+    let bodiless = matches!(respond.status, 204 | 205 | 304);
+    if let Some(entry) = node.entry("body").filter(|_| bodiless && !respond.body.is_empty()) {
+        let title = format!("a response with status {} has no body", respond.status);
+        check
+            .error(&entry.value.at, title, "this cannot be sent")
+            .help("take the body away, or use another status");
+    }
+}
+
+fn status_pattern(text: &str) -> Result<StatusPattern, Fault> {
+    match text {
+        "4xx" => return Ok(StatusPattern::Class(4)),
+        "5xx" => return Ok(StatusPattern::Class(5)),
+        _ => {}
+    }
+    let status = text.parse::<u16>().ok().filter(|status| text.len() == 3 && (400..=599).contains(status));
+    status.map(StatusPattern::One).ok_or_else(|| {
+        Fault::new("this is no status of an error", "write a status from 400 to 599, or \"4xx\" or \"5xx\"")
+    })
+}
+
+fn method(text: &str) -> Result<String, Fault> {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    if text.is_empty() || !text.chars().all(header::is_token) {
+        return Err(Fault::new("this is no method", "write a method such as \"GET\""));
+    }
+    match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+        Some(known) if *known != text => {
+            Err(Fault::new("case counts in methods", format!("write \"{known}\"")))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn parameter(text: &str) -> Result<String, Fault> {
+    match text {
+        "" => Err(Fault::new("an empty name", "write the name of a query parameter")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// The target of a redirect: what may stand in a Location field (RFC 9110 section 10.2.2).
+fn target(text: &str) -> Result<Template, Fault> {
+    const VARIABLES: &[Variable] =
+        &[Variable::Path, Variable::Rest, Variable::Query, Variable::Host, Variable::Scheme];
+    if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
+        let fault = Fault::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
+        return Err(fault.within(at..at + wrong.len_utf8()));
+    }
+    let template = Template::parse(text, VARIABLES)?;
+    let start = template.start();
+    let scheme =
+        start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
+    let variable = matches!(template.parts.first(), Some(Part::Variable(Variable::Path | Variable::Scheme)));
+    if scheme || variable || start.starts_with('/') {
+        return Ok(template);
+    }
+    Err(Fault::new("neither a URL nor a path", format!("write \"https://{text}\" or \"/{text}\"")))
+}

@@ -1,0 +1,81 @@
+//! Each default, written out, is the default: for every table there is.
+
+use crate::record::{Record, chapters, table};
+use crate::shape::Shape;
+use crate::{
+    Compress, Config, Files, Limits, Log, OpenFiles, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
+    RouteTimeouts, Site, Timeouts,
+};
+use crate::{check::Check, node::Node};
+use std::path::Path;
+
+/// The record with all its defaults written out, which must be the record without.
+fn written_out<R: Record + PartialEq + std::fmt::Debug>() -> &'static str {
+    let articles = R::DIRECTIVES.iter().filter(|article| !matches!(article.default, "absent" | "required"));
+    let text: String = articles.map(|article| format!("{} = {}\n", article.name, article.default)).collect();
+    let mut check = Check::new(&text, R::NAME, Path::new(""));
+    let mut record = R::default();
+    let document = Node::document(&text).unwrap();
+    for article in R::DIRECTIVES {
+        if let Some(entry) = document.entry(article.name) {
+            (article.read)(&mut record, &entry.value, &mut check);
+        }
+    }
+    assert!(check.report.is_empty(), "{}", check.report);
+    assert_eq!(record, R::default());
+    R::NAME
+}
+
+#[test]
+fn written_out_defaults_change_nothing() {
+    let known = [
+        written_out::<Config>(),
+        written_out::<Limits>(),
+        written_out::<Timeouts>(),
+        written_out::<Log>(),
+        written_out::<OpenFiles>(),
+        written_out::<ResponseHeaders>(),
+        written_out::<Site>(),
+        written_out::<Route>(),
+        written_out::<RouteLimits>(),
+        written_out::<RouteTimeouts>(),
+        written_out::<Files>(),
+        written_out::<Compress>(),
+        written_out::<Redirect>(),
+        written_out::<Respond>(),
+    ];
+    for chapter in chapters::<Config>() {
+        assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);
+    }
+}
+
+#[test]
+fn every_directive_is_documented_and_no_two_have_a_name() {
+    for chapter in chapters::<Config>() {
+        assert!(chapter.about.trim().ends_with(['.', '`']), "{}", chapter.name);
+        for (index, article) in chapter.articles.iter().enumerate() {
+            assert!(!article.doc.trim().is_empty(), "{}.{}", chapter.name, article.name);
+            let earlier = &chapter.articles[..index];
+            assert!(
+                earlier.iter().all(|other| other.name != article.name),
+                "{}.{}",
+                chapter.name,
+                article.name
+            );
+        }
+    }
+}
+
+#[test]
+fn the_largest_values_are_within_reach() {
+    let read = |text: &str| {
+        let mut check = Check::new(text, "test", Path::new(""));
+        let limits = table::<Limits>().read(&Node::document(text).unwrap(), &mut check);
+        assert!(check.report.is_empty(), "{}", check.report);
+        limits.unwrap()
+    };
+    assert_eq!(read("headers = 10000").headers_max, 10_000);
+    assert_eq!(read("head = \"1MiB\"").head_bytes_max, 1 << 20);
+    assert_eq!(read("body = \"unlimited\"").body_bytes_max, None);
+    assert_eq!(read("body = \"1TiB\"").body_bytes_max, Some(1 << 40));
+}

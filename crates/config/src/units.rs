@@ -1,0 +1,167 @@
+//! Sizes and durations as people write them: `"16KiB"`, `"1m30s"`.
+
+use crate::check::Fault;
+use std::time::Duration;
+
+/// A kibibyte, in bytes.
+pub const KIB: u64 = 1 << 10;
+/// A mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+/// A gibibyte, in bytes.
+pub const GIB: u64 = 1 << 30;
+
+const SIZES: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
+const SPANS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// What a size looks like, as a regular expression.
+pub(crate) const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
+/// What a duration looks like, as a regular expression.
+pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
+
+/// Bytes from a size such as `"16KiB"`: a whole number and one of B, KiB, MiB, GiB, TiB.
+pub(crate) fn size(text: &str) -> Result<u64, Fault> {
+    let (digits, unit) = number(text, "a size", "16KiB")?;
+    let unit = unit.strip_prefix(' ').unwrap_or(unit);
+    let Some((_, factor)) = SIZES.iter().find(|(name, _)| *name == unit) else {
+        return Err(Fault::new(
+            if unit.is_empty() {
+                "the unit is missing".to_owned()
+            } else {
+                format!("`{}` is no unit of size", unit.trim())
+            },
+            match unit.to_ascii_lowercase().as_str() {
+                "" => format!("write \"{digits}B\", or use KiB, MiB, GiB or TiB"),
+                "k" | "kb" | "kib" => format!("write \"{digits}KiB\": 1KiB is 1024 bytes"),
+                "m" | "mb" | "mib" => format!("write \"{digits}MiB\": 1MiB is 1024KiB"),
+                "g" | "gb" | "gib" => format!("write \"{digits}GiB\": 1GiB is 1024MiB"),
+                _ => "the units are B, KiB, MiB, GiB and TiB".to_owned(),
+            },
+        ));
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
+    bytes.ok_or_else(|| Fault::new("too large", "there is no machine with so many bytes"))
+}
+
+/// A duration such as `"75s"` or `"1m30s"`: whole numbers, each with one of ms, s, m, h, d.
+pub(crate) fn duration(text: &str) -> Result<Duration, Fault> {
+    let mut rest = text;
+    let mut millis = 0u64;
+    while !rest.is_empty() || text.is_empty() {
+        let (digits, tail) = number(rest, "a duration", "75s")?;
+        let end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let Some((_, factor)) = SPANS.iter().find(|(name, _)| *name == unit) else {
+            let message = if unit.is_empty() {
+                "the unit is missing".to_owned()
+            } else {
+                format!("`{}` is no unit of time", unit.trim())
+            };
+            let near = unit.trim().to_ascii_lowercase();
+            let near = [("mil", "ms"), ("m", "m"), ("h", "h"), ("d", "d")]
+                .iter()
+                .find(|(start, _)| near.starts_with(start));
+            let near = near.map_or("s", |(_, unit)| unit);
+            return Err(Fault::new(
+                message,
+                format!("write \"{digits}{near}\"; the units are ms, s, m, h and d"),
+            ));
+        };
+        let part = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
+        millis = part
+            .and_then(|part| millis.checked_add(part))
+            .ok_or_else(|| Fault::new("too long", "write \"1h\" for an hour, \"30d\" for a month"))?;
+        rest = tail;
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+/// Splits leading digits off.
+fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a str), Fault> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    match end {
+        0 => Err(Fault::new(
+            format!("this is not {what}"),
+            format!("write a whole number and a unit, such as \"{example}\""),
+        )),
+        _ => Ok(text.split_at(end)),
+    }
+}
+
+/// A size in its largest unit that divides it.
+pub(crate) fn size_text(bytes: u64) -> String {
+    let whole = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
+    let (name, factor) = SIZES.iter().rev().find(whole).unwrap_or(&SIZES[0]);
+    format!("{}{name}", bytes / factor)
+}
+
+/// A duration in its largest unit that divides it.
+pub(crate) fn duration_text(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if millis == 0 {
+        return "0s".to_owned();
+    }
+    let whole = |(_, factor): &&(&str, u64)| millis >= *factor && millis.is_multiple_of(*factor);
+    let (name, factor) = SPANS.iter().rev().find(whole).unwrap_or(&SPANS[0]);
+    format!("{}{name}", millis / factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("0B"), Ok(0));
+        assert_eq!(size("16KiB"), Ok(16 * KIB));
+        assert_eq!(size("3 MiB"), Ok(3 * MIB));
+        assert_eq!(size("1TiB"), Ok(1024 * GIB));
+        for wrong in [
+            "",
+            "16",
+            "KiB",
+            "16kb",
+            "16 KB",
+            "1.5MiB",
+            "-1B",
+            "99999999999999999999B",
+            "20000000TiB",
+            "1  B",
+            "1é",
+        ] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("75s"), Ok(Duration::from_secs(75)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
+        for wrong in [
+            "",
+            "75",
+            "s",
+            "1.5s",
+            "-1s",
+            "1 s",
+            "5sec",
+            "99999999999999999999s",
+            "999999999999999999d",
+            "1sé",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_reads_back() {
+        for bytes in [0, 1, 1023, KIB, 1536, 16 * KIB, MIB, 5 * GIB, u64::MAX] {
+            assert_eq!(size(&size_text(bytes)), Ok(bytes));
+        }
+        for millis in [0, 1, 1500, 60_000, 90_000, 86_400_000] {
+            let span = Duration::from_millis(millis);
+            assert_eq!(duration(&duration_text(span)), Ok(span));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What an empty file means, and how the parts of a file come together.
+
+use config::{
+    AccessLog, Action, Config, FileMatch, KIB, Level, Listen, MIB, Settings, Sink, StripPrefix, Symlinks,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn parse(text: &str) -> Config {
+    match Config::parse(text, "test.toml", Path::new("/srv")) {
+        Ok((config, report)) if report.is_empty() => config,
+        Ok((_, report)) | Err(report) => panic!("{report}"),
+    }
+}
+
+#[test]
+fn the_empty_file_is_the_default() {
+    assert_eq!(parse(""), Config::default());
+    assert_eq!(parse("# nothing\n[limits]\n[log]\n"), Config::default());
+}
+
+#[test]
+fn the_defaults() {
+    let config = Config::default();
+    assert_eq!(config.listen, [Listen::Tcp(([127, 0, 0, 1], 8080).into())]);
+    assert_eq!(config.threads, 0);
+    assert_eq!(config.limits.connections_max, None);
+    assert_eq!(config.limits.requests_per_connection_max, None);
+    assert_eq!(config.limits.head_bytes_max, 16 * KIB);
+    assert_eq!(config.limits.request_line_bytes_max, 8 * KIB);
+    assert_eq!(config.limits.headers_max, 100);
+    assert_eq!(config.limits.body_bytes_max, Some(16 * MIB));
+    assert_eq!(config.timeouts.idle, Duration::from_secs(75));
+    assert_eq!(config.timeouts.head, Duration::from_secs(15));
+    assert_eq!((config.log.access, config.log.level), (AccessLog::Off, Level::Info));
+    assert_eq!((config.log.file, config.log.errors), (Sink::Stdout, Sink::Stderr));
+    assert!(!config.lenient_bare_lf);
+    assert!(config.sites.is_empty());
+}
+
+#[test]
+fn short_forms_are_the_long_ones() {
+    let short = "[[route]]\nfiles = \"a\"\n[[site]]\nhosts = \"h\"\n[[site.route]]\npath = \"/r\"\nredirect = \"/b\"\n\
+        [[site.route]]\npath = \"/n\"\nrespond = 404\n[[site.route]]\nrespond = \"t\"\n";
+    let long = "[[route]]\nfiles = { root = [\"a\"] }\n[[site]]\nhosts = [\"h\"]\n[[site.route]]\npath = [\"/r\"]\n\
+        redirect = { to = \"/b\" }\n[[site.route]]\npath = \"/n\"\nrespond = { status = 404 }\n[[site.route]]\n\
+        respond = { body = \"t\" }\n";
+    assert_eq!(parse(short), parse(long));
+}
+
+#[test]
+fn files_in_full() {
+    let config = parse(
+        r##"
+[[route]]
+path = "/assets/*"
+[route.files]
+root = ["a", "/b"]
+try = ["$path", "$path.html"]
+cache_control = { "*.html" = "no-cache", "image/*" = "max-age=60" }
+precompressed = true
+compress = { min = "2KiB" }
+symlinks = "owner-match"
+strip_prefix = true
+charset = false
+"##,
+    );
+    let route = &config.sites[0].routes[0];
+    assert_eq!(route.prefix(), Some("/assets"));
+    let Action::Files(files) = &route.action else { panic!("{:?}", route.action) };
+    assert_eq!(files.root, [PathBuf::from("/srv/a"), PathBuf::from("/b")]);
+    assert_eq!(files.candidates.len(), 2);
+    assert!(matches!(&files.cache_control[0].0, FileMatch::Path(path) if path.as_str() == "*.html"));
+    assert_eq!(files.cache_control[1], (FileMatch::Type("image/".into()), "max-age=60".into()));
+    assert_eq!(files.precompressed.len(), 3);
+    assert_eq!(files.compress.as_ref().map(|compress| compress.min_bytes), Some(2 * KIB));
+    assert_eq!((files.symlinks, &files.strip_prefix), (Symlinks::OwnerMatch, &StripPrefix::OfRoute));
+    assert_eq!(files.charset, None);
+}
+
+const LAYERS: &str = r#"
+error_pages = { 404 = "top404", "5xx" = "top5xx" }
+response_headers = { set = { A = "top" } }
+[limits]
+body = "1MiB"
+[[site]]
+hosts = "a"
+error_pages = { "4xx" = "site4xx" }
+response_headers = { remove = ["A"] }
+limits = { body = "unlimited" }
+timeouts = { write = "1s" }
+[[site.route]]
+path = "/"
+respond = 200
+[[site.route]]
+respond = 200
+limits = { body = "2MiB" }
+timeouts = { write = "2s", body = "3s" }
+"#;
+
+#[test]
+fn the_inner_layer_counts() {
+    let config = parse(LAYERS);
+    let body_and_write = |settings: Settings| (settings.body_bytes_max, settings.write_timeout.as_secs());
+    assert_eq!(body_and_write(config.settings(None, None)), (Some(MIB), 30));
+    assert_eq!(body_and_write(config.settings(Some(0), None)), (None, 1));
+    assert_eq!(body_and_write(config.settings(Some(0), Some(0))), (None, 1));
+    assert_eq!(body_and_write(config.settings(Some(0), Some(1))), (Some(2 * MIB), 2));
+    assert_eq!(body_and_write(config.settings(Some(9), Some(9))), (Some(MIB), 30));
+    let headers = config.settings(Some(0), Some(1)).response_headers;
+    assert_eq!(headers, [&config.response_headers, &config.sites[0].response_headers]);
+}
+
+#[test]
+fn error_pages_by_status_then_class_then_layer() {
+    let config = parse(LAYERS);
+    let page = |site, status| config.error_page(site, status).map(|path| path.to_str().unwrap().to_owned());
+    assert_eq!(page(None, 404).as_deref(), Some("/srv/top404"));
+    assert_eq!(page(Some(0), 404).as_deref(), Some("/srv/site4xx"));
+    assert_eq!(page(Some(0), 502).as_deref(), Some("/srv/top5xx"));
+    assert_eq!(page(None, 403), None);
+}
