@@ -61,7 +61,7 @@ pub enum StripPrefix {
 pub enum FileMatch {
     /// Every file.
     All,
-    /// Files by the request's path.
+    /// Files by their path below the root, which starts with `/`.
     Path(PathPattern),
     /// Files by media type, in lower case: `image/png`, or `image/` for `image/*`.
     Type(String),
@@ -105,14 +105,14 @@ directives! {
         "listing" listing: bool = false, Flag;
         /// Whether files and folders whose name starts with a dot are served. `/.well-known/` always is.
         "hidden" hidden: bool = false, Flag;
-        /// Symbolic links that lead out of the root: `"off"` refuses them, `"owner-match"` follows those
-        /// whose target has the same owner as the link, `"on"` follows all. Links that stay below the root
-        /// are always followed.
+        /// Symbolic links that lead out of the root: `"off"` refuses them (every absolute link counts as one),
+        /// `"owner-match"` follows those whose target has the same owner as the link, `"on"` follows all. Links that
+        /// stay below the root are always followed.
         "symlinks" symlinks: Symlinks = "off",
             Word(&[("off", Symlinks::Off), ("owner-match", Symlinks::OwnerMatch), ("on", Symlinks::On)]);
-        /// The `Cache-Control` field: one for all files, or a table of rules of which the first that fits
-        /// counts. A rule's key is a path pattern (`"*.css"`, `"/fonts/*"`) or a media type (`"text/html"`,
-        /// `"image/*"`).
+        /// The `Cache-Control` field: one for all files, or a table of rules of which the first that fits counts. A
+        /// rule's key is a media type (`"text/html"`, `"image/*"`) or a path pattern (`"*.css"`, `"/fonts/*"`) for the
+        /// file's path below the root.
         "cache_control" cache_control: Vec<(FileMatch, String)> = absent("no `Cache-Control` field"),
             CacheControl;
         /// Siblings to send in place of a file to clients that take them: `app.js.br`, `app.js.zst`,

@@ -187,9 +187,9 @@ directives! {
         /// Files held open; 0 turns it off.
         "entries" entries_max: u32 = 1024, Count { min: 0, max: 1_000_000 };
         /// Bytes of small files held in memory, in all.
-        "memory" memory_bytes_max: u64 = "16MiB", Size { min: 0, max: 64 * GIB };
-        /// The largest file held in memory.
-        "memory_per_file" memory_per_file_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
+        "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
+        /// The largest file held in memory; larger ones are held open, and sent without copying them.
+        "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
         /// How old knowledge of a file may be.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
