@@ -308,7 +308,7 @@ impl Server {
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush_doorbells();
-        self.shared.asleep(self.thread).store(1, SeqCst);
+        self.shared.asleep(self.thread).swap(1, AcqRel);
         fence(SeqCst);
         let waiting = |(seat, record): (usize, &SeatRecord)| {
             !record.mute && !lane::is_empty(&self.shared, self.thread, seat, record.position)
@@ -322,7 +322,7 @@ impl Server {
 
     /// After the thread slept: spares the workers the ringing.
     pub fn disarm(&mut self) {
-        self.shared.asleep(self.thread).store(0, Relaxed);
+        self.shared.asleep(self.thread).swap(0, AcqRel);
     }
 
     /// Wakes who has something to see: one idle worker if requests were queued (it wakes the next), and the workers whose

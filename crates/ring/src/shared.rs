@@ -3,7 +3,7 @@
 use crate::doorbell::{self, Signal};
 use crate::layout::{Geometry, slot};
 use crate::region::Region;
-use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, SeqCst};
+use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
 use crate::words::State;
 
 /// A seat's sleep word.
@@ -33,6 +33,7 @@ impl Shared {
         Slot { region: &self.region, words, request, response, geometry: &self.geometry }
     }
 
+    /// How `seat` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
     pub(crate) fn sleep(&self, seat: usize) -> &AtomicU32 {
         self.word(self.geometry.seat(seat))
     }
@@ -41,6 +42,7 @@ impl Shared {
         self.word(self.geometry.seat(seat) + 1)
     }
 
+    /// Whether `thread` sleeps; swapped by its owner, for the same reason.
     pub(crate) fn asleep(&self, thread: usize) -> &AtomicU32 {
         self.word(self.geometry.asleep(thread))
     }
@@ -95,7 +97,7 @@ impl Shared {
     /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.
     pub(crate) fn ring_thread(&self, thread: usize) {
         let asleep = self.asleep(thread);
-        if asleep.load(SeqCst) != 0 && asleep.swap(0, AcqRel) != 0 {
+        if asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0 {
             self.thread_signals[thread].ring();
         }
     }

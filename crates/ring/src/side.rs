@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::doorbell;
 use crate::error::Stop;
 use crate::shared::{AWAKE, ON_WORD, Shared};
-use crate::sync::{Relaxed, SeqCst, fence};
+use crate::sync::{AcqRel, SeqCst, fence};
 
 /// One seat, held.
 pub(crate) struct Side {
@@ -34,16 +34,16 @@ impl Side {
             if let Some(value) = ready()? {
                 return Ok(value);
             }
-            sleep.store(ON_WORD, Relaxed);
+            sleep.swap(ON_WORD, AcqRel);
             fence(SeqCst);
             match ready() {
                 Ok(None) => doorbell::wait(sleep, ON_WORD, None),
                 over => {
-                    sleep.store(AWAKE, Relaxed);
+                    sleep.swap(AWAKE, AcqRel);
                     return over.map(|value| value.expect("`None` was the other arm"));
                 }
             }
-            sleep.store(AWAKE, Relaxed);
+            sleep.swap(AWAKE, AcqRel);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::queue::Queue;
 use crate::request::Request;
 use crate::shared::{AWAKE, ON_FD, ON_WORD, Shared};
 use crate::side::Side;
-use crate::sync::{Relaxed, SeqCst, fence};
+use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
 /// What [`Worker::next`] came back with.
 #[derive(Debug)]
@@ -77,14 +77,14 @@ impl Worker {
     fn sleep_idle(&self, limit: Option<Duration>) -> bool {
         let Side { shared, seat, .. } = &*self.side;
         let sleep = shared.sleep(*seat);
-        sleep.store(ON_WORD, Relaxed);
+        sleep.swap(ON_WORD, AcqRel);
         shared.set_idle(*seat);
         // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
         fence(SeqCst);
         if limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired() {
             doorbell::wait(sleep, ON_WORD, limit);
         }
-        sleep.store(AWAKE, Relaxed);
+        sleep.swap(AWAKE, AcqRel);
         shared.clear_idle(*seat)
     }
 
@@ -104,7 +104,7 @@ impl Worker {
     #[must_use]
     pub fn arm(&self, wanted: bool) -> bool {
         let Side { shared, seat, .. } = &*self.side;
-        shared.sleep(*seat).store(ON_FD, Relaxed);
+        shared.sleep(*seat).swap(ON_FD, AcqRel);
         if wanted {
             shared.set_idle(*seat);
         }
@@ -119,7 +119,7 @@ impl Worker {
     /// After an event loop slept. If requests were wanted, [`Worker::try_next`] has to follow: someone may have rung for
     /// one and counts on it.
     pub fn disarm(&self) {
-        self.side.shared.sleep(self.side.seat).store(AWAKE, Relaxed);
+        self.side.shared.sleep(self.side.seat).swap(AWAKE, AcqRel);
         self.side.shared.clear_idle(self.side.seat);
     }
 

@@ -96,9 +96,6 @@ fn two_workers_share_a_queue() {
         let tickets = [submit(&mut server, 1), submit(&mut server, 2)];
         let answered: usize = workers.map(|worker| worker.join().unwrap()).iter().sum();
         collect(&mut server, &tickets, answered);
-        let rest = channel.worker(Seat(0));
-        // Seat 0 is held anew, and its lane is at its start only if its first holder left nothing there.
-        drop(rest);
         assert_eq!(server.in_use(), 2 - answered);
     });
 }
@@ -120,7 +117,9 @@ fn one_ring_wakes_as_many_as_there_is_work_for() {
         submit(&mut server, 1);
         submit(&mut server, 2);
         server.flush_doorbells();
-        workers.map(|worker| worker.join().unwrap());
+        for worker in workers {
+            worker.join().unwrap();
+        }
     });
 }
 
