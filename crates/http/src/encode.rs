@@ -4,6 +4,8 @@ use crate::fields::Fields;
 use crate::framing::{Framing, Length};
 use crate::method::Method;
 use crate::request::Version;
+use crate::scan;
+use crate::span::Span;
 use crate::status::Status;
 
 /// How a response to one request goes out: decided once, before its head is written.
@@ -46,6 +48,14 @@ impl Outgoing {
 
     /// Writes the whole response head. `common` are field lines that every response carries (Server, Date).
     pub fn head(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8], fields: &Fields) {
+        self.open(out, version, status, common);
+        out.extend_from_slice(fields.wire());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Writes the head's beginning: the status line, `common` and what frames the message. More field lines
+    /// may follow, then the blank line.
+    pub fn open(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8]) {
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(&status.digits());
         out.push(b' ');
@@ -64,8 +74,59 @@ impl Outgoing {
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             _ => {}
         }
-        out.extend_from_slice(fields.wire());
-        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Writes field lines into a head under way, for those who build no [`Fields`] first. What is written must come
+/// from a parsed head or from the server itself: it is not checked again, except in debug builds.
+pub struct Lines<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> Lines<'o> {
+    /// Lines at the end of `out`.
+    pub fn new(out: &'o mut Vec<u8>) -> Lines<'o> {
+        Lines { out }
+    }
+
+    /// One field line.
+    pub fn line(&mut self, name: &[u8], value: &[u8]) {
+        self.begin(name);
+        self.part(value);
+        self.end();
+    }
+
+    /// A line whose name and value stand in `buffer` at these places; one copy where they stand side by side.
+    pub fn spans(&mut self, buffer: &[u8], name: Span, value: Span) {
+        if buffer.get(name.end()..value.start()) == Some(b": ") {
+            self.part(&buffer[name.start()..value.end()]);
+            self.end();
+        } else {
+            self.line(name.of(buffer), value.of(buffer));
+        }
+    }
+
+    /// Begins a line whose value follows in parts.
+    pub fn begin(&mut self, name: &[u8]) {
+        debug_assert!(scan::is_token(name));
+        self.out.extend_from_slice(name);
+        self.out.extend_from_slice(b": ");
+    }
+
+    /// A part of a value.
+    pub fn part(&mut self, bytes: &[u8]) {
+        debug_assert!(scan::value(bytes) == bytes.len());
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// A decimal number as a part of a value.
+    pub fn number(&mut self, number: u64) {
+        decimal(self.out, number);
+    }
+
+    /// Ends the line.
+    pub fn end(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
     }
 }
 
