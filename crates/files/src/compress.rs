@@ -1,0 +1,78 @@
+//! Live compression of whole files.
+
+use std::io::{self, Write};
+
+use http::Coding;
+
+use crate::options::Effort;
+
+/// The bytes in that coding. Takes time: call it where blocking is allowed.
+///
+/// # Errors
+/// The encoder's, which for bytes in memory means that there is no memory left.
+pub fn compress(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    match coding {
+        Coding::Identity => Ok(bytes.to_vec()),
+        Coding::Gzip => gzip(effort, bytes),
+        Coding::Zstd => zstd::bulk::compress(bytes, by_effort(effort, [1, 6, 15])),
+        Coding::Brotli => brotli(effort, bytes),
+    }
+}
+
+fn by_effort<T: Copy>(effort: Effort, levels: [T; 3]) -> T {
+    match effort {
+        Effort::Fast => levels[0],
+        Effort::Balanced => levels[1],
+        Effort::Small => levels[2],
+    }
+}
+
+fn gzip(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let level = flate2::Compression::new(by_effort(effort, [1, 6, 9]));
+    let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 3), level);
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+fn brotli(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let params = brotli::enc::BrotliEncoderParams {
+        quality: by_effort(effort, [2, 5, 10]),
+        size_hint: bytes.len(),
+        ..brotli::enc::BrotliEncoderParams::default()
+    };
+    let mut compressed = Vec::with_capacity(bytes.len() / 3);
+    brotli::BrotliCompress(&mut &bytes[..], &mut compressed, &params)?;
+    Ok(compressed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn decompress(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+        let mut plain = Vec::new();
+        match coding {
+            Coding::Identity => plain.extend_from_slice(bytes),
+            Coding::Gzip => _ = flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap(),
+            Coding::Zstd => plain = zstd::stream::decode_all(bytes).unwrap(),
+            Coding::Brotli => _ = brotli::Decompressor::new(bytes, 4096).read_to_end(&mut plain).unwrap(),
+        }
+        plain
+    }
+
+    #[test]
+    fn every_coding_comes_back_and_is_smaller() {
+        let text: Vec<u8> =
+            (0..2000).flat_map(|line| format!("line {line} of a text\n").into_bytes()).collect();
+        for coding in Coding::ALL {
+            for effort in [Effort::Fast, Effort::Balanced, Effort::Small] {
+                let compressed = compress(coding, effort, &text).unwrap();
+                assert_eq!(decompress(coding, &compressed), text, "{coding:?} {effort:?}");
+                assert!(coding == Coding::Identity || compressed.len() < text.len() / 3, "{coding:?} {effort:?}");
+            }
+            assert_eq!(decompress(coding, &compress(coding, Effort::Balanced, b"").unwrap()), b"");
+        }
+    }
+}

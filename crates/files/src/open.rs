@@ -1,0 +1,273 @@
+//! Opening what lies below a root, by the policy on symbolic links.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::options::Symlinks;
+
+/// Links that one path may go through, as in the kernel.
+const LINKS_MAX: usize = 40;
+/// How often a path that is being renamed under our hands is tried again.
+const RETRIES_MAX: usize = 8;
+/// Never wait for a FIFO's writer, never take over a terminal.
+const READ_ONLY: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// A folder that is served, held open: renaming it does not matter.
+#[derive(Debug)]
+pub struct Root {
+    folder: OwnedFd,
+    symlinks: Symlinks,
+}
+
+/// Whether a call may wait for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Only what the kernel has in memory; else [`Trouble::WouldBlock`].
+    CacheOnly,
+    /// Whatever it takes.
+    Blocking,
+}
+
+/// What stands at a path.
+#[derive(Debug)]
+pub enum Opened {
+    /// A regular file.
+    File(File, Stamp),
+    /// A folder.
+    Folder(File),
+    /// Nothing.
+    Missing,
+    /// Something that is not served, and why.
+    Refused(&'static str),
+}
+
+/// Why a path could not be looked at.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Ask again with [`Patience::Blocking`].
+    WouldBlock,
+    /// The process or the system is out of descriptors.
+    NoDescriptors,
+    /// The system failed.
+    Failed(io::Error),
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Modification time in seconds since 1970.
+    pub modified_s: i64,
+    /// Its nanoseconds.
+    pub modified_ns: i64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+impl Stamp {
+    /// The stamp of an open file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn of(file: &File) -> io::Result<Stamp> {
+        file.metadata().map(|metadata| Stamp::from(&metadata))
+    }
+}
+
+impl From<&std::fs::Metadata> for Stamp {
+    fn from(metadata: &std::fs::Metadata) -> Stamp {
+        Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified_s: metadata.mtime(),
+            modified_ns: metadata.mtime_nsec(),
+            changed_s: metadata.ctime(),
+            changed_ns: metadata.ctime_nsec(),
+        }
+    }
+}
+
+impl Root {
+    /// Opens the folder. Needs Linux 5.12 for `openat2` with `RESOLVE_CACHED`.
+    ///
+    /// # Errors
+    /// No such folder, or no permission; a kernel (or a sandbox) without `openat2`.
+    pub fn open(folder: &Path, symlinks: Symlinks) -> io::Result<Root> {
+        let explain = |errno: Errno| {
+            let error = io::Error::from(errno);
+            io::Error::new(error.kind(), format!("cannot serve {}: {error}", folder.display()))
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(folder, flags, Mode::empty()).map_err(explain)?;
+        let root = Root { folder: fd, symlinks };
+        match root.open_beneath(b".", OFlags::PATH, Patience::CacheOnly) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(root),
+            Err(errno) => Err(explain(errno)),
+        }
+    }
+
+    /// What stands at `path` below the root. The path is decoded and without `..`; leading slashes do not count.
+    ///
+    /// # Errors
+    /// [`Trouble`], where what stands there could not be found out.
+    pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, Trouble> {
+        let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+        let relative = if start == path.len() { b"." } else { &path[start..] };
+        let mut retries = 0;
+        loop {
+            let found = match (self.open_beneath(relative, READ_ONLY, patience), self.symlinks, patience) {
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::CacheOnly) => Err(Errno::AGAIN),
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => walk(&self.folder, relative),
+                (found, _, _) => found,
+            };
+            match found {
+                Ok(fd) => return classify(File::from(fd)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+                // A component was renamed meanwhile.
+                Err(Errno::AGAIN) if retries < RETRIES_MAX => retries += 1,
+                Err(errno) => return interpret(errno),
+            }
+        }
+    }
+
+    fn open_beneath(&self, path: &[u8], flags: OFlags, patience: Patience) -> Result<OwnedFd, Errno> {
+        let mut resolve = ResolveFlags::NO_MAGICLINKS;
+        resolve.set(ResolveFlags::BENEATH, self.symlinks != Symlinks::Follow);
+        resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
+        rustix::fs::openat2(&self.folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+}
+
+fn classify(file: File) -> Result<Opened, Trouble> {
+    let metadata = file.metadata().map_err(Trouble::Failed)?;
+    if metadata.is_file() {
+        return Ok(Opened::File(file, Stamp::from(&metadata)));
+    }
+    Ok(if metadata.is_dir() { Opened::Folder(file) } else { Opened::Refused("not a regular file") })
+}
+
+fn interpret(errno: Errno) -> Result<Opened, Trouble> {
+    match errno {
+        // INVAL: a name with a NUL or one that the file system cannot have.
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
+        Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
+        Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
+        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused("no permission to read")),
+        // A socket, or a device without driver.
+        Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
+        Errno::MFILE | Errno::NFILE => Err(Trouble::NoDescriptors),
+        errno => Err(Trouble::Failed(errno.into())),
+    }
+}
+
+enum Step {
+    Enter(Vec<u8>),
+    /// What a link has led to must belong to this user: the link's owner.
+    OwnedBy(u32),
+}
+
+/// Opens `path` component by component and follows links anywhere, if each belongs to the owner of what it finally
+/// names. Every check is made on a descriptor, so nobody can swap a link between check and use.
+fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut steps = Vec::new();
+    push_reversed(&mut steps, path);
+    let mut parent = rustix::fs::openat(root, ".", PATH_ONLY, Mode::empty())?;
+    let mut here = rustix::fs::openat(root, ".", PATH_ONLY, Mode::empty())?;
+    let mut here_name = b".".to_vec();
+    let mut links = 0;
+    while let Some(step) = steps.pop() {
+        let name = match step {
+            Step::Enter(name) => name,
+            Step::OwnedBy(owner) if rustix::fs::fstat(&here)?.st_uid == owner => continue,
+            Step::OwnedBy(_) => return Err(Errno::XDEV),
+        };
+        let object = rustix::fs::openat(&here, &name[..], PATH_ONLY, Mode::empty())?;
+        let stat = rustix::fs::fstat(&object)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            parent = std::mem::replace(&mut here, object);
+            here_name = name;
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(Errno::LOOP);
+        }
+        let target = rustix::fs::readlinkat(&object, "", Vec::new())?.into_bytes();
+        steps.push(Step::OwnedBy(stat.st_uid));
+        push_reversed(&mut steps, &target);
+        if target.starts_with(b"/") {
+            here = rustix::fs::open("/", PATH_ONLY, Mode::empty())?;
+        }
+    }
+    reopen(&parent, &here, &here_name)
+}
+
+fn push_reversed(steps: &mut Vec<Step>, path: &[u8]) {
+    let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    steps.extend(names.rev().map(|name| Step::Enter(name.to_vec())));
+}
+
+/// Opens for reading what `here` names. A file goes by its name once more, and must be the same one.
+fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd, Errno> {
+    let checked = rustix::fs::fstat(here)?;
+    if FileType::from_raw_mode(checked.st_mode) == FileType::Directory {
+        return rustix::fs::openat(here, ".", READ_ONLY, Mode::empty());
+    }
+    let opened = rustix::fs::openat(parent, here_name, READ_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
+    let stat = rustix::fs::fstat(&opened)?;
+    let same = (stat.st_dev, stat.st_ino) == (checked.st_dev, checked.st_ino);
+    if same { Ok(opened) } else { Err(Errno::AGAIN) }
+}
+
+/// The first `len` bytes of a file, fewer where it ends before.
+///
+/// # Errors
+/// [`Trouble::WouldBlock`] where they are not all in memory; the system's.
+pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, Trouble> {
+    let len = usize::try_from(len).map_err(|_| Trouble::Failed(io::ErrorKind::OutOfMemory.into()))?;
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        let read = match patience {
+            Patience::CacheOnly => read_cached(file, &mut bytes[at..], at as u64).map_err(io::Error::from),
+            Patience::Blocking => file.read_at(&mut bytes[at..], at as u64),
+        };
+        match read {
+            // The cached end of a file may be that of what is cached.
+            Ok(0) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+            Ok(0) => break,
+            Ok(read) => at += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+            Err(error) => return Err(Trouble::Failed(error)),
+        }
+    }
+    bytes.truncate(at);
+    Ok(bytes)
+}
+
+/// Reads from the page cache alone: `AGAIN` where the bytes are not there.
+///
+/// # Errors
+/// `AGAIN`; others where the file system does not know such reads.
+pub fn read_cached(file: &impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
+    rustix::io::preadv2(file, &mut [io::IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT)
+}
+
+#[cfg(test)]
+mod tests;

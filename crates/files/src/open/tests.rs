@@ -1,0 +1,168 @@
+//! Against a real file system: a folder of its own for each test.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+use crate::scratch::Scratch;
+
+fn describe(root: &Root, path: &str) -> String {
+    let look = |patience| match root.look(path.as_bytes(), patience) {
+        Ok(Opened::File(file, stamp)) => {
+            String::from_utf8(read(&file, stamp.size, Patience::Blocking).unwrap()).unwrap()
+        }
+        Ok(Opened::Folder(_)) => "(folder)".into(),
+        Ok(Opened::Missing) => "(missing)".into(),
+        Ok(Opened::Refused(reason)) => reason.into(),
+        Err(Trouble::WouldBlock) => "(would block)".into(),
+        Err(trouble) => format!("{trouble:?}"),
+    };
+    let patient = look(Patience::Blocking);
+    let quick = look(Patience::CacheOnly);
+    assert!(quick == patient || quick == "(would block)", "{path}: {quick}, but {patient}");
+    patient
+}
+
+fn root(scratch: &Scratch, symlinks: Symlinks) -> Root {
+    Root::open(&scratch.path("root"), symlinks).unwrap()
+}
+
+const LEADS_OUT: &str = "a symbolic link leads out of the root";
+
+#[test]
+fn what_stands_at_a_path() {
+    let scratch = Scratch::new();
+    scratch.write("root/a.txt", "a");
+    scratch.write("root/folder/b.txt", "b");
+    scratch.write("outside.txt", "secret");
+    let root = root(&scratch, Symlinks::Inside);
+    for (path, want) in [
+        ("/a.txt", "a"),
+        ("//a.txt", "a"),
+        ("/folder/b.txt", "b"),
+        ("/folder", "(folder)"),
+        ("/folder/", "(folder)"),
+        ("/", "(folder)"),
+        ("", "(folder)"),
+        ("/none", "(missing)"),
+        ("/a.txt/", "(missing)"),
+        ("/a.txt/b", "(missing)"),
+        ("/folder/none/b", "(missing)"),
+        ("/a.txt\0.png", "(missing)"),
+        // Paths come normalised; should one not be, the kernel still keeps it inside.
+        ("/../outside.txt", LEADS_OUT),
+        ("/folder/../../outside.txt", LEADS_OUT),
+        ("/folder/../a.txt", "a"),
+    ] {
+        assert_eq!(describe(&root, path), want, "{path:?}");
+    }
+    let long = format!("/{}", "x".repeat(5000));
+    assert_eq!(describe(&root, &long), "(missing)");
+}
+
+#[test]
+fn links_by_policy() {
+    let scratch = Scratch::new();
+    scratch.write("root/a.txt", "a");
+    scratch.write("root/folder/b.txt", "b");
+    scratch.write("outside/c.txt", "c");
+    let link = |target: &str, at: &str| symlink(target, scratch.path(at)).unwrap();
+    link("../a.txt", "root/folder/inside");
+    link("folder", "root/inside-folder");
+    link("../outside/c.txt", "root/out");
+    link("../outside", "root/out-folder");
+    link(scratch.path("root/a.txt").to_str().unwrap(), "root/absolute");
+    link("/proc/self/root/etc/passwd", "root/magic");
+    link("loop", "root/loop");
+    link("gone", "root/dangling");
+    link("../outside/chain", "root/chain");
+    link("../root/out", "outside/chain");
+    let cases = [
+        ("/folder/inside", "a", "a"),
+        ("/inside-folder/b.txt", "b", "b"),
+        ("/out", LEADS_OUT, "c"),
+        ("/out-folder/c.txt", LEADS_OUT, "c"),
+        ("/out-folder/", LEADS_OUT, "(folder)"),
+        ("/absolute", LEADS_OUT, "a"),
+        ("/chain", LEADS_OUT, "c"),
+        ("/loop", "symbolic links without end", "symbolic links without end"),
+        ("/dangling", "(missing)", "(missing)"),
+    ];
+    let (inside, follow) = (root(&scratch, Symlinks::Inside), root(&scratch, Symlinks::Follow));
+    let owner_match = root(&scratch, Symlinks::OwnerMatch);
+    for (path, want_inside, want_others) in cases {
+        assert_eq!(describe(&inside, path), want_inside, "inside {path}");
+        assert_eq!(describe(&follow, path), want_others, "follow {path}");
+        assert_eq!(describe(&owner_match, path), want_others, "owner-match {path}");
+    }
+    assert_eq!(describe(&inside, "/magic"), LEADS_OUT);
+    assert_eq!(describe(&follow, "/magic"), "symbolic links without end");
+}
+
+#[test]
+fn a_link_to_somebody_elses_file_needs_the_full_policy() {
+    // The link is ours; what it names belongs to whoever owns `/etc/passwd` or, for root, to nobody.
+    let scratch = Scratch::new();
+    scratch.write("root/a.txt", "a");
+    let foreign = match rustix::process::geteuid().is_root() {
+        false => std::path::PathBuf::from("/etc/passwd"),
+        true => {
+            scratch.write("foreign.txt", "f");
+            let nobody = rustix::fs::Uid::from_raw(65534);
+            rustix::fs::chown(scratch.path("foreign.txt"), Some(nobody), None).unwrap();
+            scratch.path("foreign.txt")
+        }
+    };
+    symlink(&foreign, scratch.path("root/foreign")).unwrap();
+    symlink("foreign", scratch.path("root/twice")).unwrap();
+    let want = std::fs::read_to_string(&foreign).unwrap();
+    assert_eq!(describe(&root(&scratch, Symlinks::Follow), "/foreign"), want);
+    for path in ["/foreign", "/twice"] {
+        assert_eq!(describe(&root(&scratch, Symlinks::OwnerMatch), path), LEADS_OUT);
+        assert_eq!(describe(&root(&scratch, Symlinks::Inside), path), LEADS_OUT);
+    }
+}
+
+#[test]
+fn special_files_are_refused_and_never_waited_for() {
+    let scratch = Scratch::new();
+    scratch.write("root/a.txt", "a");
+    let mode = Mode::from_raw_mode(0o644);
+    let fifo = scratch.path("root/fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+    let _listener = UnixListener::bind(scratch.path("root/socket")).unwrap();
+    symlink("/dev/null", scratch.path("root/device")).unwrap();
+    let root = root(&scratch, Symlinks::Follow);
+    for path in ["/fifo", "/socket", "/device"] {
+        assert_eq!(describe(&root, path), "not a regular file", "{path}");
+    }
+}
+
+#[test]
+fn the_systems_refusals() {
+    let opened = |errno| format!("{:?}", interpret(errno));
+    assert_eq!(opened(Errno::ACCESS), "Ok(Refused(\"no permission to read\"))");
+    assert_eq!(opened(Errno::NOTDIR), "Ok(Missing)");
+    assert_eq!(opened(Errno::MFILE), "Err(NoDescriptors)");
+    assert!(opened(Errno::IO).starts_with("Err(Failed("));
+}
+
+#[test]
+fn a_root_must_be_a_folder() {
+    let scratch = Scratch::new();
+    scratch.write("file", "");
+    for path in ["file", "none"] {
+        let error = Root::open(&scratch.path(path), Symlinks::Inside).unwrap_err();
+        assert!(error.to_string().starts_with("cannot serve "), "{error}");
+    }
+}
+
+#[test]
+fn a_file_cut_short_while_it_is_read_gives_what_is_there() {
+    let scratch = Scratch::new();
+    scratch.write("root/a.txt", "abc");
+    let file = File::open(scratch.path("root/a.txt")).unwrap();
+    assert_eq!(read(&file, 10, Patience::Blocking).unwrap(), b"abc");
+    assert!(matches!(read(&file, 10, Patience::CacheOnly), Err(Trouble::WouldBlock)));
+    assert_eq!(read(&file, 2, Patience::CacheOnly).unwrap(), b"ab");
+}

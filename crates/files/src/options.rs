@@ -1,0 +1,185 @@
+//! What a site may say about its files.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::{Coding, Fields};
+
+/// How files are found and served. Plain data: made once, cloned for each core.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folders that a file is looked for in, in this order. At least one.
+    pub roots: Vec<PathBuf>,
+    /// Names that stand for a folder, the first that exists. Default `index.html`.
+    pub index: Vec<String>,
+    /// Paths to look for, the first that exists in any root. `$path` stands for the request's path; one without
+    /// it is the same file for every path. Default `$path` alone.
+    pub candidates: Vec<String>,
+    /// The file for GET and HEAD where no candidate exists, with status 200 (single-page applications). Default none.
+    pub fallback: Option<String>,
+    /// Whether a folder without index shows its files. Default false.
+    pub listing: bool,
+    /// Entries that a listing shows at most; it says so where there are more. Default 10,000.
+    pub listing_entries_max: usize,
+    /// Whether names that begin with a dot are served; `/.well-known/` always is. Default false.
+    pub hidden: bool,
+    /// What becomes of symbolic links that lead out of the root. Default [`Symlinks::Inside`].
+    pub symlinks: Symlinks,
+    /// `Cache-Control` values; the first rule that fits counts. Default none.
+    pub cache_control: Vec<CacheRule>,
+    /// Codings of siblings (`a.js.br`) that are sent in place of a file, preferred in this order among what the
+    /// client likes equally. A sibling whose modification time is a second or more older than the file's is stale
+    /// and not used. Default none.
+    pub precompressed: Vec<Coding>,
+    /// Compression of files that have no such sibling. Default none.
+    pub compression: Option<Compression>,
+    /// Character set announced for text, as in `utf-8`. Default `utf-8`.
+    pub charset: Option<String>,
+    /// Ranges that one request may ask for; one that asks for more gets the whole file. 0 turns ranges off. Default 16.
+    pub ranges_max: usize,
+    /// Fields that every file and listing carries besides its own. Default none.
+    pub fields: Fields,
+    /// What is kept open and in memory.
+    pub cache: CacheLimits,
+}
+
+/// What becomes of symbolic links. Links that stay below the root are followed in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symlinks {
+    /// One that leads out of the root is refused, an absolute one always counts as such.
+    Inside,
+    /// One that leads out of the root is followed where it and what it finally names have the same owner.
+    OwnerMatch,
+    /// Every link is followed.
+    Follow,
+}
+
+/// One rule for `Cache-Control`.
+#[derive(Clone, Debug)]
+pub struct CacheRule {
+    /// The files it is for.
+    pub applies: Applies,
+    /// The field's value.
+    pub value: String,
+}
+
+/// Which files a rule is for.
+#[derive(Clone)]
+pub enum Applies {
+    /// Every file.
+    All,
+    /// Files whose path below the root passes a test; the path of an index is that of the index file.
+    Path(Arc<dyn Fn(&[u8]) -> bool + Send + Sync>),
+    /// Files of a media type in lower case, `image/png`; or of a whole kind, `image/`.
+    Media(String),
+}
+
+/// Compression while serving. Done once for each file and coding, off the event loop; the result is kept with
+/// the file. While one request has it done, others get the file as it is.
+#[derive(Clone, Debug)]
+pub struct Compression {
+    /// Codings, preferred in this order among what the client likes equally. Default zstd, brotli, gzip.
+    pub codings: Vec<Coding>,
+    /// Smaller files are sent as they are. Default 1 KiB.
+    pub bytes_min: u64,
+    /// Larger files are sent as they are. Default 8 MiB.
+    pub bytes_max: u64,
+    /// How hard to compress. Default [`Effort::Balanced`].
+    pub effort: Effort,
+    /// Media types worth it, as in [`Applies::Media`].
+    pub media: Vec<String>,
+}
+
+/// How hard to compress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// The least CPU time.
+    Fast,
+    /// Most of the gain for little of the time.
+    #[default]
+    Balanced,
+    /// The smallest result.
+    Small,
+}
+
+/// Bounds of the cache of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Files known at once; each large one holds a descriptor. 0 turns the cache off. Default 1024.
+    pub entries_max: usize,
+    /// Bytes of contents in memory. Default 32 MiB.
+    pub bytes_max: u64,
+    /// Files of at most so many bytes are kept in memory, others open. Default 32 KiB.
+    pub file_bytes_max: u64,
+    /// How long a file is served without looking whether it has changed, in milliseconds. Default 1000.
+    pub revalidate_ms: u64,
+    /// How long a file that nobody asks for is kept, in milliseconds. Default 60,000.
+    pub idle_ms_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            roots: Vec::new(),
+            index: vec!["index.html".into()],
+            candidates: vec!["$path".into()],
+            fallback: None,
+            listing: false,
+            listing_entries_max: 10_000,
+            hidden: false,
+            symlinks: Symlinks::Inside,
+            cache_control: Vec::new(),
+            precompressed: Vec::new(),
+            compression: None,
+            charset: Some("utf-8".into()),
+            ranges_max: 16,
+            fields: Fields::new(),
+            cache: CacheLimits::default(),
+        }
+    }
+}
+
+impl Default for Compression {
+    fn default() -> Compression {
+        let media = [
+            "text/",
+            "application/javascript",
+            "application/json",
+            "application/xml",
+            "application/manifest+json",
+            "application/rss+xml",
+            "application/atom+xml",
+            "application/wasm",
+            "image/svg+xml",
+        ];
+        Compression {
+            codings: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
+            bytes_min: 1024,
+            bytes_max: 8 * 1024 * 1024,
+            effort: Effort::default(),
+            media: media.map(String::from).into(),
+        }
+    }
+}
+
+impl Default for CacheLimits {
+    fn default() -> CacheLimits {
+        CacheLimits {
+            entries_max: 1024,
+            bytes_max: 32 * 1024 * 1024,
+            file_bytes_max: 32 * 1024,
+            revalidate_ms: 1000,
+            idle_ms_max: 60_000,
+        }
+    }
+}
+
+impl std::fmt::Debug for Applies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Applies::All => f.write_str("All"),
+            Applies::Path(_) => f.write_str("Path(..)"),
+            Applies::Media(media) => f.debug_tuple("Media").field(media).finish(),
+        }
+    }
+}

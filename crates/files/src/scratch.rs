@@ -1,0 +1,35 @@
+//! A folder of its own for each test, gone after it.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The folder.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("komainu-files-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(path.join("root")).unwrap();
+        Scratch(path)
+    }
+
+    pub(crate) fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.0.join(relative)
+    }
+
+    /// Writes a file and makes the folders it needs.
+    pub(crate) fn write(&self, relative: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(relative);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A test that failed has worse to tell.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,225 @@
+//! A bounded map from paths to values that are cheap to make again.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Values by path, bounded in number and bytes. What makes room is the least recently used of a few neighbours:
+/// as good as exact order here, and a hit only writes down the time.
+#[derive(Debug)]
+pub struct Store<V> {
+    entries_max: usize,
+    bytes_max: u64,
+    bytes: u64,
+    places: HashMap<Rc<[u8]>, usize>,
+    slots: Vec<Slot<V>>,
+    /// Where the search for something to drop goes on.
+    hand: usize,
+}
+
+#[derive(Debug)]
+struct Slot<V> {
+    path: Rc<[u8]>,
+    value: Rc<V>,
+    bytes: u64,
+    used_ms: u64,
+}
+
+/// Neighbours that are compared when room is needed.
+const COMPARED: usize = 8;
+
+impl<V> Store<V> {
+    /// An empty store. With `entries_max` 0 it stays empty.
+    #[must_use]
+    pub fn new(entries_max: usize, bytes_max: u64) -> Store<V> {
+        Store { entries_max, bytes_max, bytes: 0, places: HashMap::new(), slots: Vec::new(), hand: 0 }
+    }
+
+    /// The value at `path`, which counts as used now.
+    pub fn find(&mut self, path: &[u8], now_ms: u64) -> Option<Rc<V>> {
+        let slot = &mut self.slots[*self.places.get(path)?];
+        slot.used_ms = now_ms;
+        Some(slot.value.clone())
+    }
+
+    /// Puts a value at `path`, in place of the one there, and makes room for it. One that is larger than all the
+    /// room is not kept.
+    pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now_ms: u64) {
+        self.remove(path);
+        if bytes > self.bytes_max || self.entries_max == 0 {
+            return;
+        }
+        while self.slots.len() >= self.entries_max {
+            self.evict(None);
+        }
+        let path: Rc<[u8]> = path.into();
+        self.places.insert(path.clone(), self.slots.len());
+        self.slots.push(Slot { path, value, bytes: 0, used_ms: now_ms });
+        let at = self.slots.len() - 1;
+        self.charge(at, bytes);
+    }
+
+    /// The value at `path` has become `bytes` larger. Makes room; if need be by dropping that value.
+    pub fn grow(&mut self, path: &[u8], bytes: u64) {
+        if let Some(&at) = self.places.get(path) {
+            self.charge(at, bytes);
+        }
+    }
+
+    /// Drops the value at `path`.
+    pub fn remove(&mut self, path: &[u8]) {
+        if let Some(&at) = self.places.get(path) {
+            self.drop_slot(at);
+        }
+    }
+
+    /// Drops what has not been used since `before_ms`, looking at a few slots only: called often, it gets round.
+    pub fn drop_unused(&mut self, before_ms: u64) {
+        for _ in 0..COMPARED.min(self.slots.len()) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            if self.slots[self.hand].used_ms < before_ms {
+                self.drop_slot(self.hand);
+                if self.slots.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.slots.clear();
+        (self.bytes, self.hand) = (0, 0);
+    }
+
+    fn charge(&mut self, at: usize, bytes: u64) {
+        self.slots[at].bytes += bytes;
+        self.bytes += bytes;
+        let path = self.slots[at].path.clone();
+        while self.bytes > self.bytes_max && self.slots.len() > 1 {
+            self.evict(Some(&path));
+        }
+        if self.bytes > self.bytes_max {
+            self.clear();
+        }
+    }
+
+    /// Drops the least recently used of some neighbours, but not `spared`.
+    fn evict(&mut self, spared: Option<&Rc<[u8]>>) {
+        let len = self.slots.len();
+        let oldest = (self.hand..self.hand + COMPARED.min(len) + 1)
+            .map(|at| at % len)
+            .filter(|&at| spared.is_none_or(|spared| !Rc::ptr_eq(spared, &self.slots[at].path)))
+            .min_by_key(|&at| self.slots[at].used_ms)
+            .expect("two neighbours, one of them not spared; or none is");
+        self.hand = (self.hand + COMPARED) % len;
+        self.drop_slot(oldest);
+    }
+
+    fn drop_slot(&mut self, at: usize) {
+        let slot = self.slots.swap_remove(at);
+        self.places.remove(&slot.path);
+        self.bytes -= slot.bytes;
+        if let Some(moved) = self.slots.get(at) {
+            self.places.insert(moved.path.clone(), at);
+        }
+        if self.hand >= self.slots.len() {
+            self.hand = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<V>(store: &Store<V>) {
+        assert!(store.bytes <= store.bytes_max && store.slots.len() <= store.entries_max);
+        assert_eq!(store.bytes, store.slots.iter().map(|slot| slot.bytes).sum::<u64>());
+        assert_eq!(store.places.len(), store.slots.len());
+        for (at, slot) in store.slots.iter().enumerate() {
+            assert_eq!(store.places[&slot.path], at);
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_goes() {
+        let mut store = Store::new(3, 100);
+        for (now_ms, path) in ["a", "b", "c"].into_iter().enumerate() {
+            store.insert(path.as_bytes(), Rc::new(path), 10, now_ms as u64);
+        }
+        assert_eq!(store.find(b"a", 10).as_deref(), Some(&"a"));
+        store.insert(b"d", Rc::new("d"), 10, 11);
+        assert!(store.find(b"b", 12).is_none());
+        // Too large for the room that is left: `c` and `a` go, in the order of their use.
+        store.insert(b"e", Rc::new("e"), 85, 13);
+        assert!(store.find(b"c", 14).is_none() && store.find(b"a", 14).is_none());
+        assert!(store.find(b"d", 14).is_some() && store.find(b"e", 14).is_some());
+        store.insert(b"f", Rc::new("f"), 101, 15);
+        assert!(store.find(b"f", 16).is_none() && store.find(b"e", 16).is_some());
+        check(&store);
+    }
+
+    #[test]
+    fn growth_makes_room() {
+        let mut store = Store::new(3, 100);
+        store.insert(b"a", Rc::new(()), 40, 0);
+        store.insert(b"b", Rc::new(()), 40, 1);
+        store.grow(b"b", 50);
+        assert!(store.find(b"a", 2).is_none() && store.find(b"b", 2).is_some());
+        store.grow(b"b", 50);
+        assert!(store.find(b"b", 3).is_none());
+        store.grow(b"b", 50);
+        check(&store);
+    }
+
+    #[test]
+    fn what_nobody_uses_goes_in_time() {
+        let mut store = Store::new(100, 1000);
+        for at in 0..50u64 {
+            store.insert(format!("{at}").as_bytes(), Rc::new(at), 1, at);
+        }
+        for _ in 0..50 {
+            store.drop_unused(40);
+        }
+        assert_eq!(store.slots.len(), 10);
+        check(&store);
+        for _ in 0..10 {
+            store.drop_unused(u64::MAX);
+        }
+        assert!(store.slots.is_empty());
+        store.drop_unused(u64::MAX);
+    }
+
+    #[test]
+    fn a_store_of_nothing_keeps_nothing() {
+        let mut store = Store::new(0, 100);
+        store.insert(b"a", Rc::new(()), 1, 0);
+        assert!(store.find(b"a", 0).is_none());
+    }
+
+    /// Law: whatever happens, the bounds hold and the book-keeping agrees.
+    #[test]
+    fn the_bounds_always_hold() {
+        let mut store = Store::new(20, 500);
+        let mut state = 3u64;
+        for now_ms in 0..20_000 {
+            let mut random = |below: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            };
+            let path = format!("{}", random(60));
+            match random(10) {
+                0..4 => store.insert(path.as_bytes(), Rc::new(()), random(60), now_ms),
+                4..8 => _ = store.find(path.as_bytes(), now_ms),
+                8 => store.grow(path.as_bytes(), random(100)),
+                _ => match random(3) {
+                    0 => store.remove(path.as_bytes()),
+                    1 => store.drop_unused(now_ms.saturating_sub(40)),
+                    _ => {}
+                },
+            }
+            check(&store);
+        }
+    }
+}

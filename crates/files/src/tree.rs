@@ -1,0 +1,347 @@
+//! What a path names: a file with its siblings, a folder, or nothing. All that may block happens here.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use http::Coding;
+
+use crate::media;
+use crate::open::{self, Opened, Patience, Root, Stamp, Trouble};
+use crate::options::Options;
+
+/// The roots, and what is looked for in them. Shared with the threads that may block.
+#[derive(Debug)]
+pub struct Tree {
+    roots: Vec<Root>,
+    index: Vec<String>,
+    listing: bool,
+    hidden: bool,
+    precompressed: Vec<Coding>,
+    memory_bytes_max: u64,
+}
+
+/// What stands at a path.
+#[derive(Debug)]
+pub enum Found {
+    /// A file, or a folder's index.
+    File(Box<Loaded>),
+    /// A folder that is asked for without the slash at its end, and has something to show.
+    Unslashed,
+    /// A folder without index, to be listed.
+    Folder,
+    /// Nothing.
+    Missing,
+    /// Something that is not served, and why.
+    Refused(&'static str),
+}
+
+/// A file, opened, with its siblings in other codings.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its path below the root.
+    pub path: Vec<u8>,
+    /// As it is.
+    pub plain: Piece,
+    /// Encoded before, in the order of preference.
+    pub siblings: Vec<(Coding, Piece)>,
+}
+
+/// The bytes of one file.
+#[derive(Debug)]
+pub struct Piece {
+    /// Its state when it was opened.
+    pub stamp: Stamp,
+    /// Where its bytes are.
+    pub content: Content,
+}
+
+/// Where bytes are.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// In memory: all of them.
+    Memory(Arc<[u8]>),
+    /// In an open file.
+    File(Arc<File>),
+}
+
+/// How often a small file that changes while it is read is read again, before it is sent from the file itself.
+const READS_MAX: usize = 3;
+
+impl Tree {
+    /// Opens the roots.
+    ///
+    /// # Errors
+    /// A root that cannot be opened.
+    pub fn open(options: &Options) -> io::Result<Tree> {
+        let roots = options.roots.iter().map(|root| Root::open(root, options.symlinks));
+        Ok(Tree {
+            roots: roots.collect::<io::Result<_>>()?,
+            index: options.index.clone(),
+            listing: options.listing,
+            hidden: options.hidden,
+            precompressed: options.precompressed.clone(),
+            memory_bytes_max: options.cache.file_bytes_max,
+        })
+    }
+
+    /// The roots.
+    #[must_use]
+    pub fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    /// Whether a path or one of the folders on it is hidden. `.well-known` at the top never is (RFC 8615).
+    #[must_use]
+    pub fn hides(&self, path: &[u8]) -> bool {
+        let path = path.strip_prefix(b"/.well-known/").unwrap_or(path);
+        !self.hidden && path.split(|&byte| byte == b'/').any(|segment| segment.starts_with(b"."))
+    }
+
+    /// What a request for `path` (normalised) gets.
+    ///
+    /// # Errors
+    /// [`Trouble`], where that could not be found out.
+    pub fn find(&self, path: &[u8], patience: Patience) -> Result<Found, Trouble> {
+        if path.ends_with(b"/") {
+            return self.find_index(path, patience);
+        }
+        let mut folder = false;
+        for root in &self.roots {
+            match root.look(path, patience)? {
+                Opened::File(file, stamp) => return self.load(path, file, stamp, patience),
+                Opened::Folder(_) => folder = true,
+                Opened::Missing => {}
+                Opened::Refused(reason) => return Ok(Found::Refused(reason)),
+            }
+        }
+        Ok(if folder && self.has_something_to_show(path, patience)? { Found::Unslashed } else { Found::Missing })
+    }
+
+    fn find_index(&self, folder: &[u8], patience: Patience) -> Result<Found, Trouble> {
+        for name in &self.index {
+            let path = [folder, name.as_bytes()].concat();
+            for root in &self.roots {
+                match root.look(&path, patience)? {
+                    Opened::File(file, stamp) => return self.load(&path, file, stamp, patience),
+                    Opened::Refused(reason) => return Ok(Found::Refused(reason)),
+                    Opened::Folder(_) | Opened::Missing => {}
+                }
+            }
+        }
+        if self.listing {
+            for root in &self.roots {
+                match root.look(folder, patience)? {
+                    Opened::Folder(_) => return Ok(Found::Folder),
+                    Opened::Refused(reason) => return Ok(Found::Refused(reason)),
+                    Opened::File(..) | Opened::Missing => {}
+                }
+            }
+        }
+        Ok(Found::Missing)
+    }
+
+    /// Whether the folder at `path`, which exists, would answer with its slash.
+    fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, Trouble> {
+        for name in &self.index {
+            let index = [path, b"/", name.as_bytes()].concat();
+            for root in &self.roots {
+                if matches!(root.look(&index, patience)?, Opened::File(..) | Opened::Refused(_)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(self.listing)
+    }
+
+    fn load(&self, path: &[u8], file: File, stamp: Stamp, patience: Patience) -> Result<Found, Trouble> {
+        let mut siblings = Vec::new();
+        if !media::is_compressed(media::media_type(path)) {
+            for &coding in &self.precompressed {
+                if let Some(piece) = self.sibling(path, coding, &stamp, patience)? {
+                    siblings.push((coding, piece));
+                }
+            }
+        }
+        let plain = self.piece(file, stamp, patience)?;
+        Ok(Found::File(Box::new(Loaded { path: path.to_vec(), plain, siblings })))
+    }
+
+    /// The sibling of a file in that coding, if there is one and it is not stale: in the same second or later.
+    /// Tools that compress copy the time or make a later one, so an older sibling was left behind by a change.
+    fn sibling(
+        &self,
+        path: &[u8],
+        coding: Coding,
+        of: &Stamp,
+        patience: Patience,
+    ) -> Result<Option<Piece>, Trouble> {
+        let path = [path, suffix(coding)].concat();
+        for root in &self.roots {
+            match root.look(&path, patience)? {
+                Opened::File(file, stamp) if stamp.modified_s >= of.modified_s => {
+                    return self.piece(file, stamp, patience).map(Some);
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn piece(&self, file: File, mut stamp: Stamp, patience: Patience) -> Result<Piece, Trouble> {
+        for _ in 0..READS_MAX {
+            if stamp.size > self.memory_bytes_max {
+                break;
+            }
+            let bytes = open::read(&file, stamp.size, patience)?;
+            let after = Stamp::of(&file).map_err(Trouble::Failed)?;
+            if after == stamp && bytes.len() as u64 == stamp.size {
+                return Ok(Piece { stamp, content: Content::Memory(bytes.into()) });
+            }
+            stamp = after;
+        }
+        Ok(Piece { stamp, content: Content::File(Arc::new(file)) })
+    }
+}
+
+/// What a sibling's name has at its end.
+fn suffix(coding: Coding) -> &'static [u8] {
+    match coding {
+        Coding::Identity => b"",
+        Coding::Gzip => b".gz",
+        Coding::Zstd => b".zst",
+        Coding::Brotli => b".br",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn tree(scratch: &Scratch, change: impl FnOnce(&mut Options)) -> Tree {
+        let mut options = Options { roots: vec![scratch.path("root")], ..Options::default() };
+        change(&mut options);
+        Tree::open(&options).unwrap()
+    }
+
+    fn describe(tree: &Tree, path: &str) -> String {
+        match tree.find(path.as_bytes(), Patience::Blocking).unwrap() {
+            Found::File(loaded) => {
+                let siblings = loaded.siblings.iter().map(|(coding, _)| format!(" {}", coding.text()));
+                format!("{}{}", String::from_utf8_lossy(&loaded.path), siblings.collect::<String>())
+            }
+            Found::Refused(reason) => reason.into(),
+            found => format!("{found:?}"),
+        }
+    }
+
+    #[test]
+    fn files_folders_and_indexes() {
+        let scratch = Scratch::new();
+        scratch.write("root/index.html", "");
+        scratch.write("root/a.txt", "");
+        scratch.write("root/with/index.htm", "");
+        scratch.write("root/without/a.txt", "");
+        scratch.write("root/odd/index.html/a.txt", "");
+        let index = |options: &mut Options| options.index = vec!["index.html".into(), "index.htm".into()];
+        let plain = tree(&scratch, index);
+        let listing = tree(&scratch, |options| {
+            index(options);
+            options.listing = true;
+        });
+        for (path, want, want_listing) in [
+            ("/", "/index.html", "/index.html"),
+            ("/a.txt", "/a.txt", "/a.txt"),
+            ("/with/", "/with/index.htm", "/with/index.htm"),
+            ("/with", "Unslashed", "Unslashed"),
+            ("/without/", "Missing", "Folder"),
+            ("/without", "Missing", "Unslashed"),
+            ("/odd/", "Missing", "Folder"),
+            ("", "Unslashed", "Unslashed"),
+            ("/a.txt/", "Missing", "Missing"),
+            ("/none", "Missing", "Missing"),
+            ("/none/", "Missing", "Missing"),
+        ] {
+            assert_eq!(describe(&plain, path), want, "{path}");
+            assert_eq!(describe(&listing, path), want_listing, "{path} with listing");
+        }
+    }
+
+    #[test]
+    fn roots_lie_over_each_other() {
+        let scratch = Scratch::new();
+        scratch.write("root/both.txt", "first");
+        scratch.write("root/folder/a.txt", "");
+        scratch.write("second/both.txt", "second!");
+        scratch.write("second/only.txt", "");
+        scratch.write("second/folder/index.html", "");
+        let second = scratch.path("second");
+        let tree = tree(&scratch, |options| options.roots.push(second));
+        let Ok(Found::File(both)) = tree.find(b"/both.txt", Patience::Blocking) else { panic!("a file") };
+        assert_eq!(both.plain.stamp.size, 5);
+        assert_eq!(describe(&tree, "/only.txt"), "/only.txt");
+        assert_eq!(describe(&tree, "/folder"), "Unslashed");
+        assert_eq!(describe(&tree, "/folder/"), "/folder/index.html");
+    }
+
+    #[test]
+    fn dots_hide_but_for_well_known() {
+        let scratch = Scratch::new();
+        let tree_of = |hidden| tree(&scratch, |options| options.hidden = hidden);
+        let (hiding, showing) = (tree_of(false), tree_of(true));
+        for (path, hidden) in [
+            ("/a.txt", false),
+            ("/.git/config", true),
+            ("/a/.env", true),
+            ("/.htaccess", true),
+            ("/.well-known/acme-challenge/x", false),
+            ("/.well-known/.git/config", true),
+            ("/a/.well-known/x", true),
+            ("/.well-known", true),
+            ("/a..b/c.", false),
+        ] {
+            assert_eq!(hiding.hides(path.as_bytes()), hidden, "{path}");
+            assert!(!showing.hides(path.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn stale_and_useless_siblings_are_not_used() {
+        let scratch = Scratch::new();
+        let now = SystemTime::now();
+        for (file, age_s) in [
+            ("a.js", 10),
+            ("a.js.br", 10),
+            ("a.js.gz", 5),
+            ("a.js.zst", 12),
+            ("b.png", 10),
+            ("b.png.br", 10),
+        ] {
+            scratch.write(&format!("root/{file}"), file);
+            let opened = File::options().write(true).open(scratch.path("root").join(file)).unwrap();
+            opened.set_modified(now - Duration::from_secs(age_s)).unwrap();
+        }
+        let codings = vec![Coding::Brotli, Coding::Zstd, Coding::Gzip];
+        let tree = tree(&scratch, |options| options.precompressed = codings);
+        assert_eq!(describe(&tree, "/a.js"), "/a.js br gzip");
+        assert_eq!(describe(&tree, "/b.png"), "/b.png");
+        assert_eq!(describe(&tree, "/a.js.br"), "/a.js.br");
+    }
+
+    #[test]
+    fn small_files_are_held_in_memory_and_large_ones_open() {
+        let scratch = Scratch::new();
+        scratch.write("root/small", vec![b's'; 100]);
+        scratch.write("root/large", vec![b'l'; 101]);
+        let tree = tree(&scratch, |options| options.cache.file_bytes_max = 100);
+        let content = |path: &[u8]| match tree.find(path, Patience::Blocking) {
+            Ok(Found::File(loaded)) => loaded.plain.content,
+            _ => panic!("a file"),
+        };
+        assert!(matches!(content(b"/small"), Content::Memory(bytes) if *bytes == [b's'; 100]));
+        assert!(matches!(content(b"/large"), Content::File(_)));
+    }
+}
