@@ -6,15 +6,19 @@
 // What a command prints is its product.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-mod bench;
 mod measure;
 mod report;
+mod bench;
+mod tidy;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 The project's own commands.
 
+  cargo xtask tidy                    the house rules that a machine can check
+  cargo xtask docs                    write the documents that come from the code
   cargo xtask bench files [OPTIONS]   CPU per request, rate and latency of static files, beside nginx, h2o and lighttpd
   cargo xtask bench idle  [OPTIONS]   memory of idle kept-alive connections, and what they cost a busy client
 
@@ -30,10 +34,18 @@ Options of `bench` (defaults in brackets):
   --out FOLDER         where the results go as Markdown and JSON [bench-results]
 ";
 
+/// The repository: two folders above this crate, which cargo names; else the current folder.
+fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    here.and_then(|here| Some(here.parent()?.parent()?.to_path_buf())).unwrap_or_else(|| PathBuf::from("."))
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["tidy"] => tidy::run(&root()),
+        ["docs"] => tidy::write_documents(&root()),
         ["bench", "files", options @ ..] => {
             bench::Options::parse(options).and_then(|o| bench::files::run(&o))
         }

@@ -36,7 +36,8 @@ impl Default for Options {
             threads: 2,
             only: Vec::new(),
             rows: Vec::new(),
-            binary: PathBuf::from("target/release/komainu"),
+            binary: PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+                .join("release/komainu"),
             also: Vec::new(),
             out: PathBuf::from("bench-results"),
         }

@@ -1,0 +1,43 @@
+//! The house rules that a machine can check. One rule is one module: a function from the tree to its findings.
+
+pub(crate) mod finding;
+pub(crate) mod tree;
+pub(crate) mod source;
+pub(crate) mod modules;
+pub(crate) mod layers;
+pub(crate) mod order;
+pub(crate) mod length;
+pub(crate) mod naming;
+pub(crate) mod safety;
+pub(crate) mod documents;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::measure::Outcome;
+
+/// Checks the repository at `root` and prints what it finds. Fails on any finding that is more than a warning.
+pub(crate) fn run(root: &Path) -> Outcome<ExitCode> {
+    let tree = tree::Tree::read(root)?;
+    let mut findings = Vec::new();
+    for rule in [layers::check, order::check, length::check, naming::check, safety::check, documents::check] {
+        findings.extend(rule(&tree));
+    }
+    findings.sort();
+    findings.dedup();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let errors = findings.iter().filter(|finding| !finding.warning).count();
+    println!("tidy: {} files, {errors} errors, {} warnings", tree.len(), findings.len() - errors);
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes every generated document.
+pub(crate) fn write_documents(root: &Path) -> Outcome<ExitCode> {
+    for document in &documents::GENERATED {
+        std::fs::write(root.join(document.file), (document.text)())?;
+        println!("{}", document.file);
+    }
+    Ok(ExitCode::SUCCESS)
+}

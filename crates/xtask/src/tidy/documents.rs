@@ -1,0 +1,126 @@
+//! What is written down: in step with the code, free of one machine's traces, and free of promises.
+
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::Tree;
+
+/// Written so that this file does not find itself.
+const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
+const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// A document that comes from the code whole.
+pub(crate) struct Generated {
+    pub(crate) file: &'static str,
+    pub(crate) text: fn() -> String,
+}
+
+/// All generated documents; `cargo xtask docs` writes them.
+pub(crate) const GENERATED: [Generated; 1] =
+    [Generated { file: "docs/configuration.md", text: config::reference }];
+
+/// All findings about documents and traces.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
+    for (name, text) in tree.files() {
+        for (at, line) in text.lines().enumerate() {
+            findings.extend(
+                check_line(name, line).map(|(what, remedy)| Finding::new(name, at + 1, what, remedy)),
+            );
+        }
+    }
+    findings
+}
+
+fn out_of_step(tree: &Tree, document: &Generated) -> Option<Finding> {
+    let (written, wanted) = (tree.text(document.file).unwrap_or_default(), (document.text)());
+    if written == wanted {
+        return None;
+    }
+    let same = written.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
+    Some(Finding::new(
+        document.file,
+        same + 1,
+        "differs from what the code says",
+        "write it anew: cargo xtask docs",
+    ))
+}
+
+fn check_line(name: &str, line: &str) -> Option<(String, &'static str)> {
+    if let Some(path) = FOREIGN_PATHS.into_iter().find(|path| names_path(line, path)) {
+        return Some((format!("names `{path}`, a path of one machine"), "use a path inside the repository"));
+    }
+    if name.ends_with(".rs")
+        && let Some(promise) = PROMISES.into_iter().find(|promise| has_word(line, promise))
+    {
+        return Some((format!("`{promise}`"), "do it, or open an issue"));
+    }
+    if name.ends_with("Cargo.lock")
+        && let Some(source) = line.strip_prefix("source = ")
+        && source.trim_matches('"') != PUBLIC_INDEX
+    {
+        return Some((format!("a dependency from {source}"), "take it from crates.io"));
+    }
+    if name.ends_with(".md") && cites_line(line) {
+        return Some(("cites a line number, which will move".to_string(), "cite the symbol"));
+    }
+    None
+}
+
+/// Whether `line` has `path` where an absolute path begins.
+fn names_path(line: &str, path: &str) -> bool {
+    let begins = |at: usize| {
+        !line[..at]
+            .ends_with(|c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '}' | ')' | '*'))
+    };
+    line.match_indices(path).any(|(at, _)| begins(at))
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|one| one == word)
+}
+
+fn cites_line(line: &str) -> bool {
+    line.match_indices(".rs:")
+        .any(|(at, found)| line[at + found.len()..].starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, text: &str) -> usize {
+        text.lines().filter(|line| check_line(name, line).is_some()).count()
+    }
+
+    #[test]
+    fn a_generated_document_is_in_step_or_its_first_odd_line_is_told() {
+        let document = Generated { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
+        let told = |text: &str| {
+            out_of_step(&Tree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
+        };
+        assert_eq!(told("one\ntwo\n"), None);
+        assert_eq!(told("one\n2\n"), Some(2));
+        assert_eq!(told("one\ntwo\nthree\n"), Some(3));
+        assert_eq!(out_of_step(&Tree::of(&[]), &document).map(|finding| finding.line), Some(1));
+    }
+
+    #[test]
+    fn a_path_of_one_machine_is_found_anywhere() {
+        for path in FOREIGN_PATHS {
+            assert_eq!(told("a.md", &format!("see {path}x")), 1);
+            assert_eq!(told("a.toml", &format!("root = \"{path}x\"")), 1);
+            assert_eq!(told("a.rs", &format!("crates{path}x")), 0);
+        }
+    }
+
+    #[test]
+    fn promises_line_numbers_and_foreign_sources_are_found() {
+        assert_eq!(told("a.rs", &format!("// {}: later", PROMISES[0])), 1);
+        assert_eq!(told("a.rs", &format!("// {}S of others", PROMISES[0])), 0);
+        assert_eq!(told("a.md", "see net.rs:12"), 1);
+        assert_eq!(told("a.md", "see `net.rs`: twelve"), 0);
+        assert_eq!(told("Cargo.lock", "source = \"git+https://example.com/x\""), 1);
+        assert_eq!(told("Cargo.lock", &format!("source = \"{PUBLIC_INDEX}\"")), 0);
+    }
+}

@@ -1,0 +1,239 @@
+//! Imports go strictly down: what each crate may use, what it must not touch, and that it says so itself.
+
+use crate::tidy::finding::Finding;
+use crate::tidy::modules::{Named, collect, roots};
+use crate::tidy::source::Source;
+use crate::tidy::tree::{Tree, crate_of, is_test_path};
+
+/// One crate's place in the house.
+struct Layer {
+    /// Its folder under `crates`; the folders below it count too.
+    folder: &'static str,
+    /// The workspace's crates that it may use.
+    may_use: &'static [&'static str],
+    /// Paths that its program must not name: each stands for all below it.
+    never: &'static [&'static str],
+}
+
+const ALL: &[&str] = &["http", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench"];
+const PURE: &[&str] = &[
+    "std::fs",
+    "std::io",
+    "std::env",
+    "std::process",
+    "std::thread",
+    "std::os",
+    "TcpStream",
+    "TcpListener",
+    "UnixStream",
+    "Instant::now",
+    "SystemTime::now",
+    "rustix",
+    "libc",
+    "tokio",
+];
+const NO_SOCKETS: &[&str] =
+    &["TcpStream", "TcpListener", "UnixStream", "UnixListener", "rustix::net", "tokio"];
+
+/// From low to high.
+const LAYERS: &[Layer] = &[
+    Layer { folder: "http", may_use: &[], never: PURE },
+    Layer {
+        folder: "config",
+        may_use: &[],
+        never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
+    },
+    Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
+    Layer {
+        folder: "workers",
+        may_use: &["ring"],
+        never: &["TcpStream", "TcpListener", "rustix::net", "tokio"],
+    },
+    Layer { folder: "net", may_use: &["http"], never: &["tokio"] },
+    Layer { folder: "files", may_use: &["http", "net"], never: NO_SOCKETS },
+    Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
+    Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
+    Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
+    Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
+    Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
+    Layer { folder: "xtask", may_use: &["config"], never: &["tokio"] },
+];
+
+/// All findings about crates and their walls.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
+    for (name, text) in tree.files() {
+        let Some(folder) = name.strip_prefix("crates/").filter(|_| name.ends_with("/Cargo.toml")) else {
+            continue;
+        };
+        match layer(folder) {
+            None => findings.push(Finding::new(
+                name,
+                1,
+                "this crate has no layer",
+                "give it a line in xtask's table of layers, and one in ARCHITECTURE.md",
+            )),
+            Some(layer) => findings.extend(dependencies(name, text, layer)),
+        }
+    }
+    for (name, text) in tree.rust().filter(|(name, _)| !is_test_path(name)) {
+        let folder = crate_of(name).and_then(|folder| folder.strip_prefix("crates/"));
+        if let Some(layer) = folder.and_then(layer) {
+            findings.extend(forbidden(name, text, layer));
+        }
+    }
+    findings
+}
+
+fn layer(folder: &str) -> Option<&'static Layer> {
+    let first = folder.split('/').next()?;
+    LAYERS.iter().find(|layer| layer.folder == first)
+}
+
+/// The root file says what the crate owns and what it never does.
+fn opening(tree: &Tree, root: &str) -> Option<Finding> {
+    let text = tree.text(root)?;
+    let words: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
+    let says =
+        |word: &str| words.split(|c: char| !c.is_alphabetic()).any(|one| one.eq_ignore_ascii_case(word));
+    let missing = match (says("owns"), says("never")) {
+        (true, true) => return None,
+        (true, false) => "does not say what the crate never does",
+        (false, true) => "does not say what the crate owns",
+        (false, false) => "says neither what the crate owns nor what it never does",
+    };
+    Some(Finding::new(
+        root,
+        1,
+        missing,
+        "open the file with `//!` lines that hold the words `owns` and `never`",
+    ))
+}
+
+/// The workspace's crates among the dependencies; those of tests may come from anywhere.
+fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut in_dependencies = false;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let mut dependency = None;
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            let parts: Vec<&str> = section.split('.').collect();
+            let heads = |part: &&str| matches!(*part, "dependencies" | "build-dependencies");
+            in_dependencies = parts.last().is_some_and(heads);
+            dependency = parts.iter().rev().nth(1).filter(|part| heads(part)).and(parts.last().copied());
+        } else if in_dependencies && !line.starts_with('#') {
+            dependency = line.split(['.', '=']).next().map(str::trim);
+        }
+        let Some(dependency) = dependency else { continue };
+        let used = dependency.strip_prefix("komainu-").unwrap_or(dependency);
+        let is_ours = LAYERS.iter().any(|other| other.folder == used);
+        if is_ours && !layer.may_use.contains(&used) {
+            let what = format!("`{}` must not use `{used}`", layer.folder);
+            findings.push(Finding::new(name, at + 1, what, "imports go strictly down the layers"));
+        }
+    }
+    findings
+}
+
+fn forbidden(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
+    let source = Source::new(text);
+    let tokens = source.tokens();
+    let (mut findings, mut at) = (Vec::new(), 0);
+    while at < tokens.len() {
+        let mut paths: Vec<Named> = Vec::new();
+        let line = tokens[at].line;
+        let is_path = tokens.get(at + 1).is_some_and(|next| next.text == "::");
+        at = if is_path { collect(&tokens, at, &[], &mut paths).max(at + 1) } else { at + 1 };
+        if source.is_test(line) {
+            continue;
+        }
+        for named in paths {
+            let touches = |never: &&&str| {
+                let words: Vec<&str> = never.split("::").collect();
+                named.path.windows(words.len()).any(|window| window == words)
+            };
+            if let Some(never) = layer.never.iter().find(touches) {
+                let what = format!("`{}` never touches `{never}`", layer.folder);
+                findings.push(Finding::new(name, named.line, what, "what is needed comes in as an argument"));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPENING: &str = "//! This crate owns words.\n//! It never acts.\n";
+
+    fn told(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).iter().map(|finding| format!("{finding}")).collect()
+    }
+
+    #[test]
+    fn a_dependency_upwards_or_sideways_is_found_however_it_is_written() {
+        for (line, expected) in [
+            ("[dependencies]\nnet.workspace = true", 2),
+            ("[dependencies]\nnet = { workspace = true }", 2),
+            ("[dependencies.net]\nworkspace = true", 1),
+            ("[dependencies]\nkomainu-net = \"1\"", 2),
+            ("[target.'cfg(unix)'.dependencies]\nnet.workspace = true", 2),
+            ("[build-dependencies]\nnet.workspace = true", 2),
+        ] {
+            let told = told(&[("crates/http/Cargo.toml", line)]);
+            assert_eq!(told.len(), 1, "{line}: {told:?}");
+            assert!(
+                told[0].starts_with(&format!("crates/http/Cargo.toml:{expected}: `http` must not use `net`"))
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_table_allows_passes_and_tests_may_use_anything() {
+        let files = "[dependencies]\nhttp.workspace = true\nnet.workspace = true\nmemchr = \"2\"\n[dev-dependencies]\nproxy.workspace = true\n[features]\ncache = []";
+        assert_eq!(told(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
+        assert_eq!(
+            told(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nring.workspace = true")]).len(),
+            0
+        );
+        assert_eq!(
+            told(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nnet.workspace = true")]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_found() {
+        assert!(told(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
+    }
+
+    #[test]
+    fn a_root_file_must_say_what_it_owns_and_never_does() {
+        assert!(told(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
+        assert!(told(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
+        assert!(told(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
+        assert_eq!(told(&[("crates/komainu/src/main.rs", "fn main() {}")]).len(), 1);
+    }
+
+    #[test]
+    fn forbidden_paths_are_found_in_groups_and_in_line_but_not_in_tests_or_text() {
+        let bad = [
+            "use std::{fmt, fs};",
+            "fn f() { std::fs::read(\"x\"); }",
+            "fn f() { Instant::now(); }",
+            "use std::net::{IpAddr, TcpStream};",
+        ];
+        for code in bad {
+            assert_eq!(told(&[("crates/http/src/x.rs", code)]).len(), 1, "{code}");
+        }
+        let good = "// std::fs\nuse std::net::IpAddr;\nconst A: &str = \"std::fs\";\n#[cfg(test)]\nmod tests { use std::fs; }";
+        assert!(
+            told(&[("crates/http/src/x.rs", good), ("crates/http/tests/y.rs", "use std::fs;")]).is_empty()
+        );
+        assert!(told(&[("crates/net/src/x.rs", "use std::fs;")]).is_empty());
+        assert_eq!(told(&[("crates/net/src/x.rs", "use tokio::net::TcpStream;")]).len(), 1);
+    }
+}

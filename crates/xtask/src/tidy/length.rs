@@ -1,0 +1,107 @@
+//! Short files and short functions.
+
+use crate::tidy::finding::Finding;
+use crate::tidy::source::{Source, Token, closing};
+use crate::tidy::tree::{Tree, is_test_path};
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_WANTED: usize = 70;
+const FUNCTION_LINES_MAX: usize = 100;
+const ARCHITECTURE_LINES_MAX: usize = 200;
+
+/// All findings about lengths.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(count) = tree.text("ARCHITECTURE.md").map(|text| text.lines().count())
+        && count > ARCHITECTURE_LINES_MAX
+    {
+        let what = format!("{count} lines, {ARCHITECTURE_LINES_MAX} at most");
+        findings.push(Finding::new("ARCHITECTURE.md", count, what, "say less, or move a part to docs/"));
+    }
+    for (name, text) in tree.rust() {
+        let count = text.lines().count();
+        if count > FILE_LINES_MAX {
+            let what = format!("{count} lines, {FILE_LINES_MAX} at most");
+            findings.push(Finding::new(name, count, what, "split it, or move its tests to a file beside it"));
+        }
+        if !is_test_path(name) {
+            findings.extend(functions(name, &Source::new(text)));
+        }
+    }
+    findings
+}
+
+fn functions(name: &str, source: &Source) -> Vec<Finding> {
+    let tokens = source.tokens();
+    let mut findings = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        // A type such as `fn(u8) -> u8` has no name.
+        let named = |next: &&Token<'_>| token.text == "fn" && next.text != "(" && !source.is_test(token.line);
+        let Some(function) = tokens.get(at + 1).filter(named) else { continue };
+        let Some(open) = body(&tokens, at) else { continue };
+        let lines = tokens[closing(&tokens, open)].line + 1 - token.line;
+        if lines > FUNCTION_LINES_WANTED {
+            let what = format!("`{}` has {lines} lines, {FUNCTION_LINES_WANTED} at most", function.text);
+            let finding = Finding::new(name, token.line, what, "give its steps names of their own");
+            findings.push(if lines > FUNCTION_LINES_MAX { finding } else { finding.told_only() });
+        }
+    }
+    findings
+}
+
+/// Where the body of the function at `at` opens; a mere declaration has none.
+fn body(tokens: &[Token<'_>], at: usize) -> Option<usize> {
+    let mut at = at + 1;
+    loop {
+        match tokens.get(at)?.text {
+            "{" => return Some(at),
+            ";" => return None,
+            "(" | "[" => at = closing(tokens, at) + 1,
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, text: &str) -> Vec<Finding> {
+        check(&Tree::of(&[(name, text)]))
+    }
+
+    #[test]
+    fn a_file_may_have_its_lines_and_not_one_more() {
+        assert!(told("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX)).is_empty());
+        assert_eq!(told("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+        assert!(told("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX)).is_empty());
+        assert_eq!(told("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_function_is_warned_of_and_then_refused() {
+        let of = |lines: usize| {
+            format!(
+                "fn f<A: B<C>, const N: u8>(x: [u8; 2]) -> Result<A, [u8; 2]> where A: D, C: E {{{}}}",
+                "\n".repeat(lines - 1)
+            )
+        };
+        assert!(told("a/src/x.rs", &of(FUNCTION_LINES_WANTED)).is_empty());
+        let warned = told("a/src/x.rs", &of(FUNCTION_LINES_WANTED + 1));
+        assert!(warned.len() == 1 && warned[0].warning);
+        assert!(told("a/src/x.rs", &of(FUNCTION_LINES_MAX))[0].warning);
+        assert!(!told("a/src/x.rs", &of(FUNCTION_LINES_MAX + 1))[0].warning);
+        assert!(told("a/tests/x.rs", &of(FUNCTION_LINES_MAX + 1)).is_empty());
+        let within = format!("#[cfg(test)]\nmod tests {{ {} }}", of(FUNCTION_LINES_MAX + 1));
+        assert!(told("a/src/x.rs", &within).is_empty());
+    }
+
+    #[test]
+    fn types_and_declarations_are_no_functions() {
+        let text = format!(
+            "struct A {{ f: fn(u8) -> u8, }}\ntrait B {{ fn g(&self); }}\nmod c {{{}}}",
+            "\n".repeat(200)
+        );
+        assert!(told("a/src/x.rs", &text).is_empty());
+    }
+}

@@ -1,0 +1,250 @@
+//! The modules of a crate in the order of their declaration, and the paths that a file names.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::tidy::source::{Source, Token, closing};
+use crate::tidy::tree::{Tree, is_test_path};
+
+/// A module's path from the crate's root, which itself is empty.
+pub(crate) type ModulePath = Vec<String>;
+
+/// One crate's modules.
+pub(crate) struct Modules {
+    /// The file of each module that has one, tests left out.
+    pub(crate) files: Vec<(ModulePath, String)>,
+    /// The children of each module, in the order of their declaration, tests left out.
+    pub(crate) children: HashMap<ModulePath, Vec<String>>,
+}
+
+/// A path that a file names, made absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// From the crate's root, without `crate`.
+    pub(crate) path: Vec<String>,
+    pub(crate) line: usize,
+    /// Whether it is a macro's name, which is not an item of any module.
+    pub(crate) is_macro: bool,
+    /// Whether it stands in a `pub use`.
+    pub(crate) reexported: bool,
+}
+
+impl Modules {
+    /// Reads the crate whose root file is `root`.
+    pub(crate) fn read(tree: &Tree, root: &str) -> Modules {
+        let mut modules = Modules { files: Vec::new(), children: HashMap::new() };
+        modules.add(tree, Vec::new(), root.to_string());
+        modules
+    }
+
+    fn add(&mut self, tree: &Tree, path: ModulePath, file: String) {
+        let Some(text) = tree.text(&file) else { return };
+        let source = Source::new(text);
+        let declared = declared(&source);
+        self.files.push((path.clone(), file.clone()));
+        let folder = folder_of(&file, path.is_empty());
+        for name in &declared {
+            let child: ModulePath = path.iter().cloned().chain([name.clone()]).collect();
+            let flat = format!("{folder}/{name}.rs");
+            let nested = format!("{folder}/{name}/mod.rs");
+            match tree.text(&flat) {
+                Some(_) => self.add(tree, child, flat),
+                None => self.add(tree, child, nested),
+            }
+        }
+        self.children.insert(path, declared);
+    }
+
+    /// The longest part of `path` that is a module.
+    pub(crate) fn module_of(&self, path: &[String]) -> ModulePath {
+        let mut module = ModulePath::new();
+        for name in path {
+            if !self.children.get(&module).is_some_and(|children| children.contains(name)) {
+                break;
+            }
+            module.push(name.clone());
+        }
+        module
+    }
+
+    /// The place of `name` among the children of `parent`.
+    pub(crate) fn place(&self, parent: &[String], name: &str) -> Option<usize> {
+        self.children.get(parent)?.iter().position(|child| child == name)
+    }
+}
+
+/// Where a file's child modules live.
+fn folder_of(file: &str, is_root: bool) -> &str {
+    let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+    if is_root || file.ends_with("/mod.rs") { folder } else { file.trim_end_matches(".rs") }
+}
+
+fn declared(source: &Source) -> Vec<String> {
+    let tokens = source.tokens();
+    let (mut names, mut depth) = (Vec::new(), 0_usize);
+    for (at, token) in tokens.iter().enumerate() {
+        match token.text {
+            "{" => depth += 1,
+            "}" => depth = depth.saturating_sub(1),
+            "mod" if depth == 0 && !source.is_test(token.line) => {
+                names.extend(tokens.get(at + 1).map(|name| name.text.to_string()));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Every path that the file of module `here` names, from its crate's root, outside tests: those that begin with
+/// `crate`, `self` or `super`, and those that begin with the name of one of its own modules.
+pub(crate) fn named(modules: &Modules, here: &[String], source: &Source) -> Vec<Named> {
+    let tokens = source.tokens();
+    let own: HashSet<&str> = modules.children.get(here).into_iter().flatten().map(String::as_str).collect();
+    let mut found = Vec::new();
+    let mut inline: Vec<usize> = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        inline.retain(|&end| end > at);
+        let token = tokens[at];
+        let before = at.checked_sub(1).map_or("", |before| tokens[before].text);
+        let follows = tokens.get(at + 1).is_some_and(|next| next.text == "::");
+        if token.text == "mod" && tokens.get(at + 2).is_some_and(|open| open.text == "{") {
+            inline.push(closing(&tokens, at + 2));
+        }
+        let starts = follows && !matches!(before, "::" | "." | "in") && !source.is_test(token.line);
+        let base = match token.text {
+            "crate" => Some(Vec::new()),
+            "self" => Some(here.to_vec()),
+            // Within an inline module the first `super` is this file.
+            "super" if inline.is_empty() => Some(here[..here.len().saturating_sub(1)].to_vec()),
+            "super" => Some(here.to_vec()),
+            word if own.contains(word) => Some(here.iter().cloned().chain([word.to_string()]).collect()),
+            _ => None,
+        };
+        match base.filter(|_| starts) {
+            None => at += 1,
+            Some(mut base) => {
+                at += 2;
+                while tokens.get(at).is_some_and(|token| token.text == "super") {
+                    base.pop();
+                    at += 2;
+                }
+                let reexported = is_reexport(&tokens, at);
+                let from = found.len();
+                at = collect(&tokens, at, &base, &mut found);
+                found[from..].iter_mut().for_each(|named| named.reexported = reexported);
+            }
+        }
+    }
+    found
+}
+
+/// Whether the statement around `at` begins with `pub … use`.
+fn is_reexport(tokens: &[Token<'_>], at: usize) -> bool {
+    let statement =
+        tokens[..at].iter().rposition(|token| matches!(token.text, ";" | "}")).map_or(0, |end| end + 1);
+    let words: Vec<&str> = tokens[statement..at].iter().map(|token| token.text).collect();
+    words.contains(&"pub") && words.contains(&"use")
+}
+
+/// Collects the paths of a use tree that begins at `at`, and returns the place after it.
+pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &mut Vec<Named>) -> usize {
+    let mut path = base.to_vec();
+    let mut at = at;
+    let Some(first) = tokens.get(at) else { return at };
+    let line = first.line;
+    loop {
+        match tokens.get(at).map(|token| token.text) {
+            Some("{") => {
+                let end = closing(tokens, at);
+                at += 1;
+                while at < end {
+                    let next = collect(tokens, at, &path, found);
+                    at = next.max(at + 1);
+                    // On to what follows the comma; an alias is of no interest.
+                    while at < end && tokens[at - 1].text != "," {
+                        at += 1;
+                    }
+                }
+                return end + 1;
+            }
+            Some("self") => {}
+            // Generics, as in `Vec::<u8>`: the path has ended before them.
+            Some("<") => {
+                found.push(Named { path, line, is_macro: false, reexported: false });
+                return at;
+            }
+            Some(word) => path.push(word.to_string()),
+            None => return at,
+        }
+        at += 1;
+        match tokens.get(at).map(|token| token.text) {
+            Some("::") => at += 1,
+            next => {
+                found.push(Named { path, line, is_macro: next == Some("!"), reexported: false });
+                return at;
+            }
+        }
+    }
+}
+
+/// The root files of all crates: `lib.rs`, and `main.rs` where there is one.
+pub(crate) fn roots(tree: &Tree) -> Vec<String> {
+    let is_root = |name: &str| name.ends_with("/src/lib.rs") || name.ends_with("/src/main.rs");
+    tree.rust()
+        .map(|(name, _)| name)
+        .filter(|name| is_root(name) && !is_test_path(name))
+        .map(str::to_string)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(text: &str, here: &[&str]) -> Vec<String> {
+        let tree = Tree::of(&[
+            ("c/src/lib.rs", "mod low; mod high;"),
+            ("c/src/low.rs", ""),
+            ("c/src/high.rs", text),
+        ]);
+        let modules = Modules::read(&tree, "c/src/lib.rs");
+        let here: ModulePath = here.iter().map(|name| name.to_string()).collect();
+        named(&modules, &here, &Source::new(text)).iter().map(|named| named.path.join("::")).collect()
+    }
+
+    #[test]
+    fn paths_are_found_in_groups_aliases_and_in_line() {
+        let text = "use crate::{a::{self, B as C}, d::*, e};\nfn f() { crate::g::h::<u8>(); super::i!(); self::j::k }";
+        assert_eq!(paths(text, &["high"]), ["a", "a::B", "d::*", "e", "g::h", "i", "high::j::k"]);
+    }
+
+    #[test]
+    fn visibility_methods_and_tests_are_not_paths() {
+        let text = "pub(crate) fn a() {}\npub(in crate::x) fn b() {}\n#[cfg(test)]\nmod tests { use super::*; use crate::y; }";
+        assert!(paths(text, &["high"]).is_empty());
+    }
+
+    #[test]
+    fn super_counts_from_the_module_and_from_an_inline_one() {
+        assert_eq!(paths("use super::super::z::A;", &["x", "y"]), ["z::A"]);
+        assert_eq!(paths("mod inner { use super::A; }", &["high"]), ["high::A"]);
+    }
+
+    #[test]
+    fn modules_nest_in_both_layouts_and_tests_are_left_out() {
+        let tree = Tree::of(&[
+            ("c/src/lib.rs", "mod a; pub(crate) mod b;\n#[cfg(test)]\nmod rig;"),
+            ("c/src/a.rs", "mod x;"),
+            ("c/src/a/x.rs", ""),
+            ("c/src/b/mod.rs", "mod y;"),
+            ("c/src/b/y.rs", ""),
+            ("c/src/rig.rs", ""),
+        ]);
+        let modules = Modules::read(&tree, "c/src/lib.rs");
+        let files: Vec<&str> = modules.files.iter().map(|(_, file)| file.as_str()).collect();
+        assert_eq!(files, ["c/src/lib.rs", "c/src/a.rs", "c/src/a/x.rs", "c/src/b/mod.rs", "c/src/b/y.rs"]);
+        let path = ["a", "x", "Item"].map(str::to_string);
+        assert_eq!(modules.module_of(&path), ["a", "x"]);
+        assert_eq!(modules.place(&[], "b"), Some(1));
+    }
+}

@@ -1,0 +1,76 @@
+//! Names that say nothing.
+
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
+
+const EMPTY_WORDS: [&str; 5] = ["manager", "helper", "helpers", "util", "utils"];
+const DECLARING: [&str; 9] = ["struct", "enum", "trait", "type", "fn", "mod", "const", "static", "union"];
+
+/// All findings about names.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, text) in tree.rust() {
+        let source = Source::new(text);
+        let tokens = source.tokens();
+        for pair in tokens.windows(2) {
+            let [keyword, name] = pair else { continue };
+            if !DECLARING.contains(&keyword.text) {
+                continue;
+            }
+            if let Some(word) = words(name.text).into_iter().find(|word| EMPTY_WORDS.contains(&word.as_str()))
+            {
+                let what = format!("`{}`: `{word}` says nothing", name.text);
+                findings.push(Finding::new(file, name.line, what, "name it for what it does or holds"));
+            }
+            if keyword.text == "fn" && name.text.starts_with("get_") {
+                let what = format!("`{}`: `get_` says nothing", name.text);
+                findings.push(Finding::new(file, name.line, what, "name it for what it answers"));
+            }
+        }
+    }
+    findings
+}
+
+/// The words of `snake_case`, `CamelCase` and `SHOUTING_CASE`, in small letters.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut last_small = false;
+    for c in name.chars() {
+        if c == '_' || (c.is_uppercase() && last_small) {
+            words.push(String::new());
+        }
+        if c != '_' {
+            words.last_mut().expect("begun with one").extend(c.to_lowercase());
+        }
+        last_small = c.is_lowercase();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_words_are_found_in_declarations_in_every_case() {
+        for bad in [
+            "struct PoolManager;",
+            "enum HelperKind {}",
+            "mod util;",
+            "fn parse_utils() {}",
+            "const HELPER: u8 = 1;",
+            "fn get_name() {}",
+            "impl A { pub fn get_(&self) {} }",
+        ] {
+            assert_eq!(check(&Tree::of(&[("a.rs", bad)])).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn other_names_uses_and_text_pass() {
+        let good = "fn utility() {} fn getter() {} use other::Manager; // struct Manager\nfn x() { map.get_mut(1); }";
+        assert!(check(&Tree::of(&[("a.rs", good)])).is_empty());
+        assert_eq!(words("HTTPMethod_nameOf"), ["httpmethod", "name", "of"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Inside a crate, too, imports go down: a file uses only modules declared above its own.
+
+use std::collections::HashMap;
+
+use crate::tidy::finding::Finding;
+use crate::tidy::modules::{ModulePath, Modules, Named, named, roots};
+use crate::tidy::source::Source;
+use crate::tidy::tree::{Tree, is_test_path};
+
+/// All findings about the order of modules.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    roots(tree).iter().flat_map(|root| check_crate(tree, root)).collect()
+}
+
+fn check_crate(tree: &Tree, root: &str) -> Vec<Finding> {
+    let modules = Modules::read(tree, root);
+    let paths: HashMap<&ModulePath, Vec<Named>> = modules
+        .files
+        .iter()
+        .filter_map(|(path, file)| Some((path, named(&modules, path, &Source::new(tree.text(file)?)))))
+        .collect();
+    let mut findings = Vec::new();
+    for (here, file) in modules.files.iter().filter(|(_, file)| !is_test_path(file)) {
+        for one in paths.get(here).into_iter().flatten() {
+            let target = resolve(&modules, &paths, &one.path);
+            if let Some((what, remedy)) = breach(&modules, &paths, here, &target, one) {
+                findings.push(Finding::new(file, one.line, what, remedy));
+            }
+        }
+    }
+    findings
+}
+
+/// The module that a path leads to, through the root's re-exports where it names one.
+fn resolve(modules: &Modules, paths: &HashMap<&ModulePath, Vec<Named>>, path: &[String]) -> ModulePath {
+    let module = modules.module_of(path);
+    let Some(item) = path.first().filter(|_| module.is_empty()) else { return module };
+    let exported = paths
+        .get(&ModulePath::new())
+        .into_iter()
+        .flatten()
+        .find(|n| n.reexported && n.path.last() == Some(item));
+    exported.map_or(module, |exported| modules.module_of(&exported.path))
+}
+
+fn breach(
+    modules: &Modules,
+    paths: &HashMap<&ModulePath, Vec<Named>>,
+    here: &[String],
+    target: &[String],
+    one: &Named,
+) -> Option<(String, &'static str)> {
+    let shared = here.iter().zip(target).take_while(|(a, b)| a == b).count();
+    let parent = &here[..shared];
+    match (here.get(shared), target.get(shared)) {
+        (Some(own), Some(other)) => {
+            let is_above = modules.place(parent, other) < modules.place(parent, own);
+            let what = || format!("`{own}` uses `{other}`, which is declared below it");
+            (!is_above)
+                .then(|| (what(), "move the declaration up, or the shared part into a module above both"))
+        }
+        // An item of the root, which stands above all modules; macros have no other home.
+        (Some(own), None) if target.is_empty() && !one.is_macro => {
+            let item = one.path.join("::");
+            Some((
+                format!("`{own}` uses `{item}` of the crate's root"),
+                "move it into a module above this one",
+            ))
+        }
+        (Some(own), None) if !target.is_empty() => {
+            let parent_uses =
+                |n: &Named| !n.reexported && modules.module_of(&n.path).starts_with(&here[..=shared]);
+            let circle = paths.get(&target.to_vec()).into_iter().flatten().any(parent_uses);
+            let parent = target.join("::");
+            let what = || format!("`{own}` and its parent `{parent}` use each other");
+            circle.then(|| (what(), "move what both need into a module above"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = "mod low;\nmod high;\npub use high::{Tall, inner::Deep};\n";
+
+    fn told(files: &[(&str, &str)]) -> Vec<String> {
+        let mut all =
+            vec![("c/src/lib.rs", ROOT), ("c/src/low.rs", ""), ("c/src/high.rs", "mod inner;\nmod outer;")];
+        for &(name, text) in files {
+            all.retain(|(other, _)| *other != name);
+            all.push((name, text));
+        }
+        check(&Tree::of(&all)).iter().map(|finding| format!("{finding}")).collect()
+    }
+
+    #[test]
+    fn down_is_allowed_and_up_is_not_however_it_is_written() {
+        assert!(told(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
+        for code in [
+            "use crate::high::A;",
+            "use crate::{high};",
+            "use super::high::*;",
+            "fn f() {\n crate::high::a() }",
+            "use crate::Tall;",
+            "use crate::{Deep as D};",
+        ] {
+            let told = told(&[("c/src/low.rs", code)]);
+            assert_eq!(told.len(), 1, "{code}: {told:?}");
+            assert!(told[0].contains("`low` uses `high`, which is declared below it"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn siblings_further_down_keep_their_order_too() {
+        assert!(told(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
+        assert_eq!(told(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
+        assert_eq!(told(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_look_up() {
+        assert!(told(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
+    }
+
+    #[test]
+    fn the_root_gives_its_modules_macros_alone() {
+        assert!(told(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
+        let told = told(&[("c/src/low.rs", "use crate::Whatever;")]);
+        assert!(told[0].contains("`Whatever` of the crate's root"), "{told:?}");
+    }
+
+    #[test]
+    fn a_parent_and_its_child_do_not_use_each_other() {
+        let child = ("c/src/high/inner.rs", "use super::Item;");
+        assert!(
+            told(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")]).is_empty()
+        );
+        let told = told(&[child, ("c/src/high.rs", "mod inner;\nuse inner::X;\npub struct Item;")]);
+        assert!(told[0].contains("use each other"), "{told:?}");
+    }
+}

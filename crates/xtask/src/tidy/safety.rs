@@ -1,0 +1,90 @@
+//! Where `unsafe` may stand, and that it says why it is sound.
+
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
+
+/// Folders and files with leave to be unsafe. In `net` each file is a wrapper around a few system calls.
+const ALLOWED: &[&str] =
+    &["crates/ring/", "crates/workers/", "crates/apps/src/", "crates/net/src/sys.rs", "crates/net/src/sys/"];
+
+/// All findings about `unsafe`.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, text) in tree.rust() {
+        let source = Source::new(text);
+        let tokens = source.tokens();
+        for pair in tokens.windows(2) {
+            let [keyword, next] = pair else { continue };
+            // Declarations have a `# Safety` section, which clippy asks for.
+            if keyword.text != "unsafe" || !matches!(next.text, "{" | "impl" | "fn" | "extern") {
+                continue;
+            }
+            if !ALLOWED.iter().any(|allowed| name.starts_with(allowed)) {
+                let remedy = "use a safe wrapper, or give the file leave in xtask's list";
+                findings.push(Finding::new(name, keyword.line, "`unsafe` here", remedy));
+            }
+            if matches!(next.text, "{" | "impl") && !is_explained(text, &source, keyword.line) {
+                let remedy = "say in a `// SAFETY:` comment before it why it is sound";
+                findings.push(Finding::new(name, keyword.line, "`unsafe` without its reason", remedy));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether the comment before the statement around `line` (from 1), or within it, has a SAFETY line.
+fn is_explained(text: &str, source: &Source, line: usize) -> bool {
+    let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), source.lines());
+    let mut at = line - 1;
+    loop {
+        let comment = &lines[at][code[at].trim_end().len()..];
+        if comment.contains("SAFETY:") {
+            return true;
+        }
+        // Up through the comment, and through the earlier lines of an unfinished statement.
+        let Some(above) = at.checked_sub(1) else { return false };
+        let ended = code[above].trim_end().ends_with([';', '{', '}', ',']);
+        if ended || lines[above].trim().is_empty() {
+            return false;
+        }
+        at = above;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, text: &str) -> Vec<String> {
+        check(&Tree::of(&[(name, text)])).into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn unsafe_has_its_places() {
+        let text = "fn f() {\n    // SAFETY: there is none to lose.\n    unsafe { g() }\n}";
+        assert_eq!(told("crates/http/src/x.rs", text), ["`unsafe` here"]);
+        assert_eq!(told("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
+        assert!(told("crates/ring/src/x.rs", text).is_empty());
+        assert!(told("crates/http/src/x.rs", "// unsafe { }\n#![forbid(unsafe_code)]").is_empty());
+    }
+
+    #[test]
+    fn unsafe_says_why() {
+        for good in [
+            "// SAFETY: a.\nunsafe impl Send for A {}",
+            "fn f() {\n    // SAFETY: a\n    // and b.\n    let x =\n        unsafe { g() };\n}",
+            "fn f() {\n    // SAFETY: a.\n    #[rustfmt::skip]\n    unsafe { g() };\n}",
+        ] {
+            assert!(told("crates/ring/src/x.rs", good).is_empty(), "{good}");
+        }
+        for bad in [
+            "unsafe impl Send for A {}",
+            "// SAFETY: a.\n\nunsafe impl Send for A {}",
+            "fn f() {\n    // SAFETY: a.\n    unsafe { g() };\n    unsafe { h() };\n}",
+            "fn f() {\n    let x = \"SAFETY:\"; unsafe { g() };\n}",
+        ] {
+            assert_eq!(told("crates/ring/src/x.rs", bad), ["`unsafe` without its reason"], "{bad}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A Rust file as rules look at it: code without comments and literals, comments by line, tokens, and which lines are
+//! tests.
+
+/// A file, taken apart.
+pub(crate) struct Source {
+    /// The text with comments and the insides of literals blanked; as long as the original, line by line.
+    code: String,
+    /// For each line whether it lies in an item under `#[cfg(test)]`.
+    test_lines: Vec<bool>,
+}
+
+/// A word or a mark of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token<'a> {
+    pub(crate) text: &'a str,
+    /// From 1.
+    pub(crate) line: usize,
+}
+
+impl Source {
+    pub(crate) fn new(text: &str) -> Source {
+        let code = blank(text);
+        let tests = test_lines(&tokens(&code), code.lines().count());
+        Source { code, test_lines: tests }
+    }
+
+    /// All tokens in order; `::` is one, every other mark is a character.
+    pub(crate) fn tokens(&self) -> Vec<Token<'_>> {
+        tokens(&self.code)
+    }
+
+    /// Lines of code, comments and literals blanked.
+    pub(crate) fn lines(&self) -> Vec<&str> {
+        self.code.lines().collect()
+    }
+
+    /// Whether `line` (from 1) belongs to tests.
+    pub(crate) fn is_test(&self, line: usize) -> bool {
+        self.test_lines.get(line - 1).copied().unwrap_or(false)
+    }
+}
+
+/// Index of the token that closes the bracket opened at `open`, or the last token.
+pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token.text {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" => depth = depth.saturating_sub(1),
+            _ => continue,
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    tokens.len().saturating_sub(1)
+}
+
+fn tokens(code: &str) -> Vec<Token<'_>> {
+    let bytes = code.as_bytes();
+    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
+    while at < bytes.len() {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
+        let end = match bytes[at] {
+            b'\n' => {
+                line += 1;
+                at += 1;
+                continue;
+            }
+            byte if byte.is_ascii_whitespace() => {
+                at += 1;
+                continue;
+            }
+            byte if is_word(byte) => at + bytes[at..].iter().take_while(|&&byte| is_word(byte)).count(),
+            b':' if bytes.get(at + 1) == Some(&b':') => at + 2,
+            _ => at + 1,
+        };
+        found.push(Token { text: &code[at..end], line });
+        at = end;
+    }
+    found
+}
+
+/// Marks the lines from each `#[cfg(test)]` (alone or within `all` or `any`) to the end of its item.
+fn test_lines(tokens: &[Token<'_>], count: usize) -> Vec<bool> {
+    let mut marked = vec![false; count];
+    for at in 0..tokens.len() {
+        if !is_test_attribute(tokens, at) {
+            continue;
+        }
+        let mut end = at;
+        // The item ends at its own `;` or with its braces; attributes and generics in between are passed over.
+        while let Some(token) = tokens.get(end) {
+            match token.text {
+                ";" => break,
+                "{" => {
+                    end = closing(tokens, end);
+                    break;
+                }
+                "[" | "(" => end = closing(tokens, end) + 1,
+                _ => end += 1,
+            }
+        }
+        let last = tokens.get(end).or(tokens.last()).map_or(count, |token| token.line);
+        marked[tokens[at].line - 1..last.min(count)].fill(true);
+    }
+    marked
+}
+
+fn is_test_attribute(tokens: &[Token<'_>], at: usize) -> bool {
+    let word = |offset: usize| tokens.get(at + offset).map(|token| token.text);
+    let is_cfg = word(0) == Some("#") && word(1) == Some("[") && word(2) == Some("cfg");
+    if !is_cfg {
+        return false;
+    }
+    let inside = &tokens[at + 3..closing(tokens, at + 1)];
+    inside.iter().any(|token| token.text == "test") && !inside.iter().any(|token| token.text == "not")
+}
+
+/// Replaces comments and the insides of literals with spaces, keeping every line end.
+fn blank(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = bytes.to_vec();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = match bytes[at] {
+            b'/' if bytes.get(at + 1) == Some(&b'/') => at + line_length(&bytes[at..]),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => at + block_comment_length(&bytes[at..]),
+            b'"' => at + string_length(&bytes[at..]),
+            b'\'' => at + char_length(&bytes[at..]),
+            b'r' | b'b' | b'c' if at == 0 || !is_identifier(bytes[at - 1]) => {
+                match raw_string_length(&bytes[at..]) {
+                    Some(length) => at + length,
+                    None => at + 1,
+                }
+            }
+            _ => at + 1,
+        };
+        if end > at + 1 {
+            out[at..end.min(bytes.len())]
+                .iter_mut()
+                .filter(|byte| **byte != b'\n')
+                .for_each(|byte| *byte = b' ');
+        }
+        at = end;
+    }
+    String::from_utf8(out).expect("whole literals and comments are replaced by spaces")
+}
+
+fn is_identifier(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn line_length(bytes: &[u8]) -> usize {
+    bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len())
+}
+
+fn block_comment_length(bytes: &[u8]) -> usize {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < bytes.len() {
+        match &bytes[at..] {
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    bytes.len()
+}
+
+fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// A character's length, or 1 for the quote of a lifetime.
+fn char_length(bytes: &[u8]) -> usize {
+    if bytes.get(1) == Some(&b'\\') {
+        let close = bytes.iter().skip(3).position(|&byte| byte == b'\'');
+        return close.map_or(bytes.len(), |at| at + 4);
+    }
+    // One character of up to four bytes, then the closing quote; a lifetime has none there.
+    let mut width = 1;
+    while bytes.get(1 + width).is_some_and(|byte| byte & 0xC0 == 0x80) {
+        width += 1;
+    }
+    if bytes.get(1 + width) == Some(&b'\'') { width + 2 } else { 1 }
+}
+
+/// `r"…"`, `r#"…"#`, `br"…"`, `cr"…"`; not `r#identifier`, and `b"…"` is left to its quote.
+fn raw_string_length(bytes: &[u8]) -> Option<usize> {
+    let prefix = match bytes {
+        [b'r', ..] => 1,
+        [b'b' | b'c', b'r', ..] => 2,
+        _ => return None,
+    };
+    let hashes = bytes[prefix..].iter().take_while(|&&byte| byte == b'#').count();
+    let open = prefix + hashes;
+    if bytes.get(open) != Some(&b'"') {
+        return None;
+    }
+    let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
+    let length = bytes[open + 1..].windows(close.len()).position(|window| window == close);
+    Some(length.map_or(bytes.len(), |at| open + 1 + at + close.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        Source::new(text).tokens().iter().map(|token| token.text.to_string()).collect()
+    }
+
+    #[test]
+    fn comments_and_literals_are_blank_and_lines_stay() {
+        let text = "a /* x /* y */ \n z */ b // c\nd \"e \\\" // f\" g 'h' '\\'' '\\u{1F}' 'é' '\"' i<'j> k";
+        assert_eq!(words(text).join(" "), "a b d g i < ' j > k");
+        assert_eq!(Source::new(text).tokens()[1].line, 2);
+    }
+
+    #[test]
+    fn raw_strings_and_raw_identifiers_are_told_apart() {
+        assert_eq!(words("a r\"\\\" b r#\"c \" d\"# e br##\"f\"# g\"## h r#type i br b\"j\" r").join(" "), {
+            "a b e h r # type i br b r"
+        });
+    }
+
+    #[test]
+    fn an_unfinished_literal_ends_with_the_file() {
+        for text in ["\"a", "r#\"a\"", "/* a", "'\\", "b'", "\"\\"] {
+            let _ = words(text);
+        }
+    }
+
+    #[test]
+    fn only_items_under_cfg_test_are_tests() {
+        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\nfn c() {}\n#[cfg(all(test, unix))]\nuse d::{\n e};\nfn f() {}\n#[cfg(not(test))]\nfn g() {}\n#[cfg(test)]\n#[path = \"x\"]\nmod h;\nfn i() {}";
+        let source = Source::new(text);
+        let tests: Vec<usize> = (1..=text.lines().count()).filter(|&line| source.is_test(line)).collect();
+        assert_eq!(tests, [2, 3, 4, 5, 7, 8, 9, 13, 14, 15]);
+    }
+}

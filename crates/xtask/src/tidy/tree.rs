@@ -1,0 +1,82 @@
+//! The repository's text files, in memory, so that a rule is a pure function and its tests are a few lines.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::measure::Outcome;
+
+/// Text files by their path from the root, `/` between folders.
+#[derive(Default)]
+pub(crate) struct Tree {
+    files: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// Every file that is, or could now be, committed; what is not UTF-8 is left out.
+    pub(crate) fn read(root: &Path) -> Outcome<Tree> {
+        let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+        let output = Command::new("git").arg("-C").arg(root).args(list).output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        let names = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = |name: &str| Some((name.to_string(), fs::read_to_string(root.join(name)).ok()?));
+        Ok(Tree { files: names.split('\0').filter(|name| !name.is_empty()).filter_map(text).collect() })
+    }
+
+    /// A tree of a test's own.
+    #[cfg(test)]
+    pub(crate) fn of(files: &[(&str, &str)]) -> Tree {
+        Tree { files: files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect() }
+    }
+
+    /// How many files.
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// A file's text.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.files.get(name).map(String::as_str)
+    }
+
+    /// All files, by name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
+    /// All Rust files, by name.
+    pub(crate) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(|(name, _)| name.ends_with(".rs"))
+    }
+}
+
+/// Whether a path names tests, examples or fuzz targets rather than the program.
+pub(crate) fn is_test_path(name: &str) -> bool {
+    let folder = |part: &str| matches!(part, "tests" | "benches" | "examples" | "fuzz_targets");
+    name.ends_with("/tests.rs") || name.split('/').any(folder)
+}
+
+/// The crate's folder, such as `crates/http`, of a file in it.
+pub(crate) fn crate_of(name: &str) -> Option<&str> {
+    name.find("/src/").map(|at| &name[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_told_by_their_place() {
+        for name in
+            ["crates/a/tests/x.rs", "crates/a/src/x/tests.rs", "crates/a/src/tests/x.rs", "a/examples/e.rs"]
+        {
+            assert!(is_test_path(name), "{name}");
+        }
+        assert!(!is_test_path("crates/a/src/contests.rs"));
+        assert_eq!(crate_of("crates/workers/perl/src/lib.rs"), Some("crates/workers/perl"));
+        assert_eq!(crate_of("docs/a.md"), None);
+    }
+}
