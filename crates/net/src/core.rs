@@ -1,8 +1,7 @@
 //! The engine of one thread: reactor, executor and timers.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -79,7 +78,9 @@ struct Inner {
     running: Cell<usize>,
     wakers: RefCell<Vec<Waker>>,
     ready: RefCell<VecDeque<u32>>,
-    timers: RefCell<BinaryHeap<Reverse<(u64, u32)>>>,
+    /// When, told apart by a number, and whom: in order, and a sleep that is dropped leaves nothing behind.
+    timers: RefCell<BTreeMap<(u64, u64), u32>>,
+    timers_armed: Cell<u64>,
     current: Cell<u32>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
@@ -113,6 +114,7 @@ impl Core {
             wakers: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
+            timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
         })))
@@ -204,17 +206,29 @@ impl Core {
         .expect("an offloaded call does not panic")
     }
 
-    /// Waits so many milliseconds.
+    /// Waits so many milliseconds, by the clock.
     pub async fn sleep(&self, ms: u64) {
-        let until_ms = self.now_ms() + ms;
-        let mut armed = false;
+        let number = self.0.timers_armed.get();
+        self.0.timers_armed.set(number + 1);
+        let timer = Timer { core: self, key: (self.now_ms().saturating_add(ms), number) };
         std::future::poll_fn(|_| {
-            if self.now_ms() >= until_ms {
+            if self.now_ms() >= timer.key.0 {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut armed, true) {
-                self.0.timers.borrow_mut().push(Reverse((until_ms, self.0.current.get())));
+            self.0.timers.borrow_mut().insert(timer.key, self.0.current.get());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Lets everything else on this core have its turn.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
             }
+            self.wake(self.current());
             Poll::Pending
         })
         .await;
@@ -357,9 +371,11 @@ impl Core {
         }
     }
 
-    /// Pretends that `source` became readable.
+    /// Pretends that `source` became readable. Whoever waits for it runs soon, not within this call, so that
+    /// a task may be nudged from the drop of anything.
     pub(crate) fn nudge(&self, source: &Source) {
-        self.deliver(source.token, READ);
+        source.ready.set(source.ready.get() | READ);
+        self.wake(source.reader.get());
     }
 
     /// Closes every parked connection.
@@ -445,7 +461,8 @@ impl Core {
         }
     }
 
-    fn run_remote(&self) {
+    /// Runs what other threads woke.
+    pub(crate) fn run_remote(&self) {
         let mut woken = Vec::new();
         self.0.remote.take(&mut woken);
         for task in woken {
@@ -459,7 +476,8 @@ impl Core {
             return Some(0);
         }
         let now_ms = self.now_ms();
-        let timer_ms = self.0.timers.borrow().peek().map(|Reverse((at_ms, _))| at_ms.saturating_sub(now_ms));
+        let timer_ms =
+            self.0.timers.borrow().first_key_value().map(|((at_ms, _), _)| at_ms.saturating_sub(now_ms));
         let any_source = self.0.sources.borrow().len() > self.0.free_sources.borrow().len();
         let sweep_ms = any_source.then(|| (self.0.swept_ms.get() + SWEEP_MS).saturating_sub(now_ms));
         [timer_ms, sweep_ms].into_iter().flatten().min()
@@ -468,20 +486,19 @@ impl Core {
     /// Fires timers and deadlines that are due.
     pub(crate) fn run_timers(&self) {
         let now_ms = self.now_ms();
-        loop {
-            let mut timers = self.0.timers.borrow_mut();
-            let Some(&Reverse((_, task))) = timers.peek().filter(|Reverse((at_ms, _))| *at_ms <= now_ms)
-            else {
-                break;
-            };
-            timers.pop();
-            drop(timers);
+        while let Some(task) = self.pop_timer(now_ms) {
             self.run(task);
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
             self.sweep(now_ms);
         }
+    }
+
+    fn pop_timer(&self, now_ms: u64) -> Option<u32> {
+        let mut timers = self.0.timers.borrow_mut();
+        let first = timers.first_entry()?;
+        (first.key().0 <= now_ms).then(|| first.remove())
     }
 
     /// Looks at every source's deadline. One pass over a flat table ten times a second costs less than keeping
@@ -504,6 +521,18 @@ impl Core {
                 self.run(writer);
             }
         }
+    }
+}
+
+/// An armed sleep.
+struct Timer<'c> {
+    core: &'c Core,
+    key: (u64, u64),
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.core.0.timers.borrow_mut().remove(&self.key);
     }
 }
 
@@ -550,6 +579,14 @@ impl Source {
     /// Whether the deadline passed since the last look.
     pub(crate) fn take_expired(&self) -> bool {
         self.expired.take()
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn forget_waiters(&self) {
+        self.reader.set(NO_TASK);
+        self.writer.set(NO_TASK);
+        self.deadline_ms.set(u64::MAX);
+        self.expired.set(false);
     }
 
     /// The current task waits to read.

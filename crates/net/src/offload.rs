@@ -38,7 +38,8 @@ impl Pool {
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Box::new(job));
-        if state.idle > 0 {
+        // An idle thread that was notified counts as idle until it has woken: it takes one job, not all of them.
+        if state.jobs.len() <= state.idle {
             self.shared.work.notify_one();
         } else if state.threads < self.shared.threads_max {
             state.threads += 1;
@@ -46,9 +47,20 @@ impl Pool {
             let started =
                 std::thread::Builder::new().name("komainu-blocking".into()).spawn(move || shared.serve());
             if started.is_err() {
-                // No thread to be had now: the ones that run will take the job, or the next call tries again.
                 state.threads -= 1;
+                self.without_thread(state);
             }
+        }
+    }
+
+    /// The system gave no thread: those that run will take the job. Where none runs, blocking the caller's core
+    /// for once is better than a job that nobody ever does.
+    fn without_thread(&self, mut state: MutexGuard<'_, State>) {
+        if state.threads == 0
+            && let Some(job) = state.jobs.pop_front()
+        {
+            drop(state);
+            perform(job);
         }
     }
 }
@@ -63,7 +75,7 @@ impl Shared {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                perform(job);
                 state = self.lock();
             } else {
                 state.idle += 1;
@@ -71,5 +83,46 @@ impl Shared {
                 state.idle -= 1;
             }
         }
+    }
+}
+
+fn perform(job: Job) {
+    // Whoever waits for the job's result learns of the panic from its absence.
+    let _ = catch_unwind(AssertUnwindSafe(job));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_job_does_not_wait_behind_another_while_threads_may_be_had() {
+        let pool = Pool::new(2);
+        let (done, wait_done) = mpsc::channel();
+        let first = done.clone();
+        pool.run(move || first.send(0).expect("the test waits"));
+        wait_done.recv().expect("the pool works");
+        // Whether its one thread is idle by now or not: these two can only end together.
+        let meet = Arc::new(std::sync::Barrier::new(2));
+        for number in [1, 2] {
+            let (done, meet) = (done.clone(), meet.clone());
+            pool.run(move || {
+                meet.wait();
+                done.send(number).expect("the test waits");
+            });
+        }
+        let both: i32 = wait_done.iter().take(2).sum();
+        assert_eq!(both, 3);
+    }
+
+    #[test]
+    fn a_panic_costs_its_job_alone() {
+        let pool = Pool::new(1);
+        let (done, wait_done) = mpsc::channel();
+        pool.run(|| std::panic::resume_unwind(Box::new("as if the job had panicked")));
+        pool.run(move || done.send(()).expect("the test waits"));
+        wait_done.recv().expect("the one thread lives");
     }
 }
