@@ -18,6 +18,8 @@ use crate::work::{Work, Works};
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
 const OUT_BYTES_MAX: usize = 64 * 1024;
+/// A piece of a body at least this large is written from where it stands instead of being copied first.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
 /// One sendfile call; other connections get their turn between two.
@@ -87,6 +89,16 @@ pub(crate) enum Reply {
     Body(Framing),
     /// All of it is out.
     Done,
+}
+
+/// What there is of a request's body now.
+pub(crate) enum Piece {
+    /// Content, at this place of the input.
+    Data(usize, usize),
+    /// It has ended.
+    End,
+    /// Nothing until the client sends more.
+    Pending,
 }
 
 /// A busy connection.
@@ -174,6 +186,46 @@ impl Conn {
         Ok(())
     }
 
+    /// Writes what the client takes now; true where nothing is left.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        while self.backlog() > 0 {
+            let sent = self.stream.try_write(&[&self.work.out[self.work.out_at..]], false)?;
+            if sent == 0 {
+                return Ok(false);
+            }
+            self.work.out_at += sent;
+        }
+        self.work.out.clear();
+        self.work.out_at = 0;
+        Ok(true)
+    }
+
+    /// Bytes collected and not written yet.
+    pub(crate) fn backlog(&self) -> usize {
+        self.work.out.len() - self.work.out_at
+    }
+
+    /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
+    /// client takes it now; the rest is kept, however much that is.
+    fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
+            let out = &self.work.out[self.work.out_at..];
+            let sent = match out.is_empty() {
+                true => self.stream.try_write(&[bytes], false)?,
+                false => self.stream.try_write(&[out, bytes], false)?,
+            };
+            let of_out = sent.min(out.len());
+            self.work.out_at += of_out;
+            bytes = &bytes[sent - of_out..];
+        }
+        if self.work.out_at >= COPIED_BYTES_MAX || self.backlog() == 0 {
+            self.work.out.drain(..self.work.out_at);
+            self.work.out_at = 0;
+        }
+        self.work.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
     async fn wait_writable(&self) -> Result<(), Fault> {
         self.stream.writable(self.now_ms() + self.write_ms).await
     }
@@ -217,32 +269,38 @@ impl Conn {
     /// The place of the next piece of the request's body in the input; `None` at its end.
     pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
         loop {
+            match self.try_body_piece()? {
+                Piece::Data(start, end) => return Ok(Some((start, end))),
+                Piece::End => return Ok(None),
+                Piece::Pending => {
+                    self.flush().await?;
+                    self.stream.readable(self.now_ms() + self.body_ms).await?;
+                }
+            }
+        }
+    }
+
+    /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
+    /// `100 Continue` that the client waits for.
+    pub(crate) fn try_body_piece(&mut self) -> Result<Piece, Fault> {
+        loop {
             let base = self.work.input.at;
             let limits = self.context().limits.head;
             let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
             self.work.input.at += fed.consumed;
             match fed.step {
-                Step::Data(span) => return Ok(Some((base + span.start(), base + span.end()))),
-                Step::End => return Ok(None),
-                Step::Head | Step::NeedMore => self.fill_body().await?,
+                Step::Data(span) => return Ok(Piece::Data(base + span.start(), base + span.end())),
+                Step::End => return Ok(Piece::End),
+                Step::Head | Step::NeedMore => {}
             }
-        }
-    }
-
-    async fn fill_body(&mut self) -> Result<(), Fault> {
-        if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
-            self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-        }
-        self.flush().await?;
-        let head_len = self.work.machine.head.len;
-        loop {
+            if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
+                self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            let head_len = self.work.machine.head.len;
             match self.stream.try_read(self.work.input.body_room(head_len))? {
                 Some(0) => return Err(Fault::Reject(Reject::bad("body cut short"))),
-                Some(len) => {
-                    self.work.input.filled(len);
-                    return Ok(());
-                }
-                None => self.stream.readable(self.now_ms() + self.body_ms).await?,
+                Some(len) => self.work.input.filled(len),
+                None => return Ok(Piece::Pending),
             }
         }
     }
@@ -283,6 +341,30 @@ impl Conn {
             Framing::Chunked => {
                 http::encode::chunk_start(&mut self.work.out, bytes.len());
                 self.push(bytes).await?;
+                self.work.out.extend_from_slice(http::encode::CHUNK_END);
+                Ok(())
+            }
+        }
+    }
+
+    /// Body bytes of the response, framed, without waiting.
+    pub(crate) fn offer_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let Reply::Body(framing) = self.reply else {
+            return Err(Fault::Broken("body written outside a response"));
+        };
+        if bytes.is_empty() || framing == Framing::None {
+            return Ok(());
+        }
+        self.body_sent += bytes.len() as u64;
+        match framing {
+            Framing::None | Framing::UntilClose => self.offer(bytes),
+            Framing::Length(left) => {
+                self.count_down(left, bytes.len() as u64)?;
+                self.offer(bytes)
+            }
+            Framing::Chunked => {
+                http::encode::chunk_start(&mut self.work.out, bytes.len());
+                self.offer(bytes)?;
                 self.work.out.extend_from_slice(http::encode::CHUNK_END);
                 Ok(())
             }

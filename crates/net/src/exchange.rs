@@ -18,8 +18,8 @@ use crate::page::{self, ErrorPages, FieldEdits};
 /// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns; framing, connection
 /// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are not its affair.
 pub struct Exchange<'c> {
-    conn: &'c mut Conn,
-    edits: Option<Rc<FieldEdits>>,
+    pub(crate) conn: &'c mut Conn,
+    pub(crate) edits: Option<Rc<FieldEdits>>,
     pages: Option<Rc<ErrorPages>>,
     /// What a handler wants the log to know: which site, which route.
     note: Cell<u32>,
@@ -90,6 +90,12 @@ impl<'x> Request<'x> {
     pub fn fields(&self) -> impl Iterator<Item = (Name, &'x [u8], &'x [u8])> {
         let bytes = self.bytes;
         self.head.fields.iter().map(move |field| (field.id, field.name.of(bytes), field.value.of(bytes)))
+    }
+
+    /// The parsed head and the bytes that its spans refer to.
+    #[must_use]
+    pub fn head(&self) -> (&'x RequestHead, &'x [u8]) {
+        (self.head, self.bytes)
     }
 
     /// How the body ends.
@@ -314,7 +320,7 @@ impl<'c> Exchange<'c> {
 }
 
 /// Where the second line of `common` begins: what follows `Server`, if there is one.
-fn after_server(common: &[u8]) -> usize {
+pub(crate) fn after_server(common: &[u8]) -> usize {
     match common.starts_with(b"Server:") {
         true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
         false => 0,

@@ -27,6 +27,54 @@ pub struct Stream {
     transport: Transport,
 }
 
+/// What a task waits for on a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest(u8);
+
+impl Interest {
+    /// Nothing, or either direction, or both.
+    #[must_use]
+    pub const fn of(read: bool, write: bool) -> Interest {
+        Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
+    }
+
+    fn is_met(self, stream: &Stream) -> bool {
+        stream.source.ready() & self.0 != 0
+    }
+}
+
+/// Waits until one of two streams can do what is wanted of it, with one deadline for both.
+///
+/// # Errors
+/// [`Fault::Timeout`] at the deadline.
+pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms: u64) -> Result<(), Fault> {
+    let both = [a, b];
+    if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+        return Ok(());
+    }
+    for (stream, _) in both {
+        stream.source.take_expired();
+        stream.source.set_deadline(deadline_ms);
+    }
+    let result = poll_fn(|_| {
+        if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+            return Poll::Ready(Ok(()));
+        }
+        if both.iter().any(|(stream, _)| stream.source.take_expired()) {
+            return Poll::Ready(Err(Fault::Timeout));
+        }
+        for (stream, interest) in both {
+            stream.wait(interest.0);
+        }
+        Poll::Pending
+    })
+    .await;
+    for (stream, _) in both {
+        stream.source.set_deadline(u64::MAX);
+    }
+    result
+}
+
 enum Transport {
     Socket(OwnedFd),
     #[cfg(test)]
@@ -113,6 +161,11 @@ impl Stream {
                 None => self.readable(deadline_ms).await?,
             }
         }
+    }
+
+    /// Nobody waits for it from now on: for a connection that goes into a pool.
+    pub fn rest(&self) {
+        self.source.forget_waiters();
     }
 
     /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
@@ -243,6 +296,8 @@ impl Stream {
         if self.source.ready() & bits != 0 {
             return Ok(());
         }
+        // A wait that was given up may have left its own end behind.
+        self.source.take_expired();
         self.source.set_deadline(deadline_ms);
         let result = poll_fn(|_| {
             if self.source.ready() & bits != 0 {
@@ -251,17 +306,22 @@ impl Stream {
             if self.source.take_expired() {
                 return Poll::Ready(Err(Fault::Timeout));
             }
-            if bits & READ != 0 {
-                self.source.wait_read(&self.core);
-            }
-            if bits & WRITE != 0 {
-                self.source.wait_write(&self.core);
-            }
+            self.wait(bits);
             Poll::Pending
         })
         .await;
         self.source.set_deadline(u64::MAX);
         result
+    }
+
+    /// The current task is to run at these.
+    fn wait(&self, bits: u8) {
+        if bits & READ != 0 {
+            self.source.wait_read(&self.core);
+        }
+        if bits & WRITE != 0 {
+            self.source.wait_write(&self.core);
+        }
     }
 
     /// Closes the sending side: the peer reads what was sent, then the end.

@@ -1,0 +1,230 @@
+//! An exchange for handlers that carry bytes both ways at once and so cannot wait for one side alone: the calls of
+//! [`Exchange`] that never wait, and one that waits for either side.
+
+use http::encode::{Lines, Outgoing};
+use http::{Fields, Framing, Length, Status, Version};
+
+use crate::conn::{Piece, Reply};
+use crate::exchange::{Exchange, after_server};
+use crate::fault::Fault;
+use crate::stream::{self, Interest, Stream};
+
+/// What there is of a request's body now.
+#[derive(Debug)]
+pub enum BodyPiece<'x> {
+    /// Some of it.
+    Data(&'x [u8]),
+    /// It has ended; its trailers are in [`Exchange::trailers`].
+    End,
+    /// Nothing until the client sends more.
+    Pending,
+}
+
+/// Which of the lines that every response carries the handler brings itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// `Server`.
+    pub server: bool,
+    /// `Date`.
+    pub date: bool,
+}
+
+impl Exchange<'_> {
+    /// Begins the response like [`Exchange::begin`], with field lines written straight into the buffer.
+    /// They must not hold what frames a message.
+    ///
+    /// # Panics
+    /// Where a response has begun already.
+    pub fn begin_lines(
+        &mut self,
+        status: Status,
+        length: Length,
+        own: Own,
+        lines: impl FnOnce(&mut Lines<'_>),
+    ) {
+        if self.edits.is_some() {
+            // Edits need a block to work on: the slower way, only for routes that have them.
+            let mut block = Vec::new();
+            lines(&mut Lines::new(&mut block));
+            let fields = fields_of(&block);
+            return self.begin_owned(status, &fields, length, own);
+        }
+        self.open(status, length, own);
+        let out = &mut self.conn.work.out;
+        lines(&mut Lines::new(out));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn begin_owned(&mut self, status: Status, fields: &Fields, length: Length, mut own: Own) {
+        let Some(edits) = self.edits.clone() else { return };
+        let edited = edits.apply(fields);
+        own.server |= edits.replaces(http::Name::Server);
+        self.open(status, length, own);
+        let out = &mut self.conn.work.out;
+        out.extend_from_slice(edited.wire());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Decides the framing and writes the head up to where the handler's lines begin.
+    fn open(&mut self, status: Status, length: Length, own: Own) {
+        let conn = &mut *self.conn;
+        assert!(conn.reply == Reply::Unsent, "a response begins once");
+        let keep_alive = conn.keep_alive && !conn.continue_due && !conn.context().draining.get();
+        let (method, version) = (conn.work.machine.head.method, conn.version());
+        let outgoing = Outgoing::decide(method, version, status, length, keep_alive);
+        let work = &mut *conn.work;
+        conn.stream.core().clock().with_common(|common| {
+            let date_at = after_server(common);
+            let common = match (own.server, own.date) {
+                (false, false) => common,
+                (true, false) => &common[date_at..],
+                (false, true) => &common[..date_at],
+                (true, true) => &[],
+            };
+            outgoing.open(&mut work.out, version, status, common);
+        });
+        conn.keep_alive = outgoing.keep_alive;
+        conn.status = status;
+        conn.reply = Reply::Body(outgoing.framing);
+    }
+
+    /// Sends an interim response (1xx, but not 101) ahead of the response. A 1.0 client knows none, and gets none.
+    ///
+    /// # Panics
+    /// Where the status is not an interim one, or a response has begun already.
+    pub fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+        let interim = status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
+        assert!(
+            interim && self.conn.reply == Reply::Unsent,
+            "an interim response comes before the final one"
+        );
+        if self.conn.version() == Version::Http10 {
+            return;
+        }
+        let out = &mut self.conn.work.out;
+        let outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
+        outgoing.open(out, Version::Http11, status, b"");
+        lines(&mut Lines::new(out));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …). From here on the connection
+    /// carries what both ends make of it: [`Exchange::try_raw`], [`Exchange::offer`]; see also [`crate::tunnel`].
+    ///
+    /// # Panics
+    /// Where a response has begun already, or the request has a body that was not read.
+    pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
+        let conn = &mut *self.conn;
+        assert!(
+            conn.reply == Reply::Unsent && conn.work.machine.body_ended(),
+            "an upgrade follows the request"
+        );
+        let out = &mut conn.work.out;
+        let outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
+        outgoing.open(out, Version::Http11, Status::SWITCHING_PROTOCOLS, b"");
+        lines(&mut Lines::new(out));
+        out.extend_from_slice(b"\r\n");
+        conn.keep_alive = false;
+        conn.status = Status::SWITCHING_PROTOCOLS;
+        conn.reply = Reply::Body(Framing::UntilClose);
+    }
+
+    /// Bytes of an upgraded connection, copied into `buffer`: `None` where there are none now, 0 at the end.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let input = &mut self.conn.work.input;
+        if input.is_empty() {
+            return self.conn.stream.try_read(buffer);
+        }
+        let len = input.rest().len().min(buffer.len());
+        buffer[..len].copy_from_slice(&input.rest()[..len]);
+        input.at += len;
+        Ok(Some(len))
+    }
+
+    /// Closes the sending side of an upgraded connection, once all has been flushed.
+    pub fn shutdown_write(&mut self) {
+        self.conn.stream.shutdown_write();
+    }
+
+    /// The next piece of the request's body without waiting. Before a wait for more, flush: the client may be
+    /// waiting for the `100 Continue` that the first call has prepared.
+    ///
+    /// # Errors
+    /// As [`Exchange::read`].
+    pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
+        match self.conn.try_body_piece()? {
+            Piece::Data(start, end) => Ok(BodyPiece::Data(self.conn.work.input.slice(start, end))),
+            Piece::End => Ok(BodyPiece::End),
+            Piece::Pending => Ok(BodyPiece::Pending),
+        }
+    }
+
+    /// Whether the client still waits for `100 Continue`: the first read answers it.
+    #[must_use]
+    pub fn continue_due(&self) -> bool {
+        self.conn.continue_due
+    }
+
+    /// More of the response's body without waiting: what the client does not take now is kept in memory, so
+    /// look at [`Exchange::backlog`] before giving more.
+    ///
+    /// # Errors
+    /// The client is gone, or more was written than announced.
+    pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.conn.offer_body(bytes)
+    }
+
+    /// Bytes that wait to be sent.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.conn.backlog()
+    }
+
+    /// Sends what the client takes now; true where nothing is left.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub fn try_flush(&mut self) -> Result<bool, Fault> {
+        self.conn.try_flush()
+    }
+
+    /// Waits until the client's connection or another stream can do what is wanted of it.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn either(
+        &self,
+        client: Interest,
+        other: (&Stream, Interest),
+        deadline_ms: u64,
+    ) -> Result<(), Fault> {
+        stream::either((&self.conn.stream, client), other, deadline_ms).await
+    }
+
+    /// Milliseconds that may pass between two pieces of the request's body.
+    #[must_use]
+    pub fn body_ms(&self) -> u64 {
+        self.conn.body_ms
+    }
+
+    /// Milliseconds that the client may take no byte of the response.
+    #[must_use]
+    pub fn write_ms(&self) -> u64 {
+        self.conn.write_ms
+    }
+}
+
+/// A block of lines as fields; lines come from [`Lines`] and are valid.
+fn fields_of(block: &[u8]) -> Fields {
+    let mut fields = Fields::new();
+    for line in block.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some(colon) = line.iter().position(|&byte| byte == b':') {
+            fields.try_push(&line[..colon], &line[colon + 1..]).expect("lines under way are valid");
+        }
+    }
+    fields
+}
