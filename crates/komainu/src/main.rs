@@ -1,2 +1,129 @@
-//! placeholder
-fn main() {}
+//! The binary: arguments, assembly of the configuration into handlers, and the supervisor.
+//!
+//! It owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a connection.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+mod cli;
+mod sink;
+mod access;
+mod notice;
+mod expand;
+mod router;
+mod assemble;
+mod check;
+mod supervise;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use config::{AccessLog, Action, Config, Route, Site};
+
+use crate::cli::{Cli, Command, LogFormat, Run};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(run) => serve_targets(&run),
+        Command::Start(start) => serve_file(start.config),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
+        Command::Reference => print(&config::reference()),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "komainu", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+        Command::Man => manual(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(text: &str) -> Result<(), String> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has read enough: `komainu schema | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.map_err(|error| error.to_string()),
+    }
+}
+
+fn manual() -> Result<(), String> {
+    let mut page = Vec::new();
+    let command = Cli::command();
+    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| error.to_string())?;
+    for sub in command.get_subcommands() {
+        let named = sub.clone().name(format!("komainu-{}", sub.get_name()));
+        clap_mangen::Man::new(named).render(&mut page).map_err(|error| error.to_string())?;
+    }
+    print(&String::from_utf8_lossy(&page))
+}
+
+/// `komainu start -c FILE`
+fn serve_file(path: PathBuf) -> Result<(), String> {
+    let config = check::read(&path)?;
+    let reread: supervise::Reread = Box::new(move || check::read(&path));
+    supervise::serve(config, Some(reread), announce).map_err(|error| format!("error: {error}"))
+}
+
+/// `komainu run TARGET…`
+fn serve_targets(run: &Run) -> Result<(), String> {
+    for target in &run.targets {
+        check_folder(target)?;
+    }
+    let files = config::Files { root: run.targets.clone(), listing: run.listing, ..config::Files::default() };
+    let route = Route { action: Action::Files(Box::new(files)), ..Route::default() };
+    let mut config = Config {
+        listen: run.listen.clone(),
+        threads: run.threads,
+        sites: vec![Site { routes: vec![route], ..Site::default() }],
+        ..Config::default()
+    };
+    config.log.level = config::Level::Warn;
+    config.log.access = match run.log {
+        LogFormat::Off => AccessLog::Off,
+        LogFormat::Combined => AccessLog::Combined,
+        LogFormat::Json => AccessLog::Json,
+    };
+    supervise::serve(config, None, announce).map_err(|error| format!("error: {error}"))
+}
+
+fn check_folder(target: &Path) -> Result<(), String> {
+    let shown = target.display();
+    match std::fs::metadata(target) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("error: {shown}: this is a file; name the folder to serve")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("error: {shown}: there is no such folder"))
+        }
+        Err(error) => Err(format!("error: {shown}: {error}")),
+    }
+}
+
+/// Tells where to find the server, once it can be found there.
+fn announce(addresses: &[net::Bind]) {
+    let mut out = io::stdout();
+    for address in addresses {
+        let shown = match address {
+            net::Bind::Any(port) => format!("http://localhost:{port} (every address)"),
+            net::Bind::Tcp(address) if address.ip().is_unspecified() => {
+                format!("http://localhost:{} (every IPv4 address)", address.port())
+            }
+            address => address.to_string(),
+        };
+        let _ = writeln!(out, "komainu serves {shown}");
+    }
+    if out.is_terminal() {
+        let _ = writeln!(out, "Ctrl-C stops it.");
+    }
+    let _ = out.flush();
+}

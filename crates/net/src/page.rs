@@ -7,23 +7,26 @@ use http::{Fields, Name, Status};
 /// Fields that a route removes from, sets on and adds to every response.
 #[derive(Clone, Debug, Default)]
 pub struct FieldEdits {
-    /// Names to remove, any case; `Server` works too.
-    pub remove: Vec<Vec<u8>>,
-    /// Fields that replace those of the same name.
+    remove: Vec<Vec<u8>>,
+    /// Fields to write in place of those that [`FieldEdits::replace`] drops.
     pub set: Fields,
     /// Fields to add beside those of the same name.
     pub add: Fields,
 }
 
 impl FieldEdits {
+    /// Drops every field of that name: the response's own, and what earlier edits set or added.
+    pub fn replace(&mut self, name: &[u8]) {
+        self.set.remove(name);
+        self.add.remove(name);
+        self.remove.push(name.to_ascii_lowercase());
+    }
+
     /// The edited copy of a response's fields.
     #[must_use]
     pub fn apply(&self, fields: &Fields) -> Fields {
         let mut edited = fields.clone();
         for name in &self.remove {
-            edited.remove(name);
-        }
-        for (name, _) in self.set.iter() {
             edited.remove(name);
         }
         edited.extend(&self.set);
@@ -34,7 +37,7 @@ impl FieldEdits {
     /// Whether a line that every response carries (`Server`) is removed or set here.
     pub(crate) fn replaces(&self, name: Name) -> bool {
         let name = name.text().as_bytes();
-        self.remove.iter().any(|other| other.eq_ignore_ascii_case(name)) || self.set.first(name).is_some()
+        self.remove.iter().any(|other| other.eq_ignore_ascii_case(name))
     }
 }
 

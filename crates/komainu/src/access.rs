@@ -1,0 +1,200 @@
+//! The access log: one line a request, collected on each core and written elsewhere.
+
+use std::cell::RefCell;
+
+use config::AccessLog;
+use http::Name;
+use net::{Record, Request};
+
+use crate::sink::Sink;
+
+/// Lines collected before they are handed over without waiting for the next second.
+const BLOCK_BYTES: usize = 32 * 1024;
+
+/// One core's access log.
+pub(crate) struct Access {
+    format: AccessLog,
+    sink: Sink,
+    lines: RefCell<Vec<u8>>,
+    /// The time in the two formats, made once a second.
+    stamp: RefCell<(u64, String)>,
+}
+
+impl Access {
+    pub(crate) fn new(format: AccessLog, sink: Sink) -> Access {
+        Access { format, sink, lines: RefCell::default(), stamp: RefCell::default() }
+    }
+
+    /// Adds the line of a request.
+    pub(crate) fn log(&self, record: &Record<'_>) {
+        let mut lines = self.lines.borrow_mut();
+        match self.format {
+            AccessLog::Off => return,
+            AccessLog::Combined => combined(&mut lines, record, &self.stamp(record.unix_s)),
+            AccessLog::Json => json(&mut lines, record, &self.stamp(record.unix_s)),
+        }
+        if lines.len() >= BLOCK_BYTES {
+            self.sink.write(std::mem::take(&mut lines));
+        }
+    }
+
+    /// Hands over what was collected.
+    pub(crate) fn flush(&self) {
+        let mut lines = self.lines.borrow_mut();
+        if !lines.is_empty() {
+            self.sink.write(std::mem::take(&mut lines));
+        }
+    }
+
+    fn stamp(&self, unix_s: u64) -> String {
+        let mut stamp = self.stamp.borrow_mut();
+        if stamp.0 != unix_s || stamp.1.is_empty() {
+            let time = Utc::at(unix_s);
+            let text = match self.format {
+                AccessLog::Json => time.rfc3339(),
+                _ => time.combined(),
+            };
+            *stamp = (unix_s, text);
+        }
+        stamp.1.clone()
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Apache's and nginx's combined format.
+fn combined(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
+    out.extend_from_slice(format!("{} - - [{time}] \"", record.peer).as_bytes());
+    match &record.request {
+        Some(request) => {
+            escaped(out, request.method_name());
+            out.push(b' ');
+            escaped(out, request.target());
+            out.push(b' ');
+            out.extend_from_slice(request.version().text().as_bytes());
+        }
+        None => out.push(b'-'),
+    }
+    out.extend_from_slice(format!("\" {} {} \"", record.status.code(), record.body_bytes).as_bytes());
+    quoted_field(out, record.request.as_ref(), Name::Referer);
+    out.extend_from_slice(b"\" \"");
+    quoted_field(out, record.request.as_ref(), Name::UserAgent);
+    out.extend_from_slice(b"\"\n");
+}
+
+fn quoted_field(out: &mut Vec<u8>, request: Option<&Request<'_>>, name: Name) {
+    match request.and_then(|request| request.field(name)) {
+        Some(value) => escaped(out, value),
+        None => out.push(b'-'),
+    }
+}
+
+/// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`.
+fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+}
+
+fn json(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
+    let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
+    let mut line = serde_json::Map::new();
+    line.insert("time".into(), time.into());
+    line.insert("remote_addr".into(), record.peer.to_string().into());
+    if let Some(request) = &record.request {
+        line.insert("method".into(), text(request.method_name()));
+        line.insert("host".into(), text(request.authority()));
+        line.insert("target".into(), text(request.target()));
+        line.insert("version".into(), request.version().text().into());
+        for (key, name) in [("referer", Name::Referer), ("user_agent", Name::UserAgent)] {
+            if let Some(value) = request.field(name) {
+                line.insert(key.into(), text(value));
+            }
+        }
+    }
+    line.insert("status".into(), record.status.code().into());
+    line.insert("body_bytes".into(), record.body_bytes.into());
+    line.insert("duration_ms".into(), record.duration_ms.into());
+    if let Some(fault) = record.fault {
+        line.insert("fault".into(), fault.to_string().into());
+    }
+    out.extend_from_slice(serde_json::Value::Object(line).to_string().as_bytes());
+    out.push(b'\n');
+}
+
+/// A time taken apart, in UTC.
+pub(crate) struct Utc {
+    year: u64,
+    month: usize,
+    day: u64,
+    second_of_day: u64,
+}
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+impl Utc {
+    /// Howard Hinnant's civil-from-days: years begin in March, so that the leap day comes last.
+    pub(crate) fn at(unix_s: u64) -> Utc {
+        let (days, second_of_day) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        let year = year_of_era + era * 400 + u64::from(month <= 2);
+        Utc { year, month: month as usize, day, second_of_day }
+    }
+
+    fn clock(&self) -> (u64, u64, u64) {
+        (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60)
+    }
+
+    /// `2026-11-21T09:00:00Z`
+    pub(crate) fn rfc3339(&self) -> String {
+        let (hour, minute, second) = self.clock();
+        format!("{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", self.year, self.month, self.day)
+    }
+
+    /// `21/Nov/2026:09:00:00 +0000`
+    fn combined(&self) -> String {
+        let (hour, minute, second) = self.clock();
+        let month = MONTHS[self.month - 1];
+        format!("{:02}/{month}/{:04}:{hour:02}:{minute:02}:{second:02} +0000", self.day, self.year)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_both_formats() {
+        for (unix_s, rfc3339, combined) in [
+            (0, "1970-01-01T00:00:00Z", "01/Jan/1970:00:00:00 +0000"),
+            (951_782_399, "2000-02-28T23:59:59Z", "28/Feb/2000:23:59:59 +0000"),
+            (951_782_400, "2000-02-29T00:00:00Z", "29/Feb/2000:00:00:00 +0000"),
+            (1_795_251_661, "2026-11-21T09:01:01Z", "21/Nov/2026:09:01:01 +0000"),
+            (4_107_542_400, "2100-03-01T00:00:00Z", "01/Mar/2100:00:00:00 +0000"),
+        ] {
+            let time = Utc::at(unix_s);
+            assert_eq!((time.rfc3339().as_str(), time.combined().as_str()), (rfc3339, combined));
+        }
+    }
+
+    #[test]
+    fn nothing_a_client_sends_breaks_a_line() {
+        let mut out = Vec::new();
+        escaped(&mut out, b"a\"b\\c\x1b[31m\x7f");
+        assert_eq!(out, b"a\\x22b\\x5Cc\\x1B[31m\\x7F");
+    }
+}

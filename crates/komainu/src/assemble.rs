@@ -1,0 +1,290 @@
+//! From a checked configuration to what serves: the one place where both are known.
+
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use config::matcher::Routes;
+use config::{Action, Config, StatusPattern, Template};
+use files::Files;
+use http::{Coding, Fields, Name, Status};
+use net::{Bind, ErrorPages, FieldEdits, Page};
+
+use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
+
+/// Error pages are held in memory; a larger one is refused when the server starts.
+const PAGE_BYTES_MAX: u64 = 1024 * 1024;
+/// Descriptors kept for what is not a connection: listeners, logs, epolls, files on their way.
+const DESCRIPTORS_KEPT: u64 = 256;
+
+/// The engine's options.
+pub(crate) fn engine(config: &Config, descriptors: u64) -> net::Options {
+    let limits = &config.limits;
+    let kept = DESCRIPTORS_KEPT + u64::from(config.open_files.entries_max).min(descriptors / 8);
+    let connections_max = match limits.connections_max {
+        Some(max) => max as usize,
+        None => descriptors.saturating_sub(kept).max(16) as usize,
+    };
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
+    net::Options {
+        threads: threads(config),
+        limits: net::Limits {
+            connections_max,
+            requests_per_connection_max: limits.requests_per_connection_max.unwrap_or(0),
+            head: http::Limits {
+                head_bytes_max: limits.head_bytes_max as usize,
+                start_line_bytes_max: limits.request_line_bytes_max as usize,
+                fields_max: limits.headers_max as usize,
+                bare_lf: config.lenient_bare_lf,
+            },
+            body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
+        },
+        timeouts: net::Timeouts {
+            head_ms: ms(config.timeouts.head),
+            body_ms: ms(config.timeouts.body),
+            write_ms: ms(config.timeouts.write),
+            idle_ms: ms(config.timeouts.idle),
+            drain_ms: ms(config.timeouts.drain),
+        },
+        ..net::Options::default()
+    }
+}
+
+/// How many threads serve.
+pub(crate) fn threads(config: &Config) -> usize {
+    match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        threads => threads as usize,
+    }
+}
+
+/// The addresses to bind.
+pub(crate) fn binds(config: &Config) -> Vec<Bind> {
+    let mut binds = Vec::new();
+    for listen in &config.listen {
+        match listen {
+            config::Listen::Tcp(address) => binds.push(Bind::Tcp(*address)),
+            config::Listen::Any(port) => binds.push(Bind::Any(*port)),
+            config::Listen::Unix(path) => binds.push(Bind::Unix(path.clone())),
+            config::Listen::Localhost(port) => {
+                binds.push(Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into()));
+                let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
+                // Where the machine has IPv6; and with port 0 one port is enough.
+                if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
+                    binds.push(Bind::Tcp(v6));
+                }
+            }
+        }
+    }
+    binds
+}
+
+/// What one core serves by.
+///
+/// # Errors
+/// A folder or an error page that cannot be opened, by name.
+pub(crate) fn table(config: &Config, cores: usize) -> io::Result<Table> {
+    let mut sites = Vec::new();
+    let mut pages = Vec::new();
+    for (site_index, site) in config.sites.iter().enumerate() {
+        let routes = site.routes.iter().enumerate();
+        let routes = routes.map(|(index, route)| self::route(config, site_index, index, route, cores));
+        sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
+        pages.push(error_pages([&site.error_pages, &config.error_pages])?);
+    }
+    pages.push(error_pages([&config.error_pages])?);
+    Ok(Table { routes: Routes::compile(&config.sites), sites, pages })
+}
+
+fn route(
+    config: &Config,
+    site: usize,
+    index: usize,
+    route: &config::Route,
+    cores: usize,
+) -> io::Result<Route> {
+    let settings = config.settings(Some(site), Some(index));
+    let mut strip = Vec::new();
+    let handler = match &route.action {
+        Action::NotFound => {
+            Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() }
+        }
+        Action::Files(files) => {
+            strip = match &files.strip_prefix {
+                config::StripPrefix::None => Vec::new(),
+                config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+                config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+            };
+            Handler::Files(Box::new(Files::new(file_options(config, files, cores))?))
+        }
+        Action::Redirect(redirect) => {
+            Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
+        }
+        Action::Respond(respond) => {
+            let mut fields = Fields::new();
+            fields.push(Name::ContentType, respond.media_type.as_bytes());
+            Handler::Respond {
+                status: status(respond.status),
+                fields,
+                body: respond.body.clone().into_bytes(),
+            }
+        }
+    };
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
+    Ok(Route {
+        handler,
+        strip: Strip(strip),
+        prefix: route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default(),
+        body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
+        body_ms: ms(settings.body_timeout),
+        write_ms: ms(settings.write_timeout),
+        edits: edits(&settings.response_headers),
+    })
+}
+
+fn status(code: u16) -> Status {
+    Status::of(code).expect("the configuration holds statuses of three digits")
+}
+
+fn edits(levels: &[&config::ResponseHeaders]) -> Edits {
+    if levels.is_empty() {
+        return Edits::None;
+    }
+    let templates: Vec<TemplateEdits> = levels
+        .iter()
+        .map(|level| TemplateEdits {
+            remove: level.remove.clone(),
+            set: level.set.clone(),
+            add: level.add.clone(),
+        })
+        .collect();
+    match fixed(&templates) {
+        Some(edits) => Edits::Fixed(Rc::new(edits)),
+        None => Edits::Templates(templates),
+    }
+}
+
+/// The edits, where no value depends on the request.
+fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
+    let text = |template: &Template| match template.parts.as_slice() {
+        [] => Some(String::new()),
+        [config::Part::Text(text)] => Some(text.clone()),
+        _ => None,
+    };
+    let mut edits = FieldEdits::default();
+    for level in levels {
+        for (name, template) in &level.set {
+            let text = text(template)?;
+            edits.replace(name.as_bytes());
+            edits.set.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
+        }
+        for name in &level.remove {
+            edits.replace(name.as_bytes());
+        }
+        for (name, template) in &level.add {
+            let text = text(template)?;
+            edits.add.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
+        }
+    }
+    Some(edits)
+}
+
+fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
+    let coding = |coding: &config::Coding| match coding {
+        config::Coding::Brotli => Coding::Brotli,
+        config::Coding::Zstd => Coding::Zstd,
+        config::Coding::Gzip => Coding::Gzip,
+    };
+    let open = &config.open_files;
+    files::Options {
+        roots: files.root.clone(),
+        index: files.index.clone(),
+        candidates: files.candidates.iter().map(candidate).collect(),
+        fallback: files.fallback.clone(),
+        listing: files.listing,
+        hidden: files.hidden,
+        symlinks: match files.symlinks {
+            config::Symlinks::Off => files::Symlinks::Inside,
+            config::Symlinks::OwnerMatch => files::Symlinks::OwnerMatch,
+            config::Symlinks::On => files::Symlinks::Follow,
+        },
+        cache_control: files.cache_control.iter().map(cache_rule).collect(),
+        precompressed: files.precompressed.iter().map(coding).collect(),
+        compression: files.compress.as_ref().map(|compress| files::Compression {
+            bytes_min: compress.min_bytes,
+            bytes_max: compress.max_bytes,
+            effort: match compress.effort {
+                config::Effort::Fast => files::Effort::Fast,
+                config::Effort::Balanced => files::Effort::Balanced,
+                config::Effort::Small => files::Effort::Small,
+            },
+            media: compress.types.clone(),
+            ..files::Compression::default()
+        }),
+        charset: files.charset.clone(),
+        ranges_max: files.ranges_max as usize,
+        cache: files::CacheLimits {
+            entries_max: open.entries_max as usize / cores,
+            bytes_max: open.memory_bytes_max / cores as u64,
+            file_bytes_max: open.memory_per_file_bytes_max,
+            revalidate_ms: u64::try_from(open.recheck.as_millis()).unwrap_or(u64::MAX),
+            ..files::CacheLimits::default()
+        },
+        ..files::Options::default()
+    }
+}
+
+/// `$path` is the one variable that a candidate may name.
+fn candidate(template: &Template) -> String {
+    let part = |part: &config::Part| match part {
+        config::Part::Text(text) => text.clone(),
+        config::Part::Variable(variable) => format!("${}", variable.name()),
+    };
+    template.parts.iter().map(part).collect()
+}
+
+fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
+    let applies = match applies {
+        config::FileMatch::All => files::Applies::All,
+        config::FileMatch::Type(media) => files::Applies::Media(media.clone()),
+        config::FileMatch::Path(pattern) => {
+            let pattern = pattern.clone();
+            files::Applies::Path(Arc::new(move |path| pattern.matches(path)))
+        }
+    };
+    files::CacheRule { applies, value: value.clone() }
+}
+
+/// The pages of several levels, the nearest first.
+fn error_pages<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<Option<Rc<ErrorPages>>> {
+    let mut pages = ErrorPages::default();
+    let mut any = false;
+    for level in levels.into_iter().rev() {
+        for (pattern, path) in level {
+            let page = page(path)?;
+            any = true;
+            match pattern {
+                StatusPattern::One(code) => pages.insert(*code, page),
+                StatusPattern::Class(class) => pages.insert_class(u16::from(*class), page),
+            }
+        }
+    }
+    Ok(any.then(|| Rc::new(pages)))
+}
+
+fn page(path: &Path) -> io::Result<Page> {
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
+    };
+    if std::fs::metadata(path).map_err(named)?.len() > PAGE_BYTES_MAX {
+        return Err(named(io::Error::other("larger than 1 MiB")));
+    }
+    let body = std::fs::read(path).map_err(named)?;
+    let content_type = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => "application/json",
+        Some("txt") => "text/plain; charset=utf-8",
+        _ => "text/html; charset=utf-8",
+    };
+    Ok(Page { content_type: content_type.into(), body })
+}

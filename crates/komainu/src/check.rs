@@ -1,0 +1,96 @@
+//! `komainu check`: the configuration's errors, and what answers a URL.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use config::Config;
+use config::matcher::{Request, Routes};
+
+use crate::cli::Check;
+
+/// Reads a configuration file. Warnings go to stderr.
+///
+/// # Errors
+/// What is wrong, rendered for people.
+pub(crate) fn read(path: &Path) -> Result<Config, String> {
+    let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line =
+            1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
+        format!("{}:{line}: this is not UTF-8, which TOML is", path.display())
+    })?;
+    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let base = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    match Config::parse(&text, &path.display().to_string(), base) {
+        Ok((config, warnings)) => {
+            if !warnings.is_empty() {
+                let _ = writeln!(io::stderr(), "{}", warnings.render(colour));
+            }
+            Ok(config)
+        }
+        Err(errors) => Err(errors.render(colour)),
+    }
+}
+
+/// Checks, and explains where asked to.
+///
+/// # Errors
+/// What is wrong, rendered for people.
+pub(crate) fn check(arguments: &Check) -> Result<(), String> {
+    let config = read(&arguments.config)?;
+    // What only the file system knows: folders and error pages that are missing.
+    crate::assemble::table(&config, 1).map_err(|error| format!("error: {error}"))?;
+    let text = match &arguments.explain {
+        Some(url) => explain(&config, url, arguments)?,
+        None => {
+            let routes: usize = config.sites.iter().map(|site| site.routes.len()).sum();
+            format!("{}: fine: {} sites, {routes} routes\n", arguments.config.display(), config.sites.len())
+        }
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {
+    let (host, target) = split_url(url)?;
+    let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
+    let path = http::target::normal_path(raw_path.as_bytes()).map_err(|reject| {
+        format!(
+            "{url}: this is answered {} without looking at routes: {}",
+            reject.status.code(),
+            reject.reason
+        )
+    })?;
+    let mut headers = Vec::new();
+    for header in &arguments.header {
+        let (name, value) =
+            header.split_once(':').ok_or(format!("{header:?}: a header field is NAME: VALUE"))?;
+        headers.push((name.trim().to_ascii_lowercase(), value.trim()));
+    }
+    let request = Request {
+        host: host.as_bytes(),
+        method: arguments.method.as_bytes(),
+        path: &path,
+        query: query.as_bytes(),
+    };
+    let header =
+        |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
+    let explanation = Routes::compile(&config.sites).explain(&request, header);
+    Ok(explanation.text(&config.sites))
+}
+
+/// Host and target of a URL, or of a bare path.
+fn split_url(url: &str) -> Result<(&str, &str), String> {
+    if url.starts_with('/') {
+        return Ok(("", url));
+    }
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(end);
+    if !http::target::is_authority(host.as_bytes()) {
+        return Err(format!("{url:?}: write a URL such as http://example.com/path, or a path such as /path"));
+    }
+    Ok((host, if target.starts_with('/') { target } else { "/" }))
+}

@@ -1,0 +1,97 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use config::Listen;
+
+/// One web server in place of a stack: files, proxy, cache and applications, and what each of them costs.
+#[derive(Debug, Parser)]
+#[command(name = "komainu", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:\n  \
+    komainu run public/                       serve a folder on http://127.0.0.1:8080\n  \
+    komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
+    komainu start -c komainu.toml             serve what a configuration says\n  \
+    komainu check -c komainu.toml --explain https://example.com/a   which route answers, and why\n")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve targets given on the command line, without a configuration file
+    Run(Run),
+    /// Serve what a configuration file says
+    Start(Start),
+    /// Check a configuration file, and explain what answers a URL
+    Check(Check),
+    /// Print the JSON Schema of the configuration, for editors
+    Schema,
+    /// Print the reference of the configuration as Markdown
+    Reference,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Several folders are tried in order: the first that has the file answers.")]
+pub(crate) struct Run {
+    /// Address to serve on: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
+    #[arg(long, short, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = listen)]
+    pub(crate) listen: Vec<Listen>,
+    /// Threads that serve; 0 for one a core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) threads: u32,
+    /// Show the contents of folders that have no index.html
+    #[arg(long)]
+    pub(crate) listing: bool,
+    /// Write an access log to stdout
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_value = "off", default_missing_value = "combined")]
+    pub(crate) log: LogFormat,
+    /// Folders to serve
+    #[arg(required = true, value_name = "TARGET")]
+    pub(crate) targets: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    Off,
+    Combined,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
+    pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
+    pub(crate) config: PathBuf,
+    /// Show, route by route, what becomes of a GET request for this URL
+    #[arg(long, value_name = "URL")]
+    pub(crate) explain: Option<String>,
+    /// The method of the request to explain
+    #[arg(long, value_name = "METHOD", default_value = "GET", requires = "explain")]
+    pub(crate) method: String,
+    /// A header field of the request to explain. May be repeated
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", requires = "explain")]
+    pub(crate) header: Vec<String>,
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    Listen::parse(text).map_err(|fault| match fault.remedy.as_str() {
+        "" => fault.message,
+        remedy => format!("{}: {remedy}", fault.message),
+    })
+}

@@ -1,0 +1,72 @@
+//! Texts of the configuration with the request's values in place of their variables.
+
+use config::{Part, Template, Variable};
+use net::{Peer, Request};
+
+/// What a template's variables stand for.
+pub(crate) struct Values<'x> {
+    pub(crate) request: Request<'x>,
+    /// The path, decoded and normal.
+    pub(crate) path: &'x [u8],
+    /// What the final `*` of the route's path stands for.
+    pub(crate) rest: &'x [u8],
+}
+
+/// How a value is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quoting {
+    /// As it is; the result is checked by whoever uses it.
+    None,
+    /// Percent-encoded where a URL needs it.
+    Url,
+}
+
+/// The text, with the values put in.
+pub(crate) fn expand(template: &Template, values: &Values<'_>, quoting: Quoting) -> Vec<u8> {
+    let mut out = Vec::new();
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Part::Variable(variable) => put(&mut out, *variable, values, quoting),
+        }
+    }
+    out
+}
+
+fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>, quoting: Quoting) {
+    match variable {
+        Variable::Path if quoting == Quoting::Url => encode(out, values.path),
+        Variable::Rest if quoting == Quoting::Url => encode(out, values.rest),
+        Variable::Path => out.extend_from_slice(values.path),
+        Variable::Rest => out.extend_from_slice(values.rest),
+        Variable::Query => {
+            if let Some(query) = values.request.query() {
+                out.push(b'?');
+                out.extend_from_slice(query);
+            }
+        }
+        Variable::Host => out.extend(bare_host(values.request.authority()).to_ascii_lowercase()),
+        Variable::Scheme => out.extend_from_slice(b"http"),
+        Variable::Method => out.extend_from_slice(values.request.method_name()),
+        Variable::RemoteAddr => match values.request.peer() {
+            Peer::Unix => out.extend_from_slice(b"unix:"),
+            peer => out.extend_from_slice(peer.to_string().as_bytes()),
+        },
+    }
+}
+
+fn bare_host(authority: &[u8]) -> &[u8] {
+    http::target::split_port(authority).map_or(authority, |(host, _)| host)
+}
+
+/// Percent-encodes what may not stand in a path (RFC 3986 section 3.3).
+pub(crate) fn encode(out: &mut Vec<u8>, path: &[u8]) {
+    for &byte in path {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+'
+            | b',' | b';' | b'=' | b':' | b'@' => out.push(byte),
+            _ if byte.is_ascii_alphanumeric() => out.push(byte),
+            _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+}

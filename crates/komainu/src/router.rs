@@ -1,0 +1,224 @@
+//! From a request to the handler that answers it: made once on each core.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use config::Template;
+use config::matcher::{self, Routes};
+use files::{Files, Outcome};
+use http::{Fields, Method, Name, Status};
+use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
+
+use crate::access::Access;
+use crate::expand::{Quoting, Values, expand};
+use crate::notice::Notices;
+
+/// What answers: the closed list of what this server can do.
+pub(crate) enum Handler {
+    Files(Box<Files>),
+    Redirect { to: Template, status: Status },
+    Respond { status: Status, fields: Fields, body: Vec<u8> },
+}
+
+/// A route, ready to serve.
+pub(crate) struct Route {
+    pub(crate) handler: Handler,
+    /// Bytes taken off the front of the path for the handler.
+    pub(crate) strip: Strip,
+    /// What stands before the final `*` of its path, for `$rest`.
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) body_bytes_max: u64,
+    pub(crate) body_ms: u64,
+    pub(crate) write_ms: u64,
+    pub(crate) edits: Edits,
+}
+
+/// What to take off a path.
+pub(crate) struct Strip(pub(crate) Vec<u8>);
+
+impl Strip {
+    /// The path below the prefix; the whole path where it does not lie below it.
+    fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        match path.strip_prefix(self.0.as_slice()) {
+            Some(rest) if rest.starts_with(b"/") => rest,
+            Some([]) => b"/",
+            _ => path,
+        }
+    }
+}
+
+/// Edits of response fields: most are the same for every request.
+pub(crate) enum Edits {
+    None,
+    Fixed(Rc<FieldEdits>),
+    /// In the order in which they are made.
+    Templates(Vec<TemplateEdits>),
+}
+
+/// Edits with variables of the request.
+pub(crate) struct TemplateEdits {
+    pub(crate) remove: Vec<String>,
+    pub(crate) set: Vec<(String, Template)>,
+    pub(crate) add: Vec<(String, Template)>,
+}
+
+impl TemplateEdits {
+    /// The edits for one request. A value that a request makes invalid is left out.
+    pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
+        let mut edits = FieldEdits::default();
+        for level in all {
+            for (name, template) in &level.set {
+                edits.replace(name.as_bytes());
+                let _ = edits.set.try_push(name.as_bytes(), &expand(template, values, Quoting::None));
+            }
+            for name in &level.remove {
+                edits.replace(name.as_bytes());
+            }
+            for (name, template) in &level.add {
+                let _ = edits.add.try_push(name.as_bytes(), &expand(template, values, Quoting::None));
+            }
+        }
+        edits
+    }
+}
+
+/// Everything that a configuration says about requests.
+pub(crate) struct Table {
+    pub(crate) routes: Routes,
+    /// By site, then by route.
+    pub(crate) sites: Vec<Vec<Route>>,
+    /// Error pages by site; the last are those of requests that no site takes.
+    pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
+}
+
+/// One core's router.
+pub(crate) struct Router {
+    table: RefCell<Rc<Table>>,
+    renew: Box<dyn Fn() -> Option<Rc<Table>>>,
+    access: Option<Access>,
+    notices: Notices,
+}
+
+impl Router {
+    /// A router whose table `renew` replaces: asked at each request.
+    pub(crate) fn new(
+        table: Rc<Table>,
+        renew: Box<dyn Fn() -> Option<Rc<Table>>>,
+        access: Option<Access>,
+        notices: Notices,
+    ) -> Router {
+        Router { table: RefCell::new(table), renew, access, notices }
+    }
+
+    /// Hands over the access log's lines.
+    pub(crate) fn flush(&self) {
+        if let Some(access) = &self.access {
+            access.flush();
+        }
+    }
+
+    fn table(&self) -> Rc<Table> {
+        if let Some(table) = (self.renew)() {
+            *self.table.borrow_mut() = table;
+        }
+        self.table.borrow().clone()
+    }
+
+    async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let request = exchange.request();
+        match request.method() {
+            Method::Connect => {
+                return exchange.refuse(Status::NOT_IMPLEMENTED, "this server is no tunnel").await;
+            }
+            Method::Options if request.path() == b"*" => {
+                let mut fields = Fields::new();
+                fields.push(Name::Allow, b"GET, HEAD, OPTIONS");
+                return exchange.reply(Status::NO_CONTENT, &fields, b"").await;
+            }
+            _ => {}
+        }
+        let path = http::target::normal_path(request.path())?.into_owned();
+        let table = self.table();
+        let wanted = matcher::Request {
+            host: request.authority(),
+            method: request.method_name(),
+            path: &path,
+            query: request.query().unwrap_or_default(),
+        };
+        let header = |name: &str| {
+            let same = |(_, other, value): (Name, &'_ [u8], _)| {
+                other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
+            };
+            request.fields().find_map(same)
+        };
+        let site = table.routes.site(wanted.host);
+        let found = table.routes.find(&wanted, header);
+        exchange.set_pages(table.pages[site.unwrap_or(table.sites.len())].clone());
+        let Some(id) = found else {
+            return exchange.refuse(Status::NOT_FOUND, "nothing here answers to this address").await;
+        };
+        serve_route(&table.sites[id.site][id.route], exchange, &path).await
+    }
+}
+
+async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
+    exchange.limit_body(route.body_bytes_max)?;
+    exchange.set_timeouts(route.body_ms, route.write_ms);
+    match &route.edits {
+        Edits::None => {}
+        Edits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
+        Edits::Templates(templates) => {
+            let values = values(exchange, route, path);
+            let edits = TemplateEdits::resolve(templates, &values);
+            exchange.set_edits(Some(Rc::new(edits)));
+        }
+    }
+    match &route.handler {
+        Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
+            Outcome::Done => Ok(()),
+            Outcome::Declined => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
+        },
+        Handler::Redirect { to, status } => {
+            let location = expand(to, &values(exchange, route, path), Quoting::Url);
+            let mut fields = Fields::new();
+            if fields.try_push(b"Location", &location).is_err() {
+                return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;
+            }
+            exchange.refuse_with(*status, "the page is at another address", &fields).await
+        }
+        Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
+    }
+}
+
+fn values<'x>(exchange: &'x Exchange<'_>, route: &Route, path: &'x [u8]) -> Values<'x> {
+    let rest = path.strip_prefix(route.prefix.as_slice()).unwrap_or_default();
+    Values { request: exchange.request(), path, rest }
+}
+
+/// One core's router, behind the pointer that its log flusher shares.
+pub(crate) struct Shared(pub(crate) Rc<Router>);
+
+impl Service for Shared {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.0.answer(exchange).await
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if let Some(access) = &self.0.access {
+            access.log(record);
+        }
+        match record.fault {
+            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => self.0.notices.error(&told(record, fault)),
+            Some(fault) => self.0.notices.debug(&told(record, fault)),
+            None => {}
+        }
+    }
+}
+
+fn told(record: &Record<'_>, fault: &Fault) -> String {
+    let what = record
+        .request
+        .as_ref()
+        .map_or(std::borrow::Cow::Borrowed("-"), |request| String::from_utf8_lossy(request.target()));
+    format!("{} {what:?}: {fault}", record.peer)
+}

@@ -1,0 +1,204 @@
+//! Starts the server and stays with it: signals, reload, drain.
+
+use std::cell::Cell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use config::{AccessLog, Config};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use crate::access::Access;
+use crate::assemble;
+use crate::notice::Notices;
+use crate::router::{Router, Shared, Table};
+use crate::sink::{Sink, Target};
+
+/// Where a configuration came from, to be read again.
+pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
+
+/// The configuration in force, for all cores: they take it over at their next request.
+struct Current {
+    generation: AtomicU64,
+    config: Mutex<Arc<Config>>,
+}
+
+impl Current {
+    fn config(&self) -> Arc<Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Every log that the server writes.
+#[derive(Clone)]
+struct Logs {
+    access: Option<Sink>,
+    notices: Notices,
+}
+
+impl Logs {
+    fn open(config: &Config) -> io::Result<Logs> {
+        let target = |sink: &config::Sink| match sink {
+            config::Sink::Stdout => Target::Stdout,
+            config::Sink::Stderr => Target::Stderr,
+            config::Sink::File(path) => Target::File(PathBuf::from(path)),
+        };
+        let access = match config.log.access {
+            AccessLog::Off => None,
+            _ => Some(Sink::open(target(&config.log.file))?),
+        };
+        Ok(Logs { access, notices: Notices::new(Sink::open(target(&config.log.errors))?, config.log.level) })
+    }
+
+    fn reopen(&self) {
+        self.notices.sink().reopen();
+        self.access.iter().for_each(Sink::reopen);
+    }
+
+    fn close(&self) {
+        self.access.iter().for_each(Sink::close);
+        self.notices.sink().close();
+    }
+}
+
+/// Serves until told to stop. `ready` is told the addresses once connections are accepted.
+///
+/// # Errors
+/// What keeps the server from starting, for people.
+pub(crate) fn serve(
+    config: Config,
+    reread: Option<Reread>,
+    ready: impl FnOnce(&[net::Bind]),
+) -> io::Result<()> {
+    // Before anything is started: a signal that comes early must find us listening.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
+    let logs = Logs::open(&config)?;
+    let options = assemble::engine(&config, raise_descriptor_limit());
+    let binds = assemble::binds(&config);
+    let cores = options.threads;
+    let current = Arc::new(Current { generation: AtomicU64::new(0), config: Mutex::new(Arc::new(config)) });
+    let (theirs, their_logs) = (current.clone(), logs.clone());
+    let server = net::Server::start(&options, &binds, move |core| router(core, &theirs, &their_logs, cores))?;
+    hook_panics(&logs.notices);
+    ready(server.addresses());
+    logs.notices.info(&format!("serving on {}", addresses(server.addresses())));
+    let stop = server.stop();
+    let waiter = std::thread::spawn({
+        let handle = signals.handle();
+        move || {
+            let drained = server.join();
+            handle.close();
+            drained
+        }
+    });
+    let mut stopping = false;
+    for signal in &mut signals {
+        match signal {
+            SIGUSR1 => logs.reopen(),
+            SIGHUP => reload(&current, reread.as_ref(), &logs.notices, cores),
+            _ if std::mem::replace(&mut stopping, true) => {
+                logs.notices.warn("told to stop again: not waiting for running requests");
+                logs.close();
+                std::process::exit(1);
+            }
+            _ => {
+                logs.notices.info("stopping: finishing what runs");
+                stop.drain();
+            }
+        }
+    }
+    let drained = waiter.join().map_err(|_| io::Error::other("the server panicked"))??;
+    if !drained {
+        logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
+    }
+    logs.notices.info("stopped");
+    logs.close();
+    Ok(())
+}
+
+fn addresses(binds: &[net::Bind]) -> String {
+    binds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// One core's router.
+fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -> io::Result<Shared> {
+    let config = current.config();
+    let table = Rc::new(assemble::table(&config, cores)?);
+    let access = logs.access.clone().map(|sink| Access::new(config.log.access, sink));
+    let router = Rc::new(Router::new(
+        table,
+        renewer(current.clone(), logs.notices.clone(), cores),
+        access,
+        logs.notices.clone(),
+    ));
+    let (flushed, clock) = (router.clone(), core.clone());
+    core.spawn(async move {
+        loop {
+            clock.sleep(1_000).await;
+            flushed.flush();
+        }
+    });
+    Ok(Shared(router))
+}
+
+/// Gives a new table where the configuration has changed.
+fn renewer(current: Arc<Current>, notices: Notices, cores: usize) -> Box<dyn Fn() -> Option<Rc<Table>>> {
+    let seen = Cell::new(current.generation.load(Ordering::Acquire));
+    Box::new(move || {
+        let generation = current.generation.load(Ordering::Acquire);
+        if seen.replace(generation) == generation {
+            return None;
+        }
+        match assemble::table(&current.config(), cores) {
+            Ok(table) => Some(Rc::new(table)),
+            Err(error) => {
+                notices.error(&format!("the new configuration is not used on this core: {error}"));
+                None
+            }
+        }
+    })
+}
+
+fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices, cores: usize) {
+    let Some(reread) = reread else {
+        return notices.warn("SIGHUP: there is no configuration file to read again");
+    };
+    // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
+    let checked = reread().and_then(|config| match assemble::table(&config, cores) {
+        Ok(_) => Ok(config),
+        Err(error) => Err(error.to_string()),
+    });
+    match checked {
+        Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
+        Ok(config) => {
+            if config.listen != current.config().listen || config.threads != current.config().threads {
+                notices.warn("`listen` and `threads` change when the server is started anew");
+            }
+            *current.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+            current.generation.fetch_add(1, Ordering::Release);
+            notices.info("the configuration was read again");
+        }
+    }
+}
+
+/// A panic is a fault of ours: it goes to the error log, with its place.
+fn hook_panics(notices: &Notices) {
+    let notices = notices.clone();
+    std::panic::set_hook(Box::new(move |info| notices.error(&format!("a handler panicked: {info}"))));
+}
+
+/// As many descriptors as the system lets us have; tells how many.
+fn raise_descriptor_limit() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(1 << 20);
+    if limit.current.is_some_and(|current| current < hard) {
+        limit.current = Some(hard);
+        // Where it fails the limit stays as it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
+}

@@ -1,0 +1,268 @@
+//! Running it: configuration, logs, signals, and what a new user meets.
+
+mod rig;
+
+use std::fs;
+use std::io::{Read, Write};
+
+use rig::{Folder, Rig, eventually, is_closed, komainu, read_answer, text};
+
+fn run(arguments: &[&str]) -> (bool, String, String) {
+    let output = komainu().args(arguments).output().unwrap();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_stop_loses_nothing() {
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(folder, "[[route]]\nfiles = \"www\"\n");
+    let mut idle = rig.connect();
+    idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut idle).expect(200, "A").expect_no_field("Connection");
+    let mut running = rig.connect();
+    running.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut begun = [0; 1000];
+    running.read_exact(&mut begun).unwrap();
+    rig.signal("-TERM");
+    let address = rig.address;
+    eventually("accepting has stopped", || std::net::TcpStream::connect(address).is_err());
+    // An idle connection gets one more answer, which says that it is the last.
+    idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    read_answer(&mut idle).expect(200, "A").expect_field("Connection", "close");
+    assert!(is_closed(&mut idle));
+    let mut rest = Vec::new();
+    running.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() + 1000 > 20_000_000, "the running response is completed");
+    assert!(rig.ended().success());
+    assert!(rig.told().contains("stopped"), "{}", rig.told());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_ever() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(folder, "[timeouts]\ndrain = \"200ms\"\n[[route]]\nfiles = \"www\"\n");
+    let mut stuck = rig.connect();
+    stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut begun = [0; 1000];
+    stuck.read_exact(&mut begun).unwrap();
+    rig.signal("-INT");
+    assert!(rig.ended().success());
+    assert!(rig.told().contains("timeouts.drain"), "{}", rig.told());
+}
+
+#[test]
+fn a_second_server_on_the_same_port_is_refused() {
+    let rig = Rig::files(&[("a", "A")]);
+    let www = rig.folder.at("www");
+    let (ok, _, errors) = run(&["run", "--listen", &rig.address.to_string(), www.to_str().unwrap()]);
+    assert!(!ok && errors.contains(&rig.address.to_string()) && errors.contains("in use"), "{errors}");
+}
+
+#[test]
+fn the_configuration_is_read_again() {
+    let folder = Folder::new();
+    folder.write("one/a", "one").write("two/a", "two");
+    let rig = Rig::config(folder, "[[route]]\nfiles = \"one\"\n");
+    rig.get("/a").expect(200, "one");
+    let write = |text: &str| {
+        rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{text}"));
+        rig.signal("-HUP");
+    };
+    write("[[route]]\nfiels = \"two\"\n");
+    eventually("the error is told", || rig.told().contains("fiels"));
+    rig.get("/a").expect(200, "one");
+    write("[[route]]\nfiles = \"nowhere\"\n");
+    eventually("the missing folder is told", || rig.told().contains("nowhere"));
+    rig.get("/a").expect(200, "one");
+    write("[[route]]\nfiles = \"two\"\n");
+    eventually("the new configuration is used", || rig.get("/a").text() == "two");
+}
+
+#[test]
+fn access_logs() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(folder, "[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    rig.get_with("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
+    rig.send("nonsense\r\n\r\n");
+    let log = rig.folder.at("access.log");
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("both lines are written", || lines().lines().count() == 2);
+    let told = lines();
+    let (first, second) = told.split_once('\n').unwrap();
+    assert!(first.starts_with("127.0.0.1 - - [") && first.contains("+0000] \"GET /a?q=1 HTTP/1.1\" 200 1 \"http://r/\" \"te\\x22st\""), "{first}");
+    assert!(second.contains("\"-\" 400 "), "{second}");
+    // Rotation: the file is moved away, and made anew at the signal.
+    fs::rename(&log, rig.folder.at("access.log.1")).unwrap();
+    rig.signal("-USR1");
+    eventually("the log is opened anew", || log.exists());
+    rig.get("/a");
+    eventually("the next line is in the new file", || lines().lines().count() == 1);
+}
+
+#[test]
+fn json_access_logs() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    rig.get_with("/a", "User-Agent: te\"st\r\n");
+    let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+    eventually("the line is written", || lines().ends_with('\n'));
+    let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();
+    assert_eq!((line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()), (Some(200), Some("/a"), Some("te\"st")));
+}
+
+#[test]
+fn sites_routes_and_what_they_answer() {
+    let folder = Folder::new();
+    folder.write("www/a", "A").write("lost.html", "<p>lost").write("broken.html", "<p>broken");
+    let rig = Rig::config(
+        folder,
+        r#"
+error_pages = { 404 = "lost.html" }
+response_headers = { set = { X-All = "all" } }
+
+[[site]]
+hosts = ["example.com"]
+error_pages = { "5xx" = "broken.html" }
+response_headers = { remove = ["Server"], set = { X-Path = "$path" } }
+[[site.route]]
+path = "/old/*"
+redirect = { to = "/new/$rest$query", status = 308 }
+[[site.route]]
+path = "/teapot"
+respond = { status = 418, body = "short and stout" }
+[[site.route]]
+path = "/broken"
+respond = 503
+[[site.route]]
+method = "POST"
+header = { X-Beta = "yes*" }
+query = { v = "2" }
+respond = "beta"
+[[site.route]]
+files = "www"
+
+[[site]]
+hosts = ["*.example.com"]
+[[site.route]]
+redirect = "https://$host$path"
+
+[[site]]
+[[site.route]]
+path = "/only"
+respond = "default"
+"#,
+    );
+    let get = |host: &str, target: &str| {
+        rig.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    };
+    let a = get("EXAMPLE.com:8080", "/a");
+    a.expect(200, "A").expect_field("X-All", "all").expect_field("X-Path", "/a").expect_no_field("Server");
+    get("example.com", "/old/x%20y?z=1").expect_status(308).expect_field("Location", "/new/x%20y?z=1");
+    get("example.com", "/teapot").expect(418, "short and stout");
+    get("example.com", "/nothing").expect(404, "<p>lost").expect_field("Content-Type", "text/html; charset=utf-8");
+    get("www.example.com", "/p").expect_status(302).expect_field("Location", "https://www.example.com/p");
+    get("other", "/only").expect(200, "default").expect_field("Server", "Komainu");
+    get("other", "/a").expect(404, "<p>lost");
+    let post = |fields: &str| {
+        rig.send(&format!("POST /x?v=2 HTTP/1.1\r\nHost: example.com\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"))
+    };
+    post("X-Beta: yes, please\r\n").expect(200, "beta");
+    post("").expect_status(404);
+    rig.send("OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect_status(204);
+    rig.send("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nConnection: close\r\n\r\n").expect_status(501);
+}
+
+#[test]
+fn errors_of_a_configuration_point() {
+    let folder = Folder::new();
+    folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
+    let path = folder.at("k.toml");
+    let path = path.to_str().unwrap();
+    for command in ["check", "start"] {
+        let (ok, _, errors) = run(&[command, "-c", path]);
+        assert!(!ok);
+        for part in ["k.toml:3:1", "fiels", "files", "^^^^^"] {
+            assert!(errors.contains(part), "{part} in {errors}");
+        }
+    }
+    let (ok, _, errors) = run(&["check", "-c", "/nowhere/k.toml"]);
+    assert!(!ok && errors.contains("/nowhere/k.toml"), "{errors}");
+    folder.write("k.toml", "[[route]]\nfiles = \"missing\"\n");
+    let (ok, _, errors) = run(&["check", "-c", path]);
+    assert!(!ok && errors.contains("missing"), "{errors}");
+}
+
+#[test]
+fn check_explains() {
+    let folder = Folder::new();
+    folder.write("k.toml", "[[route]]\npath = \"/a/*\"\nrespond = \"a\"\n[[route]]\nrespond = \"rest\"\n");
+    let path = folder.at("k.toml");
+    let path = path.to_str().unwrap();
+    let (ok, out, errors) = run(&["check", "-c", path]);
+    assert!(ok && out.contains("2 routes"), "{out}{errors}");
+    let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b"]);
+    assert!(ok && out.contains("/a/*"), "{out}{errors}");
+    let (_, other, _) = run(&["check", "-c", path, "--explain", "http://localhost/b"]);
+    assert_ne!(out, other);
+    let (ok, _, errors) = run(&["check", "-c", path, "--explain", "/../x"]);
+    assert!(!ok && errors.contains("400"), "{errors}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_explained() {
+    for (arguments, part) in [
+        (&["run", "/nowhere"][..], "no such folder"),
+        (&["run", "/etc/passwd"], "this is a file"),
+        (&["run", "--listen", "80", "/tmp"], ":80"),
+        (&["run"], "TARGET"),
+        (&["rnu"], "run"),
+    ] {
+        let (ok, _, errors) = run(arguments);
+        assert!(!ok && errors.contains(part), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn schema_reference_completions_and_manual() {
+    let (ok, schema, _) = run(&["schema"]);
+    assert!(ok);
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert!(schema["properties"]["listen"].is_object());
+    for (arguments, part) in [
+        (&["reference"][..], "requests_per_connection"),
+        (&["completions", "bash"], "komainu"),
+        (&["completions", "zsh"], "#compdef komainu"),
+        (&["completions", "fish"], "complete -c komainu"),
+        (&["man"], ".TH"),
+        (&["--help"], "Examples:"),
+    ] {
+        let (ok, out, errors) = run(arguments);
+        assert!(ok && out.contains(part), "{arguments:?}: {out}{errors}");
+    }
+}
+
+#[test]
+fn every_address_means_both_families() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = komainu();
+    command.args(["run", "--listen", ":0"]).arg(folder.at("www"));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    let port = line.split(':').nth(2).unwrap().split(' ').next().unwrap().trim().to_owned();
+    for host in ["127.0.0.1", "[::1]"] {
+        let has_v6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+        if host == "[::1]" && !has_v6 {
+            continue;
+        }
+        let answer = rig::curl(&[&format!("http://{host}:{port}/a")]);
+        assert_eq!(text(&answer.stdout), "A", "{host}: {}", text(&answer.stderr));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

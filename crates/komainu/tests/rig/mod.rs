@@ -1,0 +1,262 @@
+//! The real binary on a port of its own, and clients made of plain sockets.
+#![allow(dead_code)] // each test file uses a part of it
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, on the slowest machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder that goes away with its test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("komainu-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Folder(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> &Folder {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        self
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The binary, not yet running.
+pub fn komainu() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_komainu"))
+}
+
+/// A server that runs until it is dropped.
+pub struct Rig {
+    pub child: Child,
+    pub address: SocketAddr,
+    /// What it printed on stderr so far goes here.
+    pub stderr: PathBuf,
+    pub folder: Folder,
+}
+
+impl Rig {
+    /// Serves a folder of these files.
+    pub fn files(files: &[(&str, &str)]) -> Rig {
+        let folder = Folder::new();
+        fs::create_dir_all(folder.at("www")).unwrap();
+        for (name, content) in files {
+            folder.write(&format!("www/{name}"), content);
+        }
+        let mut command = komainu();
+        command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2"]).arg(folder.at("www"));
+        Rig::start(command, folder)
+    }
+
+    /// Serves by a configuration, which stands in the folder; `listen` is added to it.
+    pub fn config(folder: Folder, text: &str) -> Rig {
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{text}"));
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        Rig::start(command, folder)
+    }
+
+    pub fn start(mut command: Command, folder: Folder) -> Rig {
+        let stderr = folder.at("stderr");
+        let errors = fs::File::create(&stderr).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = loop {
+            let Some(Ok(line)) = lines.next() else {
+                panic!("did not start: {}", fs::read_to_string(&stderr).unwrap());
+            };
+            if let Some((_, address)) = line.split_once("http://") {
+                break address.split_whitespace().next().unwrap().parse().unwrap();
+            }
+        };
+        // What else it prints must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Rig { child, address, stderr, folder }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        connect(self.address)
+    }
+
+    /// A GET on a connection of its own.
+    pub fn get(&self, target: &str) -> Answer {
+        self.send(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    /// A GET with more fields, each with its CRLF.
+    pub fn get_with(&self, target: &str, fields: &str) -> Answer {
+        self.send(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"))
+    }
+
+    /// These bytes on a connection of their own; what comes back until it closes.
+    pub fn send(&self, request: &str) -> Answer {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        Answer::parse(bytes)
+    }
+
+    pub fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Waits for the process to end.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the server ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    pub fn told(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the server's stderr:\n{}", self.told());
+        }
+    }
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Waits for something to become true.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A response, taken apart by the letter.
+#[derive(Debug)]
+pub struct Answer {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn parse(bytes: Vec<u8>) -> Answer {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        let Some(end) = end else { panic!("no response head in {:?}", String::from_utf8_lossy(&bytes)) };
+        Answer { head: String::from_utf8(bytes[..end].to_vec()).unwrap(), body: bytes[end + 4..].to_vec() }
+    }
+
+    pub fn status(&self) -> u16 {
+        self.head[9..12].parse().unwrap()
+    }
+
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (other, value) = line.split_once(':').unwrap();
+            other.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Asserts status and body.
+    #[track_caller]
+    pub fn expect(&self, status: u16, body: &str) -> &Answer {
+        assert_eq!((self.status(), self.text().as_str()), (status, body), "{}", self.head);
+        self
+    }
+
+    /// Asserts the status.
+    #[track_caller]
+    pub fn expect_status(&self, status: u16) -> &Answer {
+        assert_eq!(self.status(), status, "{}\n{}", self.head, self.text());
+        self
+    }
+
+    /// Asserts a field's value.
+    #[track_caller]
+    pub fn expect_field(&self, name: &str, value: &str) -> &Answer {
+        assert_eq!(self.field(name), Some(value), "{name} in {}", self.head);
+        self
+    }
+
+    /// Asserts that a field is not there.
+    #[track_caller]
+    pub fn expect_no_field(&self, name: &str) -> &Answer {
+        assert_eq!(self.field(name), None, "{name} in {}", self.head);
+        self
+    }
+}
+
+/// Reads one response with a `Content-Length` (or none, and no body) off a connection that stays open.
+pub fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    let mut byte = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        assert_eq!(stream.read(&mut byte).unwrap(), 1, "closed in {:?}", String::from_utf8_lossy(&bytes));
+        bytes.push(byte[0]);
+    }
+    let mut answer = Answer::parse(bytes);
+    let len = answer.field("Content-Length").map_or(0, |len| len.parse().unwrap());
+    answer.body = vec![0; len];
+    stream.read_exact(&mut answer.body).unwrap();
+    answer
+}
+
+/// True where the peer has closed, in order or not.
+pub fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).is_err() || rest.is_empty()
+}
+
+pub fn curl(arguments: &[&str]) -> Output {
+    let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(arguments).output();
+    output.expect("curl is installed: `make test` does that")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
