@@ -7,7 +7,6 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 KOMAINU := $(TARGET)/release/komainu
 PREFIX ?= /usr/local
 DESTDIR ?=
-LISTEN ?= 127.0.0.1:8080
 # Seconds for each fuzz target.
 FUZZ_S ?= 60
 # Options for the comparisons: make bench BENCH='--rounds 5 --seconds 10'
@@ -25,10 +24,10 @@ build: ## the release build of everything; the binary is target/release/komainu
 	@scripts/setup build
 	cargo build --release --workspace --exclude xtask
 
-run: build ## build, then serve the demo site on http://127.0.0.1:8080 (LISTEN=...)
+run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
-	@echo 'The demo site: http://$(LISTEN)/   (Ctrl-C ends it)'
-	@exec $(KOMAINU) run --listen $(LISTEN) demo/public
+	@echo 'The demo site, by demo/komainu.toml: http://127.0.0.1:8080/   (Ctrl-C ends it)'
+	@exec $(KOMAINU) start -c demo/komainu.toml
 
 test: ## everything that is checked: format, lints, house rules, tests, fuzz smoke
 	@scripts/setup test
@@ -60,9 +59,14 @@ fuzz: ## every fuzz target for a minute (FUZZ_S=...)
 audit: ## licences, advisories and sources of the dependencies
 	@scripts/audit
 
-install: ## the binary to PREFIX/bin (PREFIX=/usr/local, DESTDIR=); run `make build` first
+install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@test -x $(KOMAINU) || { echo 'nothing to install yet: make build'; exit 1; }
 	install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(KOMAINU) man > $(DESTDIR)$(PREFIX)/share/man/man1/komainu.1
+	$(KOMAINU) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/komainu
+	$(KOMAINU) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_komainu
+	$(KOMAINU) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/komainu.fish
 
 clean: ## remove what was built and measured
 	cargo clean
