@@ -1,5 +1,7 @@
 //! What is written down: in step with the code, free of one machine's traces, and free of promises.
 
+use std::path::Path;
+
 use crate::tidy::finding::Finding;
 use crate::tidy::tree::Tree;
 
@@ -23,6 +25,10 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
     for (name, text) in tree.files() {
+        // The examples that a newcomer starts from must be right.
+        if name.starts_with("demo/") && name.ends_with(".toml") {
+            findings.extend(mistakes(name, text));
+        }
         for (at, line) in text.lines().enumerate() {
             findings.extend(
                 check_line(name, line).map(|(what, remedy)| Finding::new(name, at + 1, what, remedy)),
@@ -44,6 +50,16 @@ fn out_of_step(tree: &Tree, document: &Generated) -> Option<Finding> {
         "differs from what the code says",
         "write it anew: cargo xtask docs",
     ))
+}
+
+fn mistakes(name: &str, text: &str) -> Option<Finding> {
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let report = match config::Config::parse(text, name, folder) {
+        Ok((_, warnings)) if warnings.is_empty() => return None,
+        Ok((_, warnings)) => warnings,
+        Err(errors) => errors,
+    };
+    Some(Finding::new(name, 1, report.render(false), "correct it as it says"))
 }
 
 fn check_line(name: &str, line: &str) -> Option<(String, &'static str)> {
@@ -103,6 +119,13 @@ mod tests {
         assert_eq!(told("one\n2\n"), Some(2));
         assert_eq!(told("one\ntwo\nthree\n"), Some(3));
         assert_eq!(out_of_step(&Tree::of(&[]), &document).map(|finding| finding.line), Some(1));
+    }
+
+    #[test]
+    fn a_mistake_in_an_example_is_told_with_its_name() {
+        assert_eq!(mistakes("demo/a.toml", "[[route]]\nfiles = \"public\"\n"), None);
+        let finding = mistakes("demo/a.toml", "lissten = \":80\"\n").expect("no such directive");
+        assert!(finding.what.contains("lissten") && finding.what.contains("listen"), "{}", finding.what);
     }
 
     #[test]
