@@ -106,6 +106,12 @@ impl<'o> Lines<'o> {
         }
     }
 
+    /// Lines that were written before.
+    pub fn whole(&mut self, lines: &[u8]) {
+        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
+        self.out.extend_from_slice(lines);
+    }
+
     /// Begins a line whose value follows in parts.
     pub fn begin(&mut self, name: &[u8]) {
         debug_assert!(scan::is_token(name));
