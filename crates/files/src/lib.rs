@@ -15,5 +15,14 @@ pub mod compress;
 pub mod open;
 pub mod store;
 pub mod tree;
+pub mod asked;
+pub mod multipart;
+pub mod entry;
+pub mod send;
+pub mod folder;
+pub mod listing;
+pub mod finder;
+pub mod files;
 
+pub use files::{Files, Outcome};
 pub use options::{Applies, CacheLimits, CacheRule, Compression, Effort, Options, Symlinks};

@@ -63,13 +63,16 @@ pub struct CacheRule {
     pub value: String,
 }
 
+/// Whether a rule is for the file at that path.
+pub type PathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
 /// Which files a rule is for.
 #[derive(Clone)]
 pub enum Applies {
     /// Every file.
     All,
     /// Files whose path below the root passes a test; the path of an index is that of the index file.
-    Path(Arc<dyn Fn(&[u8]) -> bool + Send + Sync>),
+    Path(PathTest),
     /// Files of a media type in lower case, `image/png`; or of a whole kind, `image/`.
     Media(String),
 }

@@ -45,7 +45,7 @@ impl<V> Store<V> {
     /// room is not kept.
     pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now_ms: u64) {
         self.remove(path);
-        if bytes > self.bytes_max || self.entries_max == 0 {
+        if self.entries_max == 0 || bytes > self.bytes_max {
             return;
         }
         while self.slots.len() >= self.entries_max {
@@ -93,14 +93,17 @@ impl<V> Store<V> {
     }
 
     fn charge(&mut self, at: usize, bytes: u64) {
-        self.slots[at].bytes += bytes;
-        self.bytes += bytes;
-        let path = self.slots[at].path.clone();
-        while self.bytes > self.bytes_max && self.slots.len() > 1 {
-            self.evict(Some(&path));
+        let slot = &mut self.slots[at];
+        if slot.bytes + bytes > self.bytes_max {
+            self.drop_slot(at);
+            return;
         }
-        if self.bytes > self.bytes_max {
-            self.clear();
+        slot.bytes += bytes;
+        self.bytes += bytes;
+        let path = slot.path.clone();
+        // Ends at the latest when that slot is the only one, because it fits.
+        while self.bytes > self.bytes_max {
+            self.evict(Some(&path));
         }
     }
 
@@ -165,10 +168,11 @@ mod tests {
         let mut store = Store::new(3, 100);
         store.insert(b"a", Rc::new(()), 40, 0);
         store.insert(b"b", Rc::new(()), 40, 1);
+        store.insert(b"c", Rc::new(()), 5, 2);
         store.grow(b"b", 50);
-        assert!(store.find(b"a", 2).is_none() && store.find(b"b", 2).is_some());
+        assert!(store.find(b"a", 3).is_none() && store.find(b"b", 3).is_some());
         store.grow(b"b", 50);
-        assert!(store.find(b"b", 3).is_none());
+        assert!(store.find(b"b", 4).is_none() && store.find(b"c", 4).is_some());
         store.grow(b"b", 50);
         check(&store);
     }

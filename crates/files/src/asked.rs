@@ -1,0 +1,175 @@
+//! What a request asks of a file: conditions, ranges, codings; and which answer that comes to.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use http::coding::Accepted;
+use http::condition::{Conditions, Validators, Verdict};
+use http::range::{self, Wanted};
+use http::{Coding, Method, Name};
+
+/// The fields of a request that decide how a file is answered.
+#[derive(Debug, Default)]
+pub struct Asked<'r> {
+    if_match: Value<'r>,
+    if_unmodified_since: Value<'r>,
+    if_none_match: Value<'r>,
+    if_modified_since: Value<'r>,
+    if_range: Value<'r>,
+    range: Value<'r>,
+    accept_encoding: Value<'r>,
+}
+
+/// A field's value: that of several fields of one name is one, joined by commas (RFC 9110 section 5.2). Those
+/// that are no lists cannot be read then, and so do not count.
+type Value<'r> = Option<Cow<'r, [u8]>>;
+
+/// The answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// 200.
+    Whole,
+    /// 206 with one range.
+    Part(Range<u64>),
+    /// 206 with several.
+    Parts(Vec<Range<u64>>),
+    /// 304.
+    NotModified,
+    /// 412.
+    Failed,
+    /// 416.
+    Unsatisfiable,
+}
+
+impl<'r> Asked<'r> {
+    /// Picks the fields out of a request's: known name and value.
+    pub fn of(fields: impl Iterator<Item = (Name, &'r [u8])>) -> Asked<'r> {
+        let mut asked = Asked::default();
+        for (name, value) in fields {
+            let slot = match name {
+                Name::IfMatch => &mut asked.if_match,
+                Name::IfUnmodifiedSince => &mut asked.if_unmodified_since,
+                Name::IfNoneMatch => &mut asked.if_none_match,
+                Name::IfModifiedSince => &mut asked.if_modified_since,
+                Name::IfRange => &mut asked.if_range,
+                Name::Range => &mut asked.range,
+                Name::AcceptEncoding => &mut asked.accept_encoding,
+                _ => continue,
+            };
+            match slot {
+                None => *slot = Some(Cow::Borrowed(value)),
+                Some(before) => {
+                    let joined = before.to_mut();
+                    joined.extend_from_slice(b", ");
+                    joined.extend_from_slice(value);
+                }
+            }
+        }
+        asked
+    }
+
+    /// Whether a range is asked for.
+    #[must_use]
+    pub fn has_range(&self) -> bool {
+        self.range.is_some()
+    }
+
+    /// The coding for this client out of `available`; identity where it says nothing (RFC 9110 section 12.5.3
+    /// would allow any then). `None` where it refuses them all.
+    #[must_use]
+    pub fn coding(&self, available: &[Coding]) -> Option<Coding> {
+        match &self.accept_encoding {
+            None => Some(Coding::Identity),
+            Some(value) => Accepted::parse(value).choose(available),
+        }
+    }
+
+    /// The answer for a representation of `length` bytes: conditions first, then ranges, in the order of RFC 9110
+    /// section 13.2.2. A range counts with GET alone.
+    #[must_use]
+    pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> Plan {
+        let conditions = Conditions {
+            if_match: self.if_match.as_deref(),
+            if_unmodified_since: self.if_unmodified_since.as_deref(),
+            if_none_match: self.if_none_match.as_deref(),
+            if_modified_since: self.if_modified_since.as_deref(),
+            if_range: self.if_range.as_deref(),
+        };
+        if !conditions.is_empty() {
+            match conditions.evaluate(method, of) {
+                Verdict::Proceed => {}
+                Verdict::NotModified => return Plan::NotModified,
+                Verdict::Failed => return Plan::Failed,
+            }
+        }
+        let Some(range) = self.range.as_deref().filter(|_| method == Method::Get && ranges_max > 0) else {
+            return Plan::Whole;
+        };
+        if !conditions.range_applies(of) {
+            return Plan::Whole;
+        }
+        match range::resolve(range, length, ranges_max) {
+            Wanted::Whole => Plan::Whole,
+            Wanted::Unsatisfiable => Plan::Unsatisfiable,
+            Wanted::Parts(mut parts) if parts.len() == 1 => Plan::Part(parts.remove(0)),
+            Wanted::Parts(parts) => Plan::Parts(parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Validators<'_> = Validators { etag: Some(b"\"a\""), modified_s: Some(784_111_777) };
+
+    fn plan(method: Method, fields: &[(Name, &str)]) -> Plan {
+        Asked::of(fields.iter().map(|(name, value)| (*name, value.as_bytes()))).plan(method, &FILE, 1000, 16)
+    }
+
+    #[test]
+    fn conditions_come_before_ranges() {
+        let range = (Name::Range, "bytes=0-9");
+        for (fields, want) in [
+            (&[][..], Plan::Whole),
+            (&[range], Plan::Part(0..10)),
+            (&[(Name::Range, "bytes=0-9, 500-509")], Plan::Parts(vec![0..10, 500..510])),
+            (&[(Name::Range, "bytes=1000-")], Plan::Unsatisfiable),
+            (&[range, (Name::IfNoneMatch, "\"a\"")], Plan::NotModified),
+            (&[range, (Name::IfMatch, "\"b\"")], Plan::Failed),
+            (&[(Name::Range, "bytes=1000-"), (Name::IfMatch, "\"b\"")], Plan::Failed),
+            (&[range, (Name::IfRange, "\"a\"")], Plan::Part(0..10)),
+            (&[range, (Name::IfRange, "\"b\"")], Plan::Whole),
+            (&[(Name::Range, "bytes=1000-"), (Name::IfRange, "\"b\"")], Plan::Whole),
+            (&[range, (Name::IfMatch, "\"a\""), (Name::IfRange, "\"a\"")], Plan::Part(0..10)),
+            (&[(Name::IfRange, "\"b\"")], Plan::Whole),
+        ] {
+            assert_eq!(plan(Method::Get, fields), want, "{fields:?}");
+        }
+        assert_eq!(plan(Method::Head, &[range]), Plan::Whole);
+        assert_eq!(plan(Method::Head, &[(Name::IfNoneMatch, "\"a\"")]), Plan::NotModified);
+    }
+
+    #[test]
+    fn fields_of_one_name_are_one() {
+        let tags = [(Name::IfNoneMatch, "\"b\""), (Name::IfNoneMatch, "\"a\"")];
+        assert_eq!(plan(Method::Get, &tags), Plan::NotModified);
+        let ranges = [(Name::Range, "bytes=0-9"), (Name::Range, "bytes=20-29")];
+        assert_eq!(plan(Method::Get, &ranges), Plan::Whole);
+        let accept = [(Name::AcceptEncoding, &b"gzip;q=0.5"[..]), (Name::AcceptEncoding, b"br")];
+        let available = [Coding::Gzip, Coding::Brotli, Coding::Identity];
+        assert_eq!(Asked::of(accept.into_iter()).coding(&available), Some(Coding::Brotli));
+    }
+
+    #[test]
+    fn ranges_can_be_turned_off() {
+        let asked = Asked::of([(Name::Range, &b"bytes=0-9"[..])].into_iter());
+        assert!(asked.has_range());
+        assert_eq!(asked.plan(Method::Get, &FILE, 1000, 0), Plan::Whole);
+    }
+
+    #[test]
+    fn who_says_nothing_gets_the_file_as_it_is() {
+        assert_eq!(Asked::default().coding(&[Coding::Brotli, Coding::Identity]), Some(Coding::Identity));
+    }
+}

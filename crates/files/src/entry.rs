@@ -1,0 +1,281 @@
+//! A file ready to be sent: every representation with its fields, made once and then only copied.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use http::condition::{Validators, date_text};
+use http::{Coding, Fields, Name};
+
+use crate::media;
+use crate::open::Stamp;
+use crate::options::{Applies, Options};
+use crate::tree::{Content, Loaded, Piece};
+
+/// Memory that an entry takes besides contents, roughly.
+const ENTRY_BYTES: u64 = 1024;
+/// A file modified so many seconds ago or less when it was opened may change again without its times telling.
+const UNSETTLED_S: i64 = 2;
+
+/// A file.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its representations: as it is, then the siblings.
+    pub variants: Vec<Rc<Variant>>,
+    /// The codings to choose from, in the order of preference, identity last; empty where there is no choice.
+    pub codings: Vec<Coding>,
+    /// When it was last found to be what stands at the path, in milliseconds of the core's clock.
+    pub checked_ms: Cell<u64>,
+    /// The state of each variant's file.
+    stamps: Vec<Stamp>,
+    /// Whether a change after it was opened is sure to show in its times.
+    settled: bool,
+    /// Whether the codings are made by compressing it.
+    live: bool,
+    made: RefCell<Vec<(Coding, Made)>>,
+}
+
+/// One representation.
+#[derive(Debug)]
+pub struct Variant {
+    /// Length in bytes.
+    pub length: u64,
+    /// The value of `Content-Type`.
+    pub content_type: String,
+    /// The value of `ETag`. Strong: modification time in nanoseconds and length, in hexadecimal, and the coding
+    /// of a sibling. Weak for what is compressed live, because another release may compress to other bytes.
+    pub etag: Vec<u8>,
+    /// `Last-Modified` in seconds since 1970.
+    pub modified_s: u64,
+    /// Its bytes.
+    pub content: Content,
+    /// The fields of a 200.
+    pub fields: Fields,
+    /// Those of a 304.
+    pub fields_not_modified: Fields,
+    /// Whether ranges of it are served.
+    pub ranges: bool,
+    /// Until when its file is taken to be in memory, in milliseconds of the core's clock.
+    pub warm_until_ms: Cell<u64>,
+}
+
+/// What live compression has come to.
+#[derive(Clone, Debug)]
+pub enum Made {
+    /// It is under way.
+    Running,
+    /// It was worth it.
+    Ready(Rc<Variant>),
+    /// It made nothing smaller.
+    Useless,
+}
+
+impl Entry {
+    /// Makes the entry of a file. `now_s` is the wall clock's, `now_ms` the core's.
+    #[must_use]
+    pub fn new(loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> Entry {
+        let media = media::media_type(&loaded.path);
+        let plain = &loaded.plain;
+        let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
+        let codings = match &options.compression {
+            Some(compression) if live => with_identity(compression.codings.iter().copied()),
+            _ if loaded.siblings.is_empty() => Vec::new(),
+            _ => with_identity(loaded.siblings.iter().map(|(coding, _)| *coding)),
+        };
+        let maker = Maker {
+            options,
+            content_type: media::content_type(media, options.charset.as_deref()).into_owned(),
+            cache_control: cache_control(options, &loaded.path, media),
+            vary: !codings.is_empty(),
+            now_s,
+        };
+        let mut variants = vec![Rc::new(maker.variant(plain, Coding::Identity))];
+        let mut stamps = vec![plain.stamp];
+        for (coding, piece) in &loaded.siblings {
+            variants.push(Rc::new(maker.variant(piece, *coding)));
+            stamps.push(piece.stamp);
+        }
+        let settled = stamps.iter().all(|stamp| stamp.modified_s + UNSETTLED_S < now_s as i64);
+        Entry {
+            variants,
+            codings,
+            checked_ms: Cell::new(now_ms),
+            stamps,
+            settled,
+            live,
+            made: RefCell::default(),
+        }
+    }
+
+    /// The file as it is.
+    #[must_use]
+    pub fn plain(&self) -> &Rc<Variant> {
+        &self.variants[0]
+    }
+
+    /// The state of that file when it was opened.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        self.stamps[0]
+    }
+
+    /// The representation in that coding, where it is at hand: the file itself or a sibling.
+    #[must_use]
+    pub fn variant(&self, coding: Coding) -> Option<&Rc<Variant>> {
+        match coding {
+            Coding::Identity => self.variants.first(),
+            _ if self.live => None,
+            // The codings are those of the siblings, in their order.
+            _ => self.codings.iter().position(|&other| other == coding).and_then(|at| self.variants.get(at + 1)),
+        }
+    }
+
+    /// What live compression with that coding has come to so far.
+    #[must_use]
+    pub fn made(&self, coding: Coding) -> Option<Made> {
+        self.made.borrow().iter().find(|(other, _)| *other == coding).map(|(_, made)| made.clone())
+    }
+
+    /// Notes what it has come to; `None` forgets.
+    pub fn set_made(&self, coding: Coding, made: Option<Made>) {
+        let mut all = self.made.borrow_mut();
+        all.retain(|(other, _)| *other != coding);
+        all.extend(made.map(|made| (coding, made)));
+    }
+
+    /// The variant that live compression makes of the file: no ranges, and a weak tag.
+    #[must_use]
+    pub fn compressed(&self, coding: Coding, bytes: Vec<u8>) -> Variant {
+        let plain = self.plain();
+        let etag = etag(&self.stamps[0], coding, true).into_bytes();
+        let retagged = |fields: &Fields| {
+            let mut fields = fields.clone();
+            fields.remove(b"ETag");
+            fields.push(Name::Etag, &etag);
+            fields
+        };
+        let mut fields = retagged(&plain.fields);
+        fields.remove(b"Accept-Ranges");
+        fields.push(Name::ContentEncoding, coding.text().as_bytes());
+        Variant {
+            length: bytes.len() as u64,
+            content_type: plain.content_type.clone(),
+            modified_s: plain.modified_s,
+            content: Content::Memory(bytes.into()),
+            fields,
+            fields_not_modified: retagged(&plain.fields_not_modified),
+            ranges: false,
+            warm_until_ms: Cell::new(0),
+            etag,
+        }
+    }
+
+    /// Whether `other`, opened later, is the same file in the same state.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Entry) -> bool {
+        let same_bytes = |(one, other): (&Rc<Variant>, &Rc<Variant>)| match (&one.content, &other.content) {
+            (Content::Memory(one), Content::Memory(other)) => one == other,
+            _ => false,
+        };
+        self.stamps == other.stamps
+            && self.codings == other.codings
+            && (self.settled || self.variants.iter().zip(&other.variants).all(same_bytes))
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        ENTRY_BYTES + self.variants.iter().map(|variant| variant.bytes()).sum::<u64>()
+    }
+}
+
+impl Variant {
+    /// Its validators.
+    #[must_use]
+    pub fn validators(&self) -> Validators<'_> {
+        Validators { etag: Some(&self.etag), modified_s: Some(self.modified_s) }
+    }
+
+    /// Bytes of memory that its content takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match &self.content {
+            Content::Memory(bytes) => bytes.len() as u64,
+            Content::File(_) => 0,
+        }
+    }
+}
+
+/// What the variants of one file have in common.
+struct Maker<'o> {
+    options: &'o Options,
+    content_type: String,
+    cache_control: Option<&'o str>,
+    vary: bool,
+    now_s: u64,
+}
+
+impl Maker<'_> {
+    fn variant(&self, piece: &Piece, coding: Coding) -> Variant {
+        let (stamp, content) = (piece.stamp, piece.content.clone());
+        let length = match &content {
+            Content::Memory(bytes) => bytes.len() as u64,
+            Content::File(_) => stamp.size,
+        };
+        let etag = etag(&stamp, coding, false).into_bytes();
+        // A time to come would tell the client's cache nonsense (RFC 9110 section 8.8.2.1).
+        let modified_s = (stamp.modified_s.max(0) as u64).min(self.now_s);
+        let ranges = self.options.ranges_max > 0;
+        let mut fields_not_modified = Fields::new();
+        fields_not_modified.push(Name::Etag, &etag);
+        fields_not_modified.push(Name::LastModified, date_text(modified_s).as_bytes());
+        if let Some(value) = self.cache_control {
+            fields_not_modified.push(Name::CacheControl, value.as_bytes());
+        }
+        if self.vary {
+            fields_not_modified.push(Name::Vary, b"Accept-Encoding");
+        }
+        fields_not_modified.extend(&self.options.fields);
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, self.content_type.as_bytes());
+        if coding != Coding::Identity {
+            fields.push(Name::ContentEncoding, coding.text().as_bytes());
+        }
+        if ranges {
+            fields.push(Name::AcceptRanges, b"bytes");
+        }
+        fields.extend(&fields_not_modified);
+        let content_type = self.content_type.clone();
+        let warm_until_ms = Cell::new(0);
+        Variant { length, content_type, etag, modified_s, content, fields, fields_not_modified, ranges, warm_until_ms }
+    }
+}
+
+fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
+    let modified_ns = (stamp.modified_s as u64).wrapping_mul(1_000_000_000).wrapping_add(stamp.modified_ns as u64);
+    let (weak, size) = (if live { "W/" } else { "" }, stamp.size);
+    match coding {
+        Coding::Identity => format!("{weak}\"{modified_ns:x}-{size:x}\""),
+        coding => format!("{weak}\"{modified_ns:x}-{size:x}-{}\"", coding.text()),
+    }
+}
+
+fn is_worth_compressing(media: &str, size: u64, options: &Options) -> bool {
+    options.compression.as_ref().is_some_and(|compression| {
+        (compression.bytes_min..=compression.bytes_max).contains(&size)
+            && media::is_any_of(media, &compression.media)
+            && !media::is_compressed(media)
+    })
+}
+
+fn cache_control<'o>(options: &'o Options, path: &[u8], media: &str) -> Option<&'o str> {
+    let rule = options.cache_control.iter().find(|rule| match &rule.applies {
+        Applies::All => true,
+        Applies::Path(test) => test(path),
+        Applies::Media(pattern) => media::is(media, pattern),
+    });
+    rule.map(|rule| rule.value.as_str())
+}
+
+fn with_identity(codings: impl Iterator<Item = Coding>) -> Vec<Coding> {
+    codings.filter(|&coding| coding != Coding::Identity).chain([Coding::Identity]).collect()
+}

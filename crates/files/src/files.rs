@@ -1,0 +1,225 @@
+//! The handler: a request in, a response out.
+
+use std::cell::Cell;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+use http::target::normal_path;
+use http::{Coding, Fields, Length, Method, Name, Status, range};
+use net::{Core, Exchange, Fault};
+
+use crate::asked::{Asked, Plan};
+use crate::entry::Variant;
+use crate::finder::{Answer, Finder, Hit};
+use crate::folder;
+use crate::listing::{self, Format, Style};
+use crate::multipart::Multipart;
+use crate::open::Trouble;
+use crate::options::Options;
+use crate::send::send;
+
+/// Serves the files below some roots. One is made for each core.
+#[derive(Debug)]
+pub struct Files {
+    finder: Finder,
+    random: RandomState,
+    boundaries: Cell<u64>,
+}
+
+/// Whether a request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was.
+    Done,
+    /// There is nothing at that path, and nothing was sent: another handler may answer.
+    Declined,
+}
+
+const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
+
+impl Files {
+    /// Opens the roots. Blocks; meant for the start.
+    ///
+    /// # Errors
+    /// No root, or one that cannot be opened; a value that is not valid where it would be sent.
+    pub fn new(options: Options) -> io::Result<Files> {
+        let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if options.roots.is_empty() {
+            return invalid("no folder to serve".into());
+        }
+        let cache_control = options.cache_control.iter().map(|rule| &rule.value);
+        for value in cache_control.chain(&options.charset) {
+            if Fields::new().try_push(b"X", value.as_bytes()).is_err() {
+                return invalid(format!("`{}` is not valid in a field", value.escape_debug()));
+            }
+        }
+        Ok(Files { finder: Finder::new(options)?, random: RandomState::new(), boundaries: Cell::new(0) })
+    }
+
+    /// Answers a request by the file or folder at `path`, which is decoded, normalised
+    /// ([`http::target::normal_path`]) and without what the route strips. Methods other than GET and HEAD get 405
+    /// (OPTIONS: 204) where there is something, and are declined where there is nothing.
+    ///
+    /// # Errors
+    /// The connection's, and [`Fault::Io`] where the file system failed; then nothing was sent.
+    pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<Outcome, Fault> {
+        let method = x.request().method();
+        let reads = matches!(method, Method::Get | Method::Head);
+        // Where a route strips its whole path, slash included, the folder itself is meant.
+        let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
+        match self.finder.find(path, reads, x.core()).await {
+            Ok(Answer::Missing) => return Ok(Outcome::Declined),
+            Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
+            Ok(_) if !reads => self.refuse_method(x, method).await?,
+            Ok(Answer::File(hit)) => self.send_file(x, &hit).await?,
+            Ok(Answer::Unslashed) => redirect(x).await?,
+            Ok(Answer::Folder(folder)) => self.send_listing(x, folder).await?,
+            Err(Trouble::Failed(error)) => return Err(Fault::Io(error)),
+            Err(Trouble::NoDescriptors | Trouble::WouldBlock) => {
+                let mut later = Fields::new();
+                later.push(Name::RetryAfter, b"1");
+                x.refuse_with(Status::SERVICE_UNAVAILABLE, "too many open files", &later).await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn refuse_method(&self, x: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {
+        let mut fields = Fields::new();
+        fields.push(Name::Allow, ALLOWED);
+        match method {
+            Method::Options => x.reply(Status::NO_CONTENT, &fields, b"").await,
+            _ => x.refuse_with(Status::METHOD_NOT_ALLOWED, "files can only be read", &fields).await,
+        }
+    }
+
+    async fn send_file(&self, x: &mut Exchange<'_>, hit: &Hit) -> Result<(), Fault> {
+        let chosen = {
+            let request = x.request();
+            let asked = Asked::of(request.fields().map(|(name, _, value)| (name, value)));
+            self.choose(hit, &asked, x.core()).await.map(|variant| {
+                let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
+                let plan = asked.plan(request.method(), &variant.validators(), variant.length, ranges_max);
+                (variant, plan)
+            })
+        };
+        let Some((variant, plan)) = chosen else {
+            return x.refuse(Status::NOT_ACCEPTABLE, "no content coding that the client accepts").await;
+        };
+        match plan {
+            Plan::Whole => {
+                x.begin(Status::OK, &variant.fields, Length::Known(variant.length));
+                if x.content_wanted() {
+                    send(x, &variant, 0..variant.length).await?;
+                }
+                Ok(())
+            }
+            Plan::Part(range) => send_part(x, &variant, range).await,
+            Plan::Parts(ranges) => self.send_parts(x, &variant, ranges).await,
+            Plan::NotModified => x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await,
+            Plan::Failed => {
+                x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
+            }
+            Plan::Unsatisfiable => {
+                let mut fields = Fields::new();
+                fields.push(Name::ContentRange, range::unsatisfied_range(variant.length).as_bytes());
+                x.refuse_with(Status::RANGE_NOT_SATISFIABLE, "the file has no such range", &fields).await
+            }
+        }
+    }
+
+    /// The representation for this client; `None` where it accepts none. What is compressed live has no stable
+    /// bytes to take ranges of, so a request for a range gets the file as it is.
+    async fn choose(&self, hit: &Hit, asked: &Asked<'_>, core: &Core) -> Option<Rc<Variant>> {
+        let entry = &hit.entry;
+        if entry.codings.is_empty() {
+            return Some(entry.plain().clone());
+        }
+        let coding = asked.coding(&entry.codings)?;
+        if let Some(variant) = entry.variant(coding) {
+            return Some(variant.clone());
+        }
+        let compressed = match asked.has_range() {
+            true => None,
+            false => self.finder.compressed(hit, coding, core).await,
+        };
+        match compressed {
+            Some(variant) => Some(variant),
+            None => asked.coding(&[Coding::Identity]).map(|_| entry.plain().clone()),
+        }
+    }
+
+    async fn send_parts(
+        &self,
+        x: &mut Exchange<'_>,
+        variant: &Variant,
+        ranges: Vec<Range<u64>>,
+    ) -> Result<(), Fault> {
+        let count = self.boundaries.get();
+        self.boundaries.set(count.wrapping_add(1));
+        let seed = [self.random.hash_one((count, 0)), self.random.hash_one((count, 1))];
+        let multipart = Multipart::new(ranges, &variant.content_type, variant.length, seed);
+        let mut fields = variant.fields.clone();
+        fields.remove(b"Content-Type");
+        fields.push(Name::ContentType, multipart.content_type.as_bytes());
+        x.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(multipart.length));
+        for (head, range) in multipart.parts {
+            x.write(&head).await?;
+            send(x, variant, range).await?;
+        }
+        x.write(&multipart.end).await
+    }
+
+    async fn send_listing(&self, x: &mut Exchange<'_>, folder: Vec<u8>) -> Result<(), Fault> {
+        let request = x.request();
+        let style = Style::of(request.query(), request.field(Name::Accept));
+        let shown = normal_path(request.path())?.into_owned();
+        let (tree, entries_max) = (self.finder.tree(), self.finder.options().listing_entries_max);
+        let made = x.core().offload(move || -> io::Result<String> {
+            let mut folder = folder::read(&tree, &folder, entries_max)?;
+            listing::sort(&mut folder.items, style);
+            Ok(match style.format {
+                Format::Html => listing::html(&shown, &folder, style),
+                Format::Json => listing::json(&shown, &folder),
+            })
+        });
+        let page = made.await.map_err(Fault::Io)?;
+        let mut fields = Fields::new();
+        fields.push(
+            Name::ContentType,
+            match style.format {
+                Format::Html => b"text/html; charset=utf-8",
+                Format::Json => b"application/json",
+            },
+        );
+        fields.push(Name::Vary, b"Accept");
+        fields.extend(&self.finder.options().fields);
+        x.reply(Status::OK, &fields, page.as_bytes()).await
+    }
+}
+
+async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
+    let mut fields = variant.fields.clone();
+    fields.push(Name::ContentRange, range::content_range(&range, variant.length).as_bytes());
+    x.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(range.end - range.start));
+    send(x, variant, range).await
+}
+
+/// To the same path with a slash at its end. The reference is relative and begins with `./`, so that it can name
+/// no other host and holds wherever the route is mounted.
+async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
+    let request = x.request();
+    let path = normal_path(request.path())?;
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let mut location = format!("./{}/", listing::percent_encode(name)).into_bytes();
+    if let Some(query) = request.query() {
+        location.push(b'?');
+        location.extend_from_slice(query);
+    }
+    let mut fields = Fields::new();
+    fields.push(Name::Location, &location);
+    x.reply(Status::MOVED_PERMANENTLY, &fields, b"").await
+}

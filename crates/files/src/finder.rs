@@ -1,0 +1,259 @@
+//! From a request's path to what answers it, through the cache.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::Coding;
+use net::Core;
+
+use crate::compress;
+use crate::entry::{Entry, Made, Variant};
+use crate::open::{self, Patience, Stamp, Trouble};
+use crate::options::{Effort, Options};
+use crate::store::Store;
+use crate::tree::{Content, Found, Loaded, Tree};
+
+/// Finds what answers a path, and remembers it.
+#[derive(Debug)]
+pub struct Finder {
+    options: Options,
+    tree: Arc<Tree>,
+    candidates: Vec<Candidate>,
+    store: RefCell<Store<Entry>>,
+}
+
+/// What answers a path.
+#[derive(Debug)]
+pub enum Answer {
+    /// A file.
+    File(Hit),
+    /// A redirect to the same path with a slash at its end.
+    Unslashed,
+    /// The listing of the folder at this path.
+    Folder(Vec<u8>),
+    /// Nothing here does.
+    Missing,
+    /// 403, and why.
+    Refused(&'static str),
+}
+
+/// A file that was found, and its place in the cache.
+#[derive(Debug)]
+pub struct Hit {
+    /// The file.
+    pub entry: Rc<Entry>,
+    key: Vec<u8>,
+}
+
+/// A path to look for.
+#[derive(Debug)]
+enum Candidate {
+    /// The request's path between these texts.
+    OfPath(Vec<String>),
+    /// The same path always; the key it has in the cache, which no request's path is equal to.
+    Fixed { path: Vec<u8>, key: Vec<u8> },
+}
+
+impl Candidate {
+    fn parse(text: &str) -> io::Result<Candidate> {
+        let pieces: Vec<String> = text.split("$path").map(String::from).collect();
+        let is_rooted = text.starts_with('/') || text.starts_with("$path");
+        if !is_rooted || text.contains('\0') || text.split('/').any(|segment| segment == "..") {
+            let why = format!("`{text}` is no path below the root");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        if pieces.len() > 1 {
+            return Ok(Candidate::OfPath(pieces));
+        }
+        Ok(Candidate::Fixed { path: text.into(), key: [b"\0", text.as_bytes()].concat() })
+    }
+}
+
+impl Finder {
+    /// Opens the roots.
+    ///
+    /// # Errors
+    /// A root that cannot be opened, or a candidate that is no path.
+    pub fn new(options: Options) -> io::Result<Finder> {
+        let candidates = options.candidates.iter().chain(&options.fallback);
+        Ok(Finder {
+            tree: Arc::new(Tree::open(&options)?),
+            candidates: candidates.map(|text| Candidate::parse(text)).collect::<io::Result<_>>()?,
+            store: RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max)),
+            options,
+        })
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The roots, for a thread that may block.
+    #[must_use]
+    pub fn tree(&self) -> Arc<Tree> {
+        self.tree.clone()
+    }
+
+    /// The file at that path, if it is known and was looked at a moment ago: no system call.
+    #[must_use]
+    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Hit> {
+        let now_ms = core.now_ms();
+        let entry = self.store.borrow_mut().find(path, now_ms)?;
+        let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
+        is_fresh.then(|| Hit { entry, key: path.to_vec() })
+    }
+
+    /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
+    ///
+    /// # Errors
+    /// [`Trouble`], but not [`Trouble::WouldBlock`].
+    pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, Trouble> {
+        if let Some(hit) = self.fresh(path, core) {
+            return Ok(Answer::File(hit));
+        }
+        self.claim_check(path, core);
+        for candidate in &self.candidates {
+            let answer = match candidate {
+                Candidate::OfPath(pieces) => {
+                    let file = match pieces.as_slice() {
+                        [before, after] if before.is_empty() && after.is_empty() => path,
+                        pieces => &pieces.iter().map(String::as_bytes).collect::<Vec<_>>().join(path),
+                    };
+                    if self.tree.hides(file) { Answer::Missing } else { self.look(file, path, core).await? }
+                }
+                Candidate::Fixed { .. } if !fixed => continue,
+                Candidate::Fixed { path, key } => match self.fresh(key, core) {
+                    Some(hit) => Answer::File(hit),
+                    None => {
+                        self.claim_check(key, core);
+                        self.look(path, key, core).await?
+                    }
+                },
+            };
+            match answer {
+                Answer::Missing => {}
+                Answer::Unslashed if matches!(candidate, Candidate::Fixed { .. }) => {}
+                answer => return Ok(answer),
+            }
+        }
+        self.store.borrow_mut().remove(path);
+        Ok(Answer::Missing)
+    }
+
+    /// From now on others take the entry as it was, while this request looks at the file.
+    fn claim_check(&self, key: &[u8], core: &Core) {
+        if let Some(stale) = self.store.borrow_mut().find(key, core.now_ms()) {
+            stale.checked_ms.set(core.now_ms());
+        }
+    }
+
+    async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, Trouble> {
+        let mut found = self.tree.find(path, Patience::CacheOnly);
+        if matches!(found, Err(Trouble::WouldBlock)) {
+            let (tree, path) = (self.tree.clone(), path.to_vec());
+            found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
+        }
+        if matches!(found, Err(Trouble::NoDescriptors)) {
+            // The files that are held open for later give way to one that is wanted now.
+            self.store.borrow_mut().clear();
+            let (tree, path) = (self.tree.clone(), path.to_vec());
+            found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
+        }
+        let found = found?;
+        if !matches!(found, Found::File(_)) {
+            self.store.borrow_mut().remove(key);
+        }
+        Ok(match found {
+            Found::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
+            Found::Unslashed => Answer::Unslashed,
+            Found::Folder => Answer::Folder(path.to_vec()),
+            Found::Missing => Answer::Missing,
+            Found::Refused(reason) => Answer::Refused(reason),
+        })
+    }
+
+    /// The entry for a file just opened: the one at hand where nothing has changed.
+    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Hit {
+        let now_ms = core.now_ms();
+        let entry = Entry::new(loaded, &self.options, core.unix_s(), now_ms);
+        let mut store = self.store.borrow_mut();
+        if let Some(known) = store.find(key, now_ms)
+            && known.is_same_as(&entry)
+        {
+            known.checked_ms.set(now_ms);
+            return Hit { entry: known, key: key.to_vec() };
+        }
+        let entry = Rc::new(entry);
+        store.drop_unused(now_ms.saturating_sub(self.options.cache.idle_ms_max));
+        store.insert(key, entry.clone(), entry.bytes(), now_ms);
+        Hit { entry, key: key.to_vec() }
+    }
+
+    /// The file compressed with that coding, where that is worth it and not under way for another request.
+    pub async fn compressed(&self, hit: &Hit, coding: Coding, core: &Core) -> Option<Rc<Variant>> {
+        let entry = &hit.entry;
+        match entry.made(coding) {
+            Some(Made::Ready(variant)) => return Some(variant),
+            Some(Made::Running | Made::Useless) => return None,
+            None => {}
+        }
+        let effort = self.options.compression.as_ref()?.effort;
+        entry.set_made(coding, Some(Made::Running));
+        let running = Running { entry, coding };
+        let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+        let result = core.offload(move || compress_file(&content, &stamp, coding, effort)).await;
+        drop(running);
+        match result {
+            Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
+                let variant = Rc::new(entry.compressed(coding, bytes));
+                entry.set_made(coding, Some(Made::Ready(variant.clone())));
+                let mut store = self.store.borrow_mut();
+                if store.find(&hit.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
+                    store.grow(&hit.key, variant.bytes());
+                }
+                Some(variant)
+            }
+            Ok(Some(_)) => {
+                entry.set_made(coding, Some(Made::Useless));
+                None
+            }
+            // It changed meanwhile, or could not be read: sending it as it is will tell.
+            Ok(None) | Err(_) => None,
+        }
+    }
+}
+
+/// Forgets that compression is under way when it has ended, or when its request is gone.
+struct Running<'e> {
+    entry: &'e Entry,
+    coding: Coding,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.entry.set_made(self.coding, None);
+    }
+}
+
+/// The file's bytes in that coding; `None` where it is no longer the file of that stamp. Blocks.
+fn compress_file(
+    content: &Content,
+    stamp: &Stamp,
+    coding: Coding,
+    effort: Effort,
+) -> io::Result<Option<Vec<u8>>> {
+    match content {
+        Content::Memory(bytes) => compress::compress(coding, effort, bytes).map(Some),
+        Content::File(file) => {
+            let Ok(bytes) = open::read(file, stamp.size, Patience::Blocking) else { return Ok(None) };
+            if Stamp::of(file)? != *stamp || bytes.len() as u64 != stamp.size {
+                return Ok(None);
+            }
+            compress::compress(coding, effort, &bytes).map(Some)
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a folder holds, for its listing.
+
+use std::collections::HashMap;
+use std::io;
+
+use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
+
+use crate::open::{Opened, Patience, Root};
+use crate::tree::Tree;
+
+/// One file or folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its name, any bytes but `/` and NUL.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Modification time in seconds since 1970.
+    pub modified_s: i64,
+}
+
+/// What an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A folder.
+    Folder,
+    /// A file of so many bytes.
+    File(u64),
+}
+
+/// The items of a folder, in no order.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// At most as many as asked for.
+    pub items: Vec<Item>,
+    /// Whether there are more.
+    pub cut: bool,
+}
+
+/// Reads the folder at `path`, in all roots that have it; an earlier root's file hides a later one's. Left out is what a
+/// request would not get: hidden names, special files, links that are refused. Blocks.
+///
+/// # Errors
+/// The system's, other than for a single item.
+pub fn read(tree: &Tree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
+    let mut items: HashMap<Vec<u8>, Item> = HashMap::new();
+    for root in tree.roots() {
+        let Ok(Opened::Folder(folder)) = root.look(path, Patience::Blocking) else { continue };
+        let mut entries = Dir::read_from(&folder)?;
+        while let Some(entry) = entries.read() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            let below = [path, name].concat();
+            if matches!(name, b"." | b"..") || tree.hides(&below) || items.contains_key(name) {
+                continue;
+            }
+            if items.len() >= entries_max {
+                return Ok(Folder { items: items.into_values().collect(), cut: true });
+            }
+            let item = match entry.file_type() {
+                FileType::Symlink => behind_link(root, &below, name),
+                _ => beside(&folder, name),
+            };
+            // An item that is gone meanwhile is no failure of the whole.
+            items.extend(item.map(|item| (name.to_vec(), item)));
+        }
+    }
+    Ok(Folder { items: items.into_values().collect(), cut: false })
+}
+
+fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let mask = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
+    let stat = rustix::fs::statx(folder, name, flags, mask).ok()?;
+    let kind = match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+        FileType::Directory => Kind::Folder,
+        FileType::RegularFile => Kind::File(stat.stx_size),
+        _ => return None,
+    };
+    Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
+}
+
+fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> Option<Item> {
+    match root.look(path, Patience::Blocking).ok()? {
+        Opened::File(_, stamp) => {
+            Some(Item { name: name.to_vec(), kind: Kind::File(stamp.size), modified_s: stamp.modified_s })
+        }
+        Opened::Folder(folder) => {
+            let modified_s = crate::open::Stamp::of(&folder).ok()?.modified_s;
+            Some(Item { name: name.to_vec(), kind: Kind::Folder, modified_s })
+        }
+        Opened::Missing | Opened::Refused(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::options::Options;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_listing_holds_what_a_request_would_get() {
+        let scratch = Scratch::new();
+        scratch.write("root/sub/a.txt", "abc");
+        scratch.write("root/sub/.hidden", "");
+        scratch.write("root/sub/folder/x", "");
+        scratch.write("second/sub/a.txt", "longer");
+        scratch.write("second/sub/b.txt", "b");
+        scratch.write("outside", "");
+        symlink("a.txt", scratch.path("root/sub/inside")).unwrap();
+        symlink("folder", scratch.path("root/sub/inside-folder")).unwrap();
+        symlink("../../outside", scratch.path("root/sub/out")).unwrap();
+        symlink("none", scratch.path("root/sub/dangling")).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        rustix::fs::mknodat(rustix::fs::CWD, scratch.path("root/sub/fifo"), FileType::Fifo, mode, 0).unwrap();
+        let roots = vec![scratch.path("root"), scratch.path("second")];
+        let tree = Tree::open(&Options { roots, ..Options::default() }).unwrap();
+
+        let folder = read(&tree, b"/sub/", 100).unwrap();
+        let mut found: Vec<_> =
+            folder.items.iter().map(|item| (String::from_utf8_lossy(&item.name), item.kind)).collect();
+        found.sort();
+        let want = [
+            ("a.txt", Kind::File(3)),
+            ("b.txt", Kind::File(1)),
+            ("folder", Kind::Folder),
+            ("inside", Kind::File(3)),
+            ("inside-folder", Kind::Folder),
+        ];
+        assert_eq!(found, want.map(|(name, kind)| (name.into(), kind)));
+        assert!(!folder.cut && folder.items.iter().all(|item| item.modified_s > 1_500_000_000));
+
+        let few = read(&tree, b"/sub/", 2).unwrap();
+        assert!(few.cut && few.items.len() == 2);
+        assert!(read(&tree, b"/none/", 2).unwrap().items.is_empty());
+    }
+}

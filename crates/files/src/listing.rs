@@ -1,0 +1,295 @@
+//! Listings of folders: a page for people, JSON for programs.
+
+use std::fmt::Write;
+
+use http::coding::weighted;
+
+use crate::folder::{Folder, Item, Kind};
+
+/// How a listing is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// As what.
+    pub format: Format,
+    /// By what.
+    pub sort: Sort,
+    /// The other way round.
+    pub descending: bool,
+}
+
+/// The form of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Format {
+    Html,
+    Json,
+}
+
+/// What a listing is sorted by; folders always come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Sort {
+    Name,
+    Size,
+    Time,
+}
+
+impl Sort {
+    const ALL: [(Sort, &'static str, &'static str); 3] =
+        [(Sort::Name, "name", "Name"), (Sort::Size, "size", "Size"), (Sort::Time, "time", "Modified (UTC)")];
+}
+
+impl Style {
+    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`.
+    /// What is not understood counts as not said.
+    #[must_use]
+    pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
+        let format = if prefers_json(accept.unwrap_or_default()) { Format::Json } else { Format::Html };
+        let mut style = Style { format, sort: Sort::Name, descending: false };
+        for pair in query.unwrap_or_default().split(|&byte| byte == b'&') {
+            match pair {
+                b"format=json" => style.format = Format::Json,
+                b"format=html" => style.format = Format::Html,
+                b"order=desc" => style.descending = true,
+                b"order=asc" => style.descending = false,
+                _ => {
+                    let by = pair.strip_prefix(b"sort=").unwrap_or_default();
+                    let known = Sort::ALL.iter().find(|(_, key, _)| key.as_bytes() == by);
+                    style.sort = known.map_or(style.sort, |(sort, ..)| *sort);
+                }
+            }
+        }
+        style
+    }
+}
+
+/// Whether JSON is named with a greater weight than HTML.
+fn prefers_json(accept: &[u8]) -> bool {
+    let weight_of = |media: &[u8]| {
+        weighted(accept).filter(|(name, _)| name.eq_ignore_ascii_case(media)).map(|(_, weight)| weight).max()
+    };
+    weight_of(b"application/json").unwrap_or(0) > weight_of(b"text/html").unwrap_or(0)
+}
+
+/// Brings the items into the order of the style.
+pub fn sort(items: &mut [Item], style: Style) {
+    items.sort_unstable_by(|one, other| {
+        let by_name = || one.name.cmp(&other.name);
+        let order = match style.sort {
+            Sort::Name => by_name(),
+            Sort::Size => one.kind.cmp(&other.kind).then_with(by_name),
+            Sort::Time => one.modified_s.cmp(&other.modified_s).then_with(by_name),
+        };
+        let folders_first = is_file(one).cmp(&is_file(other));
+        folders_first.then(if style.descending { order.reverse() } else { order })
+    });
+}
+
+fn is_file(item: &Item) -> bool {
+    item.kind != Kind::Folder
+}
+
+/// The listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size", "modified"}]}`.
+#[must_use]
+pub fn json(path: &[u8], folder: &Folder) -> String {
+    let mut out = String::from("{\"path\":");
+    json_string(&mut out, path);
+    let _ = write!(out, ",\"truncated\":{},\"entries\":[", folder.cut);
+    for (at, item) in folder.items.iter().enumerate() {
+        out.push_str(if at == 0 { "\n{\"name\":" } else { ",\n{\"name\":" });
+        json_string(&mut out, &item.name);
+        out.push_str(",\"href\":\"");
+        href(&mut out, item);
+        out.push_str(match item.kind {
+            Kind::Folder => "\",\"type\":\"folder\"",
+            Kind::File(_) => "\",\"type\":\"file\"",
+        });
+        if let Kind::File(bytes) = item.kind {
+            let _ = write!(out, ",\"size\":{bytes}");
+        }
+        let _ = write!(out, ",\"modified\":\"{}Z\"}}", time(item.modified_s, 'T', true));
+    }
+    out.push_str("\n]}\n");
+    out
+}
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--line:#8884;--soft:#888}\
+body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1.5rem 1rem}\
+h1{font-size:1.15rem;font-weight:600;overflow-wrap:anywhere}\
+table{width:100%;border-collapse:collapse}\
+th{text-align:left;font-weight:400;font-size:.85rem}\
+td,th{padding:.45rem .5rem;border-bottom:1px solid var(--line)}\
+td:nth-child(n+2),th:nth-child(n+2){text-align:right;white-space:nowrap;color:var(--soft);\
+font-variant-numeric:tabular-nums}\
+td:first-child{overflow-wrap:anywhere;width:100%}\
+a{text-decoration:none}a:hover{text-decoration:underline}th a{color:var(--soft)}\
+.folder{font-weight:600}p{color:var(--soft);font-size:.85rem}\
+@media(max-width:34rem){td:nth-child(3),th:nth-child(3){display:none}}";
+
+/// The listing as a page. `path` is the whole path as the client knows it, decoded, with a slash at its end.
+#[must_use]
+pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
+    let mut out = String::from(
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n\
+         <meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>",
+    );
+    html_text(&mut out, path);
+    let _ = write!(out, "</title>\n<style>{STYLE}</style>\n<h1>");
+    breadcrumbs(&mut out, path);
+    out.push_str("</h1>\n<table>\n<tr>");
+    for (sort, key, title) in Sort::ALL {
+        let (order, arrow) = match (style.sort == sort, style.descending) {
+            (true, false) => ("desc", " ↑"),
+            (true, true) => ("asc", " ↓"),
+            // Who sorts by size or time looks for the largest or the newest.
+            (false, _) => (if sort == Sort::Name { "asc" } else { "desc" }, ""),
+        };
+        let _ = write!(out, "<th><a href=\"?sort={key}&amp;order={order}\">{title}{arrow}</a>");
+    }
+    out.push('\n');
+    if path.len() > 1 {
+        out.push_str("<tr><td><a class=folder href=\"../\">../</a><td><td>\n");
+    }
+    for item in &folder.items {
+        row(&mut out, item);
+    }
+    out.push_str("</table>\n");
+    let count = folder.items.len();
+    let _ = match folder.cut {
+        true => writeln!(out, "<p>Only {count} entries are shown; there are more."),
+        false if count == 0 => writeln!(out, "<p>This folder is empty."),
+        false => writeln!(out, "<p>{count} {}", if count == 1 { "entry" } else { "entries" }),
+    };
+    out
+}
+
+fn row(out: &mut String, item: &Item) {
+    let is_folder = item.kind == Kind::Folder;
+    out.push_str(if is_folder { "<tr><td><a class=folder href=\"" } else { "<tr><td><a href=\"" });
+    href(out, item);
+    out.push_str("\">");
+    html_text(out, &item.name);
+    if is_folder {
+        out.push('/');
+    }
+    out.push_str("</a><td>");
+    if let Kind::File(bytes) = item.kind {
+        size(out, bytes);
+    }
+    let _ = writeln!(
+        out,
+        "<td><time datetime=\"{}Z\">{}</time>",
+        time(item.modified_s, 'T', true),
+        time(item.modified_s, ' ', false)
+    );
+}
+
+/// Each folder on the path as a link, relative, so that it holds wherever the site is mounted.
+fn breadcrumbs(out: &mut String, path: &[u8]) {
+    let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+    if names.is_empty() {
+        out.push('/');
+        return;
+    }
+    let _ = write!(out, "<a href=\"{}\">/</a>", "../".repeat(names.len()));
+    for (at, name) in names.iter().enumerate() {
+        let up = names.len() - 1 - at;
+        if up == 0 {
+            html_text(out, name);
+            out.push('/');
+        } else {
+            let _ = write!(out, "<a href=\"{}\">", "../".repeat(up));
+            html_text(out, name);
+            out.push_str("</a>/");
+        }
+    }
+}
+
+/// A relative reference to an item. It begins with `./`, because a name may hold a colon.
+fn href(out: &mut String, item: &Item) {
+    out.push_str("./");
+    out.push_str(&percent_encode(&item.name));
+    if item.kind == Kind::Folder {
+        out.push('/');
+    }
+}
+
+/// One segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
+#[must_use]
+pub fn percent_encode(segment: &[u8]) -> String {
+    let mut out = String::with_capacity(segment.len());
+    for &byte in segment {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => _ = write!(out, "%{byte:02X}"),
+        }
+    }
+    out
+}
+
+fn html_text(out: &mut String, bytes: &[u8]) {
+    for character in String::from_utf8_lossy(bytes).chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // A control character, or one that turns the direction of what follows, has no place on a page.
+            _ if is_deceptive(character) => out.push('\u{fffd}'),
+            _ => out.push(character),
+        }
+    }
+}
+
+fn is_deceptive(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn json_string(out: &mut String, bytes: &[u8]) {
+    out.push('"');
+    for character in String::from_utf8_lossy(bytes).chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            '\0'..='\x1f' => _ = write!(out, "\\u{:04x}", u32::from(character)),
+            _ => out.push(character),
+        }
+    }
+    out.push('"');
+}
+
+/// As people read it: `17 B`, `1.5 KiB`, `23 MiB`.
+fn size(out: &mut String, bytes: u64) {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        let _ = write!(out, "{bytes} B");
+        return;
+    }
+    let power = (bytes.ilog2() / 10).min(6);
+    let (unit, one) = (UNITS[power as usize - 1], 1u64 << (10 * power));
+    let (whole, tenths) = (bytes / one, bytes % one * 10 / one);
+    let _ = if whole < 10 { write!(out, "{whole}.{tenths} {unit}") } else { write!(out, "{whole} {unit}") };
+}
+
+/// `2026-11-21 09:30`, by the proleptic Gregorian calendar.
+fn time(unix_s: i64, between: char, seconds: bool) -> String {
+    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
+    // Years begin in March here, so that the leap day is the last; 719,468 days lie between 0000-03-01 and 1970.
+    let era_days = days + 719_468;
+    let (era, day_of_era) = (era_days.div_euclid(146_097), era_days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let mut text = format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", second / 3600, second / 60 % 60);
+    if seconds {
+        let _ = write!(text, ":{:02}", second % 60);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+
+fn item(name: &str, kind: Kind, modified_s: i64) -> Item {
+    Item { name: name.into(), kind, modified_s }
+}
+
+fn folder() -> Folder {
+    let items = vec![
+        item("b.txt", Kind::File(1536), 784_111_777),
+        item("<a>&\"'.txt", Kind::File(17), 1_795_253_400),
+        item("zoo", Kind::Folder, 0),
+        item("c:d%.bin", Kind::File(24_000_000), 951_782_400),
+    ];
+    Folder { items, cut: false }
+}
+
+fn names(style: Style) -> Vec<String> {
+    let mut items = folder().items;
+    sort(&mut items, style);
+    items.into_iter().map(|item| String::from_utf8(item.name).unwrap()).collect()
+}
+
+const PLAIN: Style = Style { format: Format::Html, sort: Sort::Name, descending: false };
+
+#[test]
+fn the_page_is_the_golden_one() {
+    let mut folder = folder();
+    sort(&mut folder.items, PLAIN);
+    assert_eq!(html(b"/files/my <pics>/", &folder, PLAIN), include_str!("golden.html"));
+}
+
+#[test]
+fn the_json_is_the_golden_one() {
+    let mut folder = folder();
+    sort(&mut folder.items, PLAIN);
+    folder.items.push(item("quote\" back\\ line\n", Kind::File(0), -1));
+    assert_eq!(json(b"/files/", &folder), include_str!("golden.json"));
+}
+
+#[test]
+fn folders_first_then_as_asked() {
+    let by = |sort, descending| names(Style { sort, descending, ..PLAIN });
+    let (a, b, c, zoo) = ("<a>&\"'.txt", "b.txt", "c:d%.bin", "zoo");
+    assert_eq!(by(Sort::Name, false), [zoo, a, b, c]);
+    assert_eq!(by(Sort::Name, true), [zoo, c, b, a]);
+    assert_eq!(by(Sort::Size, true), [zoo, c, b, a]);
+    assert_eq!(by(Sort::Size, false), [zoo, a, b, c]);
+    assert_eq!(by(Sort::Time, false), [zoo, b, c, a]);
+}
+
+#[test]
+fn styles_are_asked_for_by_query_and_accept() {
+    let json = Style { format: Format::Json, ..PLAIN };
+    for (query, accept, want) in [
+        ("", "", PLAIN),
+        ("", "text/html,application/xhtml+xml,*/*;q=0.8", PLAIN),
+        ("", "application/json", json),
+        ("", "application/json;q=0.5, text/html", PLAIN),
+        ("", "*/*", PLAIN),
+        ("format=json", "text/html", json),
+        ("format=html", "application/json", PLAIN),
+        ("sort=size&order=desc", "", Style { sort: Sort::Size, descending: true, ..PLAIN }),
+        ("x=1&sort=time", "", Style { sort: Sort::Time, ..PLAIN }),
+        ("sort=colour&order=up&=&&format", "", PLAIN),
+    ] {
+        let got = Style::of(Some(query.as_bytes()), Some(accept.as_bytes()));
+        assert_eq!(got, want, "{query} {accept}");
+    }
+    assert_eq!(Style::of(None, None), PLAIN);
+}
+
+#[test]
+fn notes_below_the_table() {
+    let empty = Folder::default();
+    assert!(html(b"/", &empty, PLAIN).contains("<p>This folder is empty."));
+    let cut = Folder { cut: true, ..folder() };
+    assert!(html(b"/", &cut, PLAIN).contains("<p>Only 4 entries are shown; there are more."));
+    assert!(!html(b"/", &cut, PLAIN).contains("../"));
+    assert!(html(b"/a/", &cut, PLAIN).contains("../"));
+}
+
+#[test]
+fn names_that_lie_are_shown_as_they_are() {
+    let folder = Folder { items: vec![item("a\u{202e}gpj.exe\u{7}", Kind::File(0), 0)], cut: false };
+    let page = html(b"/", &folder, PLAIN);
+    assert!(page.contains("a\u{fffd}gpj.exe\u{fffd}") && page.contains("./a%E2%80%AEgpj.exe%07"));
+}
+
+#[test]
+fn sizes_and_times() {
+    for (bytes, want) in [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (10 * 1024, "10 KiB"),
+        (1024 * 1024 - 1, "1023 KiB"),
+        (5 << 30, "5.0 GiB"),
+        (u64::MAX, "15 EiB"),
+    ] {
+        let mut text = String::new();
+        size(&mut text, bytes);
+        assert_eq!(text, want);
+    }
+    for (unix_s, want) in [
+        (0, "1970-01-01 00:00:00"),
+        (-1, "1969-12-31 23:59:59"),
+        (951_782_399, "2000-02-28 23:59:59"),
+        (951_782_400, "2000-02-29 00:00:00"),
+        (951_868_800, "2000-03-01 00:00:00"),
+        (1_795_253_400, "2026-11-21 09:30:00"),
+        (4_107_542_400, "2100-03-01 00:00:00"),
+    ] {
+        assert_eq!(time(unix_s, ' ', true), want);
+    }
+}

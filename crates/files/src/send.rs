@@ -1,0 +1,112 @@
+//! Bytes on their way out, without letting the core wait for a disk.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use net::{Exchange, Fault};
+use rustix::fs::Advice;
+
+use crate::entry::Variant;
+use crate::open::read_cached;
+use crate::tree::Content;
+
+/// Bytes of a file that are looked at, and if need be read ahead, at a time.
+const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
+/// The page cache is probed once in so many bytes: what the kernel reads ahead at a time.
+const STRIDE_BYTES: u64 = 128 * 1024;
+/// How long a file that was in memory is taken to be still.
+const WARM_MS: u64 = 1000;
+/// Bytes that a thread reads at a time to bring a window into memory.
+const SCRATCH_BYTES: usize = 256 * 1024;
+
+/// Writes a range of a representation as (more of) the response's body.
+///
+/// # Errors
+/// Those of [`Exchange::write`] and [`Exchange::write_file`].
+pub async fn send(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
+    match &variant.content {
+        Content::Memory(bytes) => x.write(&bytes[range.start as usize..range.end as usize]).await,
+        Content::File(file) => send_file(x, file, range, &variant.warm_until_ms).await,
+    }
+}
+
+async fn send_file(
+    x: &mut Exchange<'_>,
+    file: &Arc<File>,
+    range: Range<u64>,
+    warm_until_ms: &Cell<u64>,
+) -> Result<(), Fault> {
+    let now_ms = x.core().now_ms();
+    if warm_until_ms.get() > now_ms {
+        return x.write_file(file, range).await;
+    }
+    let mut window = range.start..range.start;
+    while window.end < range.end {
+        window = window.end..range.end.min(window.end + WINDOW_BYTES);
+        if is_cached(file, &window) {
+            // Of a longer file the beginning may be gone again when its end has been sent.
+            if window == range && range.start == 0 {
+                warm_until_ms.set(now_ms + WARM_MS);
+            }
+        } else {
+            // What is written so far need not wait for the disk.
+            x.flush().await?;
+            let (file, window) = (file.clone(), window.clone());
+            x.core().offload(move || read_ahead(&file, window)).await;
+        }
+        x.write_file(file, window.clone()).await?;
+    }
+    Ok(())
+}
+
+/// Whether a window seems to be in memory: looks at one byte of each stride and at the last.
+fn is_cached(file: &File, window: &Range<u64>) -> bool {
+    let mut byte = [0];
+    let last = window.end.saturating_sub(1);
+    // A file that has become shorter answers 0 here; sending it will tell.
+    let strides = window.clone().step_by(STRIDE_BYTES as usize);
+    strides.chain([last]).all(|at| read_cached(file, &mut byte, at).is_ok())
+}
+
+/// Brings a window into memory and lets the kernel begin with the next one.
+fn read_ahead(file: &File, window: Range<u64>) {
+    // Advice may be ignored, and errors show when the file is sent.
+    let _ = rustix::fs::fadvise(file, window.start, NonZeroU64::new(WINDOW_BYTES * 2), Advice::WillNeed);
+    let mut scratch = vec![0; SCRATCH_BYTES.min((window.end - window.start) as usize)];
+    let mut at = window.start;
+    while at < window.end {
+        match file.read_at(&mut scratch, at) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => at += read as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn what_was_just_written_is_in_memory() {
+        let scratch = Scratch::new();
+        scratch.write("a", vec![1; 3 * STRIDE_BYTES as usize + 1]);
+        let file = File::open(scratch.path("a")).unwrap();
+        for window in [0..1, 0..3 * STRIDE_BYTES + 1, 5..STRIDE_BYTES, 0..10 * STRIDE_BYTES] {
+            read_ahead(&file, window.clone());
+            assert!(is_cached(&file, &window), "{window:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_in_memory() {
+        let scratch = Scratch::new();
+        let folder = File::open(scratch.path("root")).unwrap();
+        read_ahead(&folder, 0..10);
+        assert!(!is_cached(&folder, &(0..10)));
+    }
+}
