@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::encode::Outgoing;
 use http::machine::Step;
 use http::{Fields, Framing, Reject, Status, Version};
 
@@ -22,8 +23,12 @@ const OUT_BYTES_MAX: usize = 64 * 1024;
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// One sendfile call; other connections get their turn between two.
+/// One sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes that a connection moves before others get their turn.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// What a request weighs against [`TURN_BYTES_MAX`], beside its bytes.
+pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
 
 /// What all connections of one core share.
 pub(crate) struct Context {
@@ -47,6 +52,11 @@ pub(crate) struct Seats {
 impl Seats {
     pub(crate) fn new(max: usize) -> Seats {
         Seats { max, taken: Cell::new(0), waiting: RefCell::default() }
+    }
+
+    /// Whether newcomers wait for a seat: then nobody keeps one between two requests.
+    pub(crate) fn crowded(&self) -> bool {
+        !self.waiting.borrow().is_empty()
     }
 }
 
@@ -116,9 +126,13 @@ pub(crate) struct Conn {
     pub(crate) started_ms: u64,
     /// `100 Continue` is due before the body is read.
     pub(crate) continue_due: bool,
+    /// The most content that the body may have, until it begins to be read: then the machine knows it.
+    pub(crate) body_limit: Option<u64>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
+    /// What it has moved since others had their turn.
+    pub(crate) moved_bytes: usize,
 }
 
 impl Conn {
@@ -133,14 +147,29 @@ impl Conn {
     /// A request head is whole: prepares for its response.
     pub(crate) fn begin_request(&mut self) {
         let head = &self.work.machine.head;
-        let max = self.context().limits.requests_per_connection_max;
+        let (limits, timeouts) = (self.context().limits, self.context().timeouts);
+        let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
-        let timeouts = self.context().timeouts;
+        self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.reply = Reply::Unsent;
         self.body_sent = 0;
         self.started_ms = self.now_ms();
+    }
+
+    /// A deadline that far from now.
+    pub(crate) fn after_ms(&self, ms: u64) -> u64 {
+        self.now_ms().saturating_add(ms)
+    }
+
+    /// Counts bytes moved; after many of them others get their turn, however fast this client is.
+    pub(crate) async fn moved(&mut self, bytes: usize) {
+        self.moved_bytes += bytes;
+        if self.moved_bytes >= TURN_BYTES_MAX {
+            self.moved_bytes = 0;
+            self.stream.core().yield_now().await;
+        }
     }
 
     // ---- bytes out ----
@@ -177,8 +206,9 @@ impl Conn {
             let of_out = sent.min(out.len());
             self.work.out_at += of_out;
             bytes_at += sent - of_out;
-            if sent == 0 {
-                self.wait_writable().await?;
+            match sent {
+                0 => self.wait_writable().await?,
+                sent => self.moved(sent).await,
             }
         }
         self.work.out.clear();
@@ -227,23 +257,18 @@ impl Conn {
     }
 
     async fn wait_writable(&self) -> Result<(), Fault> {
-        self.stream.writable(self.now_ms() + self.write_ms).await
+        self.stream.writable(self.after_ms(self.write_ms)).await
     }
 
     /// Sends `len` bytes of a file, after what was collected.
-    pub(crate) async fn send_file(
-        &mut self,
-        file: BorrowedFd<'_>,
-        mut at: u64,
-        len: u64,
-    ) -> Result<(), Fault> {
+    async fn send_file(&mut self, file: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
         let end = at + len;
         self.write_out(b"", len > 0).await?;
         while at < end {
             let part = (end - at).min(SENDFILE_BYTES_MAX) as usize;
             match self.stream.try_sendfile(file, &mut at, part)? {
                 Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
-                Some(_) => {}
+                Some(sent) => self.moved(sent).await,
                 None => self.wait_writable().await?,
             }
         }
@@ -270,28 +295,49 @@ impl Conn {
     pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
         loop {
             match self.try_body_piece()? {
-                Piece::Data(start, end) => return Ok(Some((start, end))),
+                Piece::Data(start, end) => {
+                    self.moved(end - start).await;
+                    return Ok(Some((start, end)));
+                }
                 Piece::End => return Ok(None),
                 Piece::Pending => {
                     self.flush().await?;
-                    self.stream.readable(self.now_ms() + self.body_ms).await?;
+                    self.stream.readable(self.after_ms(self.body_ms)).await?;
                 }
             }
         }
     }
 
+    /// Sets the most content that the body may have, as long as nobody has begun to read it.
+    pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        if self.body_limit.is_some() {
+            self.body_limit = Some(bytes_max);
+            self.work.machine.limit_body(bytes_max)?;
+        }
+        Ok(())
+    }
+
     /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
     /// `100 Continue` that the client waits for.
     pub(crate) fn try_body_piece(&mut self) -> Result<Piece, Fault> {
+        if let Some(bytes_max) = self.body_limit {
+            self.work.machine.limit_body(bytes_max)?;
+            self.body_limit = None;
+        }
         loop {
             let base = self.work.input.at;
             let limits = self.context().limits.head;
             let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
             self.work.input.at += fed.consumed;
-            match fed.step {
-                Step::Data(span) => return Ok(Piece::Data(base + span.start(), base + span.end())),
-                Step::End => return Ok(Piece::End),
-                Step::Head | Step::NeedMore => {}
+            let piece = match fed.step {
+                Step::Data(span) => Some(Piece::Data(base + span.start(), base + span.end())),
+                Step::End => Some(Piece::End),
+                Step::Head | Step::NeedMore => None,
+            };
+            if let Some(piece) = piece {
+                // A client that sends without having been told to does not wait to be told.
+                self.continue_due = false;
+                return Ok(piece);
             }
             if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
                 self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -334,8 +380,10 @@ impl Conn {
         match framing {
             Framing::None => Ok(()),
             Framing::Length(left) => {
-                self.count_down(left, bytes.len() as u64)?;
-                self.push(bytes).await
+                let left = less(left, bytes.len() as u64)?;
+                self.push(bytes).await?;
+                self.reply = Reply::Body(left);
+                Ok(())
             }
             Framing::UntilClose => self.push(bytes).await,
             Framing::Chunked => {
@@ -359,8 +407,10 @@ impl Conn {
         match framing {
             Framing::None | Framing::UntilClose => self.offer(bytes),
             Framing::Length(left) => {
-                self.count_down(left, bytes.len() as u64)?;
-                self.offer(bytes)
+                let left = less(left, bytes.len() as u64)?;
+                self.offer(bytes)?;
+                self.reply = Reply::Body(left);
+                Ok(())
             }
             Framing::Chunked => {
                 http::encode::chunk_start(&mut self.work.out, bytes.len());
@@ -371,14 +421,43 @@ impl Conn {
         }
     }
 
-    /// Takes `len` off a response's announced length.
-    pub(crate) fn count_down(&mut self, left: u64, len: u64) -> Result<(), Fault> {
-        self.reply = Reply::Body(match left.checked_sub(len) {
-            None => return Err(Fault::Broken("more body written than announced")),
-            Some(0) => Framing::None,
-            Some(left) => Framing::Length(left),
-        });
-        Ok(())
+    /// A range of a file as body bytes of the response.
+    pub(crate) async fn send_file_body(
+        &mut self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        len: u64,
+    ) -> Result<(), Fault> {
+        match self.reply {
+            Reply::Body(Framing::None) => Ok(()),
+            Reply::Body(Framing::Length(left)) => {
+                let left = less(left, len)?;
+                self.body_sent += len;
+                self.send_file(file, at, len).await?;
+                self.reply = Reply::Body(left);
+                Ok(())
+            }
+            _ => Err(Fault::Broken("a file needs an announced length")),
+        }
+    }
+
+    /// Whether the connection may serve another request after this one.
+    pub(crate) fn may_keep_alive(&self) -> bool {
+        let context = self.context();
+        // A client that still waits for its 100 will not get it now, and whether it sends the body is anybody's guess.
+        self.keep_alive && !self.continue_due && !context.draining.get() && !context.seats.crowded()
+    }
+
+    /// The response's head is on its way.
+    pub(crate) fn begun(&mut self, status: Status, outgoing: Outgoing) {
+        self.keep_alive = outgoing.keep_alive;
+        self.status = status;
+        self.reply = Reply::Body(outgoing.framing);
+        if outgoing.framing == Framing::UntilClose {
+            // Its end is the connection's. Whatever ends the connection before the response is whole (a panic,
+            // the end of the process) must not look like that.
+            self.stream.reset_on_close(true);
+        }
     }
 
     /// Ends the response: nothing more of its body comes.
@@ -396,5 +475,14 @@ impl Conn {
     /// The version to answer in kind: a head that was refused may not have one.
     pub(crate) fn version(&self) -> Version {
         self.work.machine.head.version
+    }
+}
+
+/// What an announced length is after `len` bytes of it.
+fn less(left: u64, len: u64) -> Result<Framing, Fault> {
+    match left.checked_sub(len) {
+        None => Err(Fault::Broken("more body written than announced")),
+        Some(0) => Ok(Framing::None),
+        Some(left) => Ok(Framing::Length(left)),
     }
 }

@@ -148,6 +148,11 @@ impl Core {
         self.0.panics.get()
     }
 
+    /// A task panicked, and somebody caught it.
+    pub(crate) fn count_panic(&self) {
+        self.0.panics.set(self.0.panics.get() + 1);
+    }
+
     /// Tasks that hold a future now.
     pub(crate) fn running(&self) -> usize {
         self.0.running.get()
@@ -332,7 +337,7 @@ impl Core {
             Ok(Poll::Ready(None)) => Task::Vacant,
             Err(_) => {
                 // The panic hook has told the log. The connection's sockets close with its future.
-                self.0.panics.set(self.0.panics.get() + 1);
+                self.count_panic();
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
                 Task::Vacant
             }

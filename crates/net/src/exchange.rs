@@ -154,12 +154,13 @@ impl<'c> Exchange<'c> {
         self.conn.write_ms = write_ms;
     }
 
-    /// Sets the most content that the request may have, before its body is read.
+    /// Sets the most content that the request may have, in place of [`crate::Limits::body_bytes_max`]; without
+    /// effect once its body is being read.
     ///
     /// # Errors
     /// 413 where the announced length is above it.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Fault> {
-        Ok(self.conn.work.machine.limit_body(bytes_max)?)
+        Ok(self.conn.limit_body(bytes_max)?)
     }
 
     /// The next piece of the request's body; `None` at its end. The first call sends `100 Continue` to a client
@@ -204,18 +205,14 @@ impl<'c> Exchange<'c> {
     fn begin_with(&mut self, status: Status, fields: &Fields, length: Length, own_server: bool) {
         let conn = &mut *self.conn;
         assert!(conn.reply == Reply::Unsent, "a response begins once");
-        // A client that still waits for its 100 will not get it now, and whether it sends the body is anybody's guess.
-        let keep_alive = conn.keep_alive && !conn.continue_due && !conn.context().draining.get();
         let (method, version) = (conn.work.machine.head.method, conn.version());
-        let outgoing = Outgoing::decide(method, version, status, length, keep_alive);
+        let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
         let work = &mut *conn.work;
         conn.stream.core().clock().with_common(|common| {
             let date_at = if own_server { after_server(common) } else { 0 };
             outgoing.head(&mut work.out, version, status, &common[date_at..], fields);
         });
-        conn.keep_alive = outgoing.keep_alive;
-        conn.status = status;
-        conn.reply = Reply::Body(outgoing.framing);
+        conn.begun(status, outgoing);
     }
 
     /// Whether the client is to get content: not for HEAD, 204 and 304.
@@ -246,16 +243,8 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
     pub async fn write_file(&mut self, file: &impl AsFd, range: Range<u64>) -> Result<(), Fault> {
-        let len = range.end - range.start;
-        match self.conn.reply {
-            Reply::Body(Framing::None) => Ok(()),
-            Reply::Body(Framing::Length(left)) => {
-                self.conn.count_down(left, len)?;
-                self.conn.body_sent += len;
-                self.conn.send_file(file.as_fd(), range.start, len).await
-            }
-            _ => Err(Fault::Broken("a file needs an announced length")),
-        }
+        let len = range.end.saturating_sub(range.start);
+        self.conn.send_file_body(file.as_fd(), range.start, len).await
     }
 
     /// A whole response at once.

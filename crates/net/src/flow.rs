@@ -69,9 +69,8 @@ impl Exchange<'_> {
     fn open(&mut self, status: Status, length: Length, own: Own) {
         let conn = &mut *self.conn;
         assert!(conn.reply == Reply::Unsent, "a response begins once");
-        let keep_alive = conn.keep_alive && !conn.continue_due && !conn.context().draining.get();
         let (method, version) = (conn.work.machine.head.method, conn.version());
-        let outgoing = Outgoing::decide(method, version, status, length, keep_alive);
+        let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
         let work = &mut *conn.work;
         conn.stream.core().clock().with_common(|common| {
             let date_at = after_server(common);
@@ -83,9 +82,7 @@ impl Exchange<'_> {
             };
             outgoing.open(&mut work.out, version, status, common);
         });
-        conn.keep_alive = outgoing.keep_alive;
-        conn.status = status;
-        conn.reply = Reply::Body(outgoing.framing);
+        conn.begun(status, outgoing);
     }
 
     /// Sends an interim response (1xx, but not 101) ahead of the response. A 1.0 client knows none, and gets none.

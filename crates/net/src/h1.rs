@@ -8,23 +8,25 @@
 //! ```
 
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use http::machine::Step;
-use http::{Fields, Reject, Status};
+use http::{Fields, Framing, Reject, Status};
 
 use crate::address::Peer;
-use crate::conn::{Conn, Context, Reply, Seat};
-use crate::core::{Parked, READ, TaskFuture};
+use crate::conn::{Conn, Context, REQUEST_WEIGHT_BYTES, Reply, Seat};
+use crate::core::{GONE, Parked, READ, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::service::{Record, Service};
 use crate::stream::Stream;
 use crate::work::Work;
 
-/// An idle connection keeps its future this long, because the next request usually comes at once.
+/// An idle connection keeps its future this long, because the next request usually comes at once; an unfinished
+/// head its buffers.
 const LINGER_MS: u64 = 1_000;
 /// With more futures than this on the core, idle connections park at once.
 const LINGERING_MAX: usize = 1_024;
@@ -79,7 +81,7 @@ impl<S: Service> Idle<S> {
     fn deadline_ms(&self) -> u64 {
         let timeouts = &self.engine.context.timeouts;
         let between_requests = self.served > 0 && self.begun.is_empty();
-        self.since_ms + if between_requests { timeouts.idle_ms } else { timeouts.head_ms }
+        self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
 
     /// Waits for bytes, with its future for a moment, then parked.
@@ -88,14 +90,16 @@ impl<S: Service> Idle<S> {
         if source.ready() & READ != 0 {
             return Wait::Bytes;
         }
-        let deadline_ms = self.deadline_ms();
-        if core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX && self.begun.is_empty() {
+        let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
+        let lingers = self.begun.is_empty() && !context.draining.get() && !context.seats.crowded();
+        if lingers && core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX {
             let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
             if self.stream.readable(linger_ms).await.is_ok() {
                 return Wait::Bytes;
             }
         }
-        if core.now_ms() >= deadline_ms {
+        let is_in_the_way = context.seats.crowded() && self.idle_since_ms().is_some();
+        if core.now_ms() >= deadline_ms || is_in_the_way {
             return Wait::TooLong;
         }
         source.set_deadline(deadline_ms);
@@ -133,6 +137,7 @@ async fn drive<S: Service>(mut idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
             Wait::TooLong => {
                 let (engine, mut conn) = busy(*idle);
                 refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
+                close(engine, conn).await;
                 return None;
             }
         }
@@ -150,6 +155,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         work.input.restore(&idle.begun);
     }
     let timeouts = idle.engine.context.timeouts;
+    // A new connection's first head is awaited since the accept, a later one since its first byte.
+    let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
         stream: idle.stream,
         seat: idle.seat,
@@ -161,16 +168,19 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_sent: 0,
         keep_alive: true,
         // Until a head is whole: since when it is awaited.
-        started_ms: if idle.begun.is_empty() { u64::MAX } else { idle.since_ms },
+        started_ms: if awaited { idle.since_ms } else { u64::MAX },
         continue_due: false,
+        body_limit: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
+        moved_bytes: 0,
     };
     (idle.engine, conn)
 }
 
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
-fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, since_ms: u64) -> Box<Idle<S>> {
+fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
+    let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
     let Conn { stream, seat, peer, served, work, .. } = conn;
     let begun = Box::from(work.input.rest());
     engine.context.works.give_back(work);
@@ -179,6 +189,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, since_ms: u64) -> Box<Idl
 
 /// Serves what has come in, request after request; `None` when the connection is over.
 async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
+    let served_before = conn.served;
     loop {
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
@@ -187,35 +198,35 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         match fed {
             Ok(true) => {
                 serve(&engine, &mut conn).await?;
+                conn.moved(REQUEST_WEIGHT_BYTES).await;
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(More::Bytes) => {}
-                Ok(More::Nothing) => {
-                    let since_ms = match conn.work.input.is_empty() {
-                        true => conn.now_ms(),
-                        false => conn.started_ms,
-                    };
-                    return Some(idle(engine, conn, since_ms));
-                }
-                Ok(More::End) => return close(engine, conn).await,
+                Ok(More::Nothing) => return Some(idle(engine, conn)),
+                Ok(More::End) => break close(engine, conn).await,
                 Err(Fault::Timeout) => {
                     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                    return close(engine, conn).await;
+                    break close(engine, conn).await;
                 }
-                Err(_) => return None,
+                Err(_) => break,
             },
             Err(reject) => {
                 refuse(&engine, &mut conn, reject).await;
-                return closing(engine, conn).await;
+                break closing(engine, conn).await;
             }
         }
         if conn.reply == Reply::Done && !conn.keep_alive {
-            return match conn.work.machine.body_ended() && conn.work.input.is_empty() {
-                true => close(engine, conn).await,
-                false => closing(engine, conn).await,
-            };
+            // One that sent several requests at once may have sent more.
+            let pipelines = conn.served - served_before > 1 || !conn.work.input.is_empty();
+            let unread = conn.stream.source().ready() & READ != 0 || !conn.work.machine.body_ended();
+            match pipelines || unread {
+                true => closing(engine, conn).await,
+                false => close(engine, conn).await,
+            }
+            break;
         }
     }
+    None
 }
 
 /// Looks for a whole head in the input.
@@ -242,21 +253,27 @@ enum More {
 
 /// Reads more of a head, after everything answered so far has been sent.
 async fn more(conn: &mut Conn) -> Result<More, Fault> {
-    conn.flush().await?;
+    // A client that takes no answers gets none about that either.
+    conn.flush().await.map_err(|_| Fault::Gone)?;
     loop {
         match conn.fill_head()? {
             Some(true) => return Ok(More::Bytes),
             None => return Ok(More::End),
             Some(false) if conn.work.input.is_empty() => return Ok(More::Nothing),
             Some(false) => {
-                let deadline_ms = conn.started_ms + conn.context().timeouts.head_ms;
-                let soon_ms = conn.now_ms() + LINGER_MS;
-                if conn.now_ms() >= deadline_ms {
+                let now_ms = conn.now_ms();
+                let deadline_ms = conn.started_ms.saturating_add(conn.context().timeouts.head_ms);
+                // Who sends byte by byte holds buffers for one moment a head, not one a byte.
+                let linger_ms = deadline_ms.min(conn.started_ms + LINGER_MS);
+                if now_ms >= deadline_ms {
                     return Err(Fault::Timeout);
                 }
-                match conn.stream.readable(deadline_ms.min(soon_ms)).await {
-                    Err(Fault::Timeout) if conn.now_ms() < deadline_ms => return Ok(More::Nothing),
-                    other => other?,
+                if now_ms >= linger_ms || conn.stream.core().running() > LINGERING_MAX {
+                    return Ok(More::Nothing);
+                }
+                match conn.stream.readable(linger_ms).await {
+                    Ok(()) | Err(Fault::Timeout) => {}
+                    Err(fault) => return Err(fault),
                 }
             }
         }
@@ -266,56 +283,22 @@ async fn more(conn: &mut Conn) -> Result<More, Fault> {
 /// Serves one request; `None` when the connection is of no more use.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
-    let body_bytes_max = conn.context().limits.body_bytes_max;
-    let mut note = 0;
-    let outcome = match conn.work.machine.limit_body(body_bytes_max) {
-        Ok(()) => {
-            let source = conn.stream.source_rc();
-            let mut exchange = Exchange::new(conn);
-            let outcome = unless_gone(&source, engine.service.serve(&mut exchange)).await;
-            note = exchange.note();
-            outcome
-        }
-        Err(reject) => Err(Fault::Reject(reject)),
+    let (served, note) = {
+        let source = conn.stream.source_rc();
+        let mut exchange = Exchange::new(conn);
+        let served = guarded(&source, engine, engine.service.serve(&mut exchange)).await;
+        (served, exchange.note())
     };
-    let finished = finish(conn, outcome).await;
-    log(engine, conn, note, finished.as_ref().err());
-    finished.ok()
-}
-
-/// Runs a handler, and drops it where its client has gone away.
-async fn unless_gone(
-    source: &crate::core::Source,
-    serving: impl Future<Output = Result<(), Fault>>,
-) -> Result<(), Fault> {
-    let mut serving = pin!(serving);
-    poll_fn(|context| match serving.as_mut().poll(context) {
-        Poll::Pending if source.ready() & crate::core::GONE != 0 => Poll::Ready(Err(Fault::Gone)),
-        polled => polled,
-    })
-    .await
-}
-
-/// Completes the response and leaves the connection before the next request, or closing (`keep_alive` false).
-async fn finish(conn: &mut Conn, outcome: Result<(), Fault>) -> Result<(), Fault> {
-    let outcome = outcome.and_then(|()| conn.end_response(&Fields::new()));
-    if let Err(fault) = outcome {
-        if conn.reply != Reply::Unsent {
-            broken(conn);
-            return Err(fault);
-        }
-        let reject = match &fault {
-            Fault::Gone => return Err(fault),
-            Fault::Reject(reject) => *reject,
-            Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
-            Fault::Broken(_) | Fault::Io(_) => {
-                Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
-            }
-        };
-        Exchange::new(conn).refuse_and_close(reject).await?;
-        conn.end_response(&Fields::new())?;
+    let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
+    let answered = match &fault {
+        None => true,
+        Some(fault) => repair(conn, fault).await,
+    };
+    log(engine, conn, note, fault.as_ref());
+    if !answered {
+        return None;
     }
-    conn.served += 1;
+    conn.served = conn.served.saturating_add(1);
     if conn.keep_alive && !conn.discard_body().await.unwrap_or(false) {
         conn.keep_alive = false;
     }
@@ -324,15 +307,55 @@ async fn finish(conn: &mut Conn, outcome: Result<(), Fault>) -> Result<(), Fault
         conn.work.input.next_head();
         conn.started_ms = u64::MAX;
     }
-    Ok(())
+    Some(())
 }
 
-/// A response that cannot be completed must not look complete: where only the end of the connection would
-/// mark its end, the connection is reset.
-fn broken(conn: &Conn) {
-    if let Some(socket) = conn.stream.socket() {
-        // Without it the client sees a plain close, which chunked and announced lengths tell from an end.
-        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+/// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
+async fn guarded<S>(
+    source: &crate::core::Source,
+    engine: &Engine<S>,
+    serving: impl Future<Output = Result<(), Fault>>,
+) -> Result<(), Fault> {
+    let mut serving = pin!(serving);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
+        Ok(Poll::Pending) if source.ready() & GONE != 0 => Poll::Ready(Err(Fault::Gone)),
+        Ok(polled) => polled,
+        Err(_) => {
+            // The panic hook has told the log.
+            engine.context.core.count_panic();
+            Poll::Ready(Err(Fault::Broken("the handler panicked")))
+        }
+    })
+    .await
+}
+
+/// Makes the best of a response that its handler did not bring to its end: an error page where none has begun.
+/// False where the connection is of no more use.
+async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
+    conn.keep_alive = false;
+    match conn.reply {
+        Reply::Unsent => {
+            let reject = match fault {
+                Fault::Gone => return false,
+                Fault::Reject(reject) => *reject,
+                Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
+                Fault::Broken(_) | Fault::Io(_) => {
+                    Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
+                }
+            };
+            let refused = Exchange::new(conn).refuse_and_close(reject).await;
+            refused.and_then(|()| conn.end_response(&Fields::new())).is_ok()
+        }
+        // The response was whole before its handler failed.
+        Reply::Done | Reply::Body(Framing::None) => {
+            conn.reply = Reply::Done;
+            !matches!(fault, Fault::Gone)
+        }
+        Reply::Body(_) => {
+            // Must not look complete, and the client is to know at once.
+            conn.stream.reset_on_close(true);
+            false
+        }
     }
 }
 
@@ -376,31 +399,45 @@ fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option
 }
 
 /// The last response is complete: sends it out and closes.
-async fn close<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
-    // Nobody is left to be told of a failure here.
-    let _ = conn.flush().await;
-    engine.context.works.give_back(conn.work);
-    None
+async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
+    if send_last(&mut conn).await {
+        engine.context.works.give_back(conn.work);
+    }
+}
+
+/// Sends out what was answered last; false where that fails, and nobody is left to be told.
+async fn send_last(conn: &mut Conn) -> bool {
+    let sent = conn.flush().await.is_ok();
+    if sent {
+        conn.stream.reset_on_close(false);
+    }
+    sent
 }
 
 /// The client may still be sending: closing now would make the kernel reset the connection, and the client
 /// lose the answer. So the sending side closes first, and for a while what comes is thrown away.
-async fn closing<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
-    if conn.flush().await.is_err() {
-        return None;
+async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
+    if !send_last(&mut conn).await {
+        return;
     }
-    conn.stream.shutdown_write();
-    let deadline_ms = conn.now_ms() + CLOSING_MS;
-    let mut sink = [0u8; 4096];
+    let deadline_ms = conn.after_ms(CLOSING_MS);
+    let Conn { stream, seat, work, .. } = conn;
+    engine.context.works.give_back(work);
+    stream.shutdown_write();
     let mut bytes = 0;
-    while bytes < CLOSING_BYTES_MAX && conn.now_ms() < deadline_ms {
-        match conn.stream.try_read(&mut sink) {
+    while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {
+        match throw_away(&stream) {
             Ok(Some(0)) | Err(_) => break,
             Ok(Some(len)) => bytes += len,
-            Ok(None) if conn.stream.readable(deadline_ms).await.is_err() => break,
+            Ok(None) if stream.readable(deadline_ms).await.is_err() => break,
             Ok(None) => {}
         }
     }
-    engine.context.works.give_back(conn.work);
-    None
+    drop(stream);
+    drop(seat);
+}
+
+/// Its buffer is on the stack for one call, not in every connection's future.
+fn throw_away(stream: &Stream) -> Result<Option<usize>, Fault> {
+    stream.try_read(&mut [0; 4096])
 }

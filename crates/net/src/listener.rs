@@ -3,9 +3,12 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,8 +21,9 @@ use crate::stream::Stream;
 
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
-/// Idle connections closed at once to make room.
-const MAKE_ROOM: usize = 32;
+/// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
+/// over all, but no more than a sixteenth of the seats.
+const MAKE_ROOM_MAX: usize = 32;
 /// How long accepting pauses when the process is out of descriptors.
 const EXHAUSTED_MS: u64 = 50;
 /// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
@@ -101,7 +105,7 @@ fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Resul
     Ok(socket)
 }
 
-fn bind_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
+fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -110,7 +114,8 @@ fn bind_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
         Err(Errno::ADDRINUSE) => {
             // A socket file outlives its server: one that nobody answers on is a leftover.
             match rustix::net::connect(&new()?, &address) {
-                Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+                // Connections to what is no socket are refused as well, and that is not ours to remove.
+                Err(Errno::CONNREFUSED) if is_socket(path) => std::fs::remove_file(path)?,
                 _ => return Err(Errno::ADDRINUSE.into()),
             }
             rustix::net::bind(&socket, &address)?;
@@ -121,34 +126,68 @@ fn bind_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// The file of a Unix socket, to be removed when the server ends: unless another server has replaced it.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// The one that [`bind`] has just made.
+    pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_path_buf(), identity: identity(path)? })
+    }
+
+    pub(crate) fn remove(&self) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // Somebody else may remove it just now, to the same end.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
 /// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
 pub(crate) async fn accept<S: Service>(engine: Rc<Engine<S>>, listening: Listening, source: Rc<Source>) {
     let core = engine.context.core.clone();
-    if core.watch_listener(listening.fd(), &source).is_err() {
-        return;
-    }
+    watch(&core, listening.fd(), &source).await;
     let is_tcp = matches!(listening, Listening::Own(_));
     loop {
         match accept_batch(&engine, listening.fd(), is_tcp) {
             Pause::Empty if engine.context.draining.get() => break,
             Pause::Empty => wait(&core, &source).await,
-            Pause::Batch => core.sleep(0).await,
+            Pause::Batch => core.yield_now().await,
             Pause::Full => {
                 // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
                 core.unwatch(listening.fd());
                 engine.context.seats.waiting.borrow_mut().push(source.clone());
                 wait(&core, &source).await;
-                _ = core.watch_listener(listening.fd(), &source);
+                watch(&core, listening.fd(), &source).await;
             }
             Pause::Exhausted => {
                 core.unwatch(listening.fd());
                 core.sleep(EXHAUSTED_MS).await;
-                _ = core.watch_listener(listening.fd(), &source);
+                watch(&core, listening.fd(), &source).await;
             }
         }
     }
     core.unwatch(listening.fd());
     core.deregister(&source);
+}
+
+/// Registers the listener; tries again where the kernel has no memory for that now.
+async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
+    while core.watch_listener(listener, source).is_err() {
+        core.sleep(EXHAUSTED_MS).await;
+    }
 }
 
 async fn wait(core: &Core, source: &Rc<Source>) {
@@ -172,9 +211,16 @@ enum Pause {
 
 fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: bool) -> Pause {
     let context = &engine.context;
+    let make_room = (context.seats.max / 16).clamp(1, MAKE_ROOM_MAX);
     for _ in 0..ACCEPT_BATCH {
-        if context.seats.taken.get() >= context.seats.max && context.core.close_idle(MAKE_ROOM) == 0 {
-            return Pause::Full;
+        if context.seats.taken.get() >= context.seats.max {
+            // Only for somebody who is there.
+            if !has_newcomer(listener) {
+                return Pause::Empty;
+            }
+            if context.core.close_idle(make_room) == 0 {
+                return Pause::Full;
+            }
         }
         match accept_one(listener) {
             Ok((socket, peer)) => {
@@ -184,7 +230,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: 
             }
             Err(Errno::AGAIN) => return Pause::Empty,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                if context.core.close_idle(MAKE_ROOM) == 0 {
+                if context.core.close_idle(make_room) == 0 {
                     return Pause::Exhausted;
                 }
             }
@@ -193,6 +239,11 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: 
         }
     }
     Pause::Batch
+}
+
+fn has_newcomer(listener: &OwnedFd) -> bool {
+    let mut poll = [PollFd::new(listener, PollFlags::IN)];
+    matches!(rustix::event::poll(&mut poll, Some(&Timespec::default())), Ok(1))
 }
 
 fn accept_one(listener: &OwnedFd) -> Result<(OwnedFd, Peer), Errno> {

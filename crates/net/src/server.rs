@@ -13,7 +13,7 @@ use crate::conn::{Context, Seats};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::h1::Engine;
-use crate::listener::{self, Listening};
+use crate::listener::{self, Listening, SocketFile};
 use crate::offload::Pool;
 use crate::options::Options;
 use crate::remote::Remote;
@@ -23,6 +23,7 @@ use crate::work::Works;
 /// A server that runs.
 pub struct Server {
     addresses: Vec<Bind>,
+    socket_files: Vec<SocketFile>,
     counters: Vec<Arc<Counters>>,
     stop: Stop,
     threads: Vec<JoinHandle<io::Result<bool>>>,
@@ -60,31 +61,72 @@ impl Server {
         binds: &[Bind],
         service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
     ) -> io::Result<Server> {
-        let (addresses, listening) = bind_all(binds, options.threads)?;
-        let pool = Pool::new(options.blocking_threads_max);
-        let service = Arc::new(service);
-        let mut stop = Stop { draining: Arc::default(), remotes: Vec::new() };
-        let (mut threads, mut counters) = (Vec::new(), Vec::new());
-        for (index, sockets) in listening.into_iter().enumerate() {
-            let (tell, told) = std::sync::mpsc::channel();
-            let counter = Arc::new(Counters::default());
-            let (options, pool, service) = (options.clone(), pool.clone(), service.clone());
-            let (theirs, draining) = (counter.clone(), stop.draining.clone());
-            let thread = std::thread::Builder::new().name(format!("komainu-{index}")).spawn(move || {
-                let core = Core::new(Clock::new(options.server), pool)?;
-                let service = service(&core)?;
-                // Fails only where nobody waits for it any more.
-                let _ = tell.send(core.remote());
-                run_core(&core, &options, sockets, service, theirs, &draining)
-            })?;
-            match told.recv() {
-                Ok(remote) => stop.remotes.push(remote),
-                Err(_) => return Err(why_not_started(thread)),
-            }
-            threads.push(thread);
-            counters.push(counter);
+        let mut server = Server {
+            addresses: Vec::new(),
+            socket_files: Vec::new(),
+            counters: Vec::new(),
+            stop: Stop { draining: Arc::default(), remotes: Vec::new() },
+            threads: Vec::new(),
+        };
+        let started = server.bind(binds, options.threads).and_then(|listening| {
+            let pool = Pool::new(options.blocking_threads_max);
+            let service = Arc::new(service);
+            listening
+                .into_iter()
+                .try_for_each(|sockets| server.start_engine(options, &pool, service.clone(), sockets))
+        });
+        if let Err(error) = started {
+            // The engines that did start have no request yet, and end.
+            server.stop.drain();
+            server.remove_socket_files();
+            return Err(error);
         }
-        Ok(Server { addresses, counters, stop, threads })
+        Ok(server)
+    }
+
+    /// Binds the addresses: the sockets of each core.
+    fn bind(&mut self, binds: &[Bind], threads: usize) -> io::Result<PerCore> {
+        let mut listening: PerCore = vec![Vec::new(); threads.max(1)];
+        for bind in binds {
+            let (address, sockets) = listener::bind(bind, listening.len())
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {bind}: {error}")))?;
+            if let Bind::Unix(path) = &address {
+                self.socket_files.push(SocketFile::of(path)?);
+            }
+            self.addresses.push(address);
+            for (core, socket) in listening.iter_mut().zip(sockets) {
+                core.push(socket);
+            }
+        }
+        Ok(listening)
+    }
+
+    fn start_engine<S: Service>(
+        &mut self,
+        options: &Options,
+        pool: &Pool,
+        service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
+        sockets: Vec<Listening>,
+    ) -> io::Result<()> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let counters = Arc::new(Counters::default());
+        let (options, pool) = (options.clone(), pool.clone());
+        let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
+        let name = format!("komainu-{}", self.threads.len());
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let core = Core::new(Clock::new(options.server), pool)?;
+            let service = service(&core)?;
+            // Fails only where nobody waits for it any more.
+            let _ = tell.send(core.remote());
+            run_core(&core, &options, sockets, service, theirs, &draining)
+        })?;
+        match told.recv() {
+            Ok(remote) => self.stop.remotes.push(remote),
+            Err(_) => return Err(why_not_started(thread)),
+        }
+        self.threads.push(thread);
+        self.counters.push(counters);
+        Ok(())
     }
 
     /// The addresses served on, with the ports that the kernel chose.
@@ -109,36 +151,23 @@ impl Server {
     ///
     /// # Errors
     /// An engine's failure.
-    pub fn join(self) -> io::Result<bool> {
+    pub fn join(mut self) -> io::Result<bool> {
         let mut drained = true;
-        for thread in self.threads {
+        for thread in std::mem::take(&mut self.threads) {
             drained &= thread.join().map_err(|_| io::Error::other("an engine panicked"))??;
         }
-        for address in &self.addresses {
-            if let Bind::Unix(path) = address {
-                // Somebody may have removed it already.
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.remove_socket_files();
         Ok(drained)
+    }
+
+    fn remove_socket_files(&self) {
+        for file in &self.socket_files {
+            file.remove();
+        }
     }
 }
 
 type PerCore = Vec<Vec<Listening>>;
-
-fn bind_all(binds: &[Bind], threads: usize) -> io::Result<(Vec<Bind>, PerCore)> {
-    let mut addresses = Vec::new();
-    let mut listening: PerCore = vec![Vec::new(); threads.max(1)];
-    for bind in binds {
-        let (address, sockets) = listener::bind(bind, listening.len())
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {bind}: {error}")))?;
-        addresses.push(address);
-        for (core, socket) in listening.iter_mut().zip(sockets) {
-            core.push(socket);
-        }
-    }
-    Ok((addresses, listening))
-}
 
 fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
     match thread.join() {
@@ -166,10 +195,17 @@ fn run_core<S: Service>(
         seats: Seats::new(max),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
+    // As many clones as there are listeners that still accept.
+    let accepting = Rc::new(());
     let mut listeners = Vec::new();
     for socket in sockets {
         let source = core.add_source();
-        core.spawn(listener::accept(engine.clone(), socket, source.clone()));
+        let (accepts, accepting) =
+            (listener::accept(engine.clone(), socket, source.clone()), accepting.clone());
+        core.spawn(async move {
+            accepts.await;
+            drop(accepting);
+        });
         listeners.push(source);
     }
     let drained = Rc::new(Cell::new(None));
@@ -179,7 +215,7 @@ fn run_core<S: Service>(
             for source in &listeners {
                 core.nudge(source);
             }
-            core.spawn(drain(context.clone(), drained.clone()));
+            core.spawn(drain(context.clone(), accepting.clone(), drained.clone()));
         }
         drained.get().is_some()
     })?;
@@ -187,12 +223,13 @@ fn run_core<S: Service>(
     Ok(drained.get().unwrap_or(false))
 }
 
-/// Waits for the connections to end, as long as they may.
-async fn drain(context: Rc<Context>, drained: Rc<Cell<Option<bool>>>) {
+/// Waits for the connections to end, as long as they may: those that the kernel has queued, too.
+async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.drain_ms;
-    while context.seats.taken.get() > 0 {
+    // Ours and the engine's own are not listeners.
+    while context.seats.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent_ms = core.now_ms() - began_ms;
         if spent_ms >= drain_ms {
             drained.set(Some(false));

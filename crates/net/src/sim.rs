@@ -1,10 +1,15 @@
-//! A simulated transport: short reads and writes, would-block, resets, from a seed. A seed that fails is a test.
+//! A simulated transport: short writes, would-block, half-closes, resets, from a seed. A seed that fails is a test.
+//!
+//! It keeps the kernel's contract, no more: a short read has emptied the socket, an edge tells of news alone, closing
+//! with bytes unread resets the connection, and what a reset client had not read yet is lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
+
+use crate::core::{Core, GONE, HALF_CLOSED, READ, WRITE};
 
 /// Random numbers that a seed decides (splitmix64).
 pub(crate) struct Dice(Cell<u64>);
@@ -22,6 +27,20 @@ impl Dice {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % bound
     }
+
+    /// True once in `times`.
+    pub(crate) fn once_in(&self, times: u64) -> bool {
+        self.roll(times) == 0
+    }
+}
+
+/// How the server ended a connection, as its client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// An orderly end, after everything that was sent.
+    Fin,
+    /// A reset.
+    Reset,
 }
 
 /// The server's end of a simulated connection; the test holds it too and plays the client.
@@ -29,25 +48,45 @@ pub(crate) struct Wire {
     token: Cell<u64>,
     dice: Dice,
     to_server: RefCell<VecDeque<u8>>,
+    /// What the client has not read yet.
     to_client: RefCell<Vec<u8>>,
     /// Bytes that the client's socket still takes.
     room: Cell<usize>,
+    /// The last write found no room: the next room is news.
+    no_room: Cell<bool>,
+    news: Cell<bool>,
     client_closed: Cell<bool>,
+    /// It closed both ways: a write is answered with a reset.
+    client_gone: Cell<bool>,
     reset: Cell<bool>,
-    pub(crate) server_shut: Cell<bool>,
+    resets_on_close: Cell<bool>,
+    server_shut: Cell<bool>,
+    server_end: Cell<Option<End>>,
+    /// Sends that took bytes.
+    pub(crate) sends: Cell<usize>,
+    /// Each send takes all that there is room for, instead of some of it.
+    pub(crate) whole_sends: Cell<bool>,
 }
 
 impl Wire {
     pub(crate) fn new(seed: u64) -> Wire {
         Wire {
-            token: Cell::new(0),
+            token: Cell::new(u64::MAX),
             dice: Dice::new(seed),
             to_server: RefCell::default(),
             to_client: RefCell::default(),
             room: Cell::new(usize::MAX),
+            no_room: Cell::new(false),
+            // A new registration reports what is there already.
+            news: Cell::new(true),
             client_closed: Cell::new(false),
+            client_gone: Cell::new(false),
             reset: Cell::new(false),
+            resets_on_close: Cell::new(false),
             server_shut: Cell::new(false),
+            server_end: Cell::new(None),
+            sends: Cell::new(0),
+            whole_sends: Cell::new(false),
         }
     }
 
@@ -55,31 +94,79 @@ impl Wire {
         self.token.set(token);
     }
 
-    pub(crate) fn token(&self) -> u64 {
-        self.token.get()
+    /// Does what epoll does: tells the core of news, with all that holds now. False where there is none.
+    pub(crate) fn deliver(&self, core: &Core) -> bool {
+        if self.server_closed() || !self.news.take() {
+            return false;
+        }
+        let (reset, closed) = (self.reset.get(), self.client_closed.get());
+        let mut ready = 0;
+        if reset || closed || !self.to_server.borrow().is_empty() {
+            ready |= READ;
+        }
+        if reset || self.room.get() > 0 {
+            ready |= WRITE;
+        }
+        if closed {
+            ready |= HALF_CLOSED;
+        }
+        if reset || closed && self.server_shut.get() {
+            ready |= GONE;
+        }
+        core.deliver(self.token.get(), ready);
+        true
     }
 
     // ---- the client's side ----
 
     pub(crate) fn client_sends(&self, bytes: &[u8]) {
+        if self.server_closed() {
+            // Nobody is there: the client learns of that by a reset, before it has read what came.
+            self.server_end.set(Some(End::Reset));
+            self.to_client.borrow_mut().clear();
+            return;
+        }
         self.to_server.borrow_mut().extend(bytes);
+        self.news.set(true);
+    }
+
+    /// It will send no more, but still read.
+    pub(crate) fn client_half_closes(&self) {
+        self.client_closed.set(true);
+        self.news.set(true);
     }
 
     pub(crate) fn client_closes(&self) {
-        self.client_closed.set(true);
+        self.client_gone.set(true);
+        self.client_half_closes();
     }
 
     pub(crate) fn client_resets(&self) {
         self.reset.set(true);
+        self.news.set(true);
     }
 
     /// How much more the client's socket takes.
     pub(crate) fn set_room(&self, bytes: usize) {
         self.room.set(bytes);
+        if bytes > 0 && self.no_room.take() {
+            self.news.set(true);
+        }
     }
 
-    pub(crate) fn client_received(&self) -> Vec<u8> {
-        self.to_client.borrow().clone()
+    /// What has come since the last call.
+    pub(crate) fn client_reads(&self) -> Vec<u8> {
+        self.to_client.take()
+    }
+
+    /// How the server ended it: known to the client after everything that came before.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.server_end.get().or_else(|| self.server_shut.get().then_some(End::Fin))
+    }
+
+    /// Whether the server has closed its socket.
+    pub(crate) fn server_closed(&self) -> bool {
+        self.server_end.get().is_some()
     }
 
     // ---- the server's side ----
@@ -100,19 +187,25 @@ impl Wire {
     }
 
     pub(crate) fn send(&self, parts: &[&[u8]]) -> Result<usize, Errno> {
-        if self.reset.get() {
+        if self.reset.get() || self.server_shut.get() {
             return Err(Errno::PIPE);
         }
         let bytes = parts.concat();
         let most = bytes.len().min(self.room.get());
         if most == 0 {
+            self.no_room.set(true);
             return Err(Errno::AGAIN);
         }
-        let len = 1 + self.dice.roll(most as u64) as usize;
+        let len = if self.whole_sends.get() { most } else { 1 + self.dice.roll(most as u64) as usize };
         if self.room.get() != usize::MAX {
             self.room.set(self.room.get() - len);
         }
-        self.to_client.borrow_mut().extend_from_slice(&bytes[..len]);
+        self.sends.set(self.sends.get() + 1);
+        if self.client_gone.get() {
+            self.client_resets();
+        } else {
+            self.to_client.borrow_mut().extend_from_slice(&bytes[..len]);
+        }
         Ok(len)
     }
 
@@ -129,5 +222,18 @@ impl Wire {
 
     pub(crate) fn shutdown_write(&self) {
         self.server_shut.set(true);
+    }
+
+    pub(crate) fn reset_on_close(&self, reset: bool) {
+        self.resets_on_close.set(reset);
+    }
+
+    pub(crate) fn server_closes(&self) {
+        let unread = !self.to_server.borrow().is_empty();
+        let end = if self.resets_on_close.get() || unread { End::Reset } else { End::Fin };
+        self.server_end.set(Some(end));
+        if end == End::Reset {
+            self.to_client.borrow_mut().clear();
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! A connected socket that never blocks.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -25,6 +26,8 @@ pub struct Stream {
     core: Core,
     source: Rc<Source>,
     transport: Transport,
+    /// Closing resets the connection.
+    resets: Cell<bool>,
 }
 
 /// What a task waits for on a stream.
@@ -88,14 +91,14 @@ impl Stream {
     /// Where the kernel has no room for the registration.
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
-        Ok(Stream { core: core.clone(), source, transport: Transport::Socket(socket) })
+        Ok(Stream { core: core.clone(), source, transport: Transport::Socket(socket), resets: Cell::new(false) })
     }
 
     #[cfg(test)]
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token());
-        Stream { core: core.clone(), source, transport: Transport::Sim(wire) }
+        Stream { core: core.clone(), source, transport: Transport::Sim(wire), resets: Cell::new(false) }
     }
 
     /// The core it lives on.
@@ -324,6 +327,22 @@ impl Stream {
         }
     }
 
+    /// Whether closing resets the connection, so that the peer cannot take its end for the end of a message.
+    pub(crate) fn reset_on_close(&self, reset: bool) {
+        if self.resets.replace(reset) == reset {
+            return;
+        }
+        match &self.transport {
+            Transport::Socket(socket) => {
+                // Fails on no socket that is open; a Unix socket knows no reset and ignores it.
+                let linger = reset.then_some(std::time::Duration::ZERO);
+                let _ = rustix::net::sockopt::set_socket_linger(socket, linger);
+            }
+            #[cfg(test)]
+            Transport::Sim(wire) => wire.reset_on_close(reset),
+        }
+    }
+
     /// Closes the sending side: the peer reads what was sent, then the end.
     pub fn shutdown_write(&self) {
         match &self.transport {
@@ -331,15 +350,6 @@ impl Stream {
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),
             #[cfg(test)]
             Transport::Sim(wire) => wire.shutdown_write(),
-        }
-    }
-
-    /// The socket, where there is one.
-    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
-        match &self.transport {
-            Transport::Socket(socket) => Some(socket.as_fd()),
-            #[cfg(test)]
-            Transport::Sim(_) => None,
         }
     }
 }
@@ -352,5 +362,9 @@ fn stream_socket(family: AddressFamily) -> Result<OwnedFd, Fault> {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.core.deregister(&self.source);
+        #[cfg(test)]
+        if let Transport::Sim(wire) = &self.transport {
+            wire.server_closes();
+        }
     }
 }
