@@ -2,7 +2,7 @@
 
 use crate::fields::Fields;
 use crate::framing::Framing;
-use crate::line::{self, Limits, Line};
+use crate::line::{self, Cursor, Limits, Line};
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
@@ -11,7 +11,7 @@ use crate::status::Status;
 /// Chunk extensions and size lines carry no content: a body may hold this many bytes of them for free, and
 /// after that no more than eight for each byte of content (one-byte chunks have five).
 const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
-/// One chunk's size line, extension included.
+/// One chunk's size line, extension included, without its CRLF.
 const SIZE_LINE_BYTES_MAX: u32 = 1024;
 
 /// Takes the framing off a body.
@@ -22,9 +22,19 @@ pub struct Body {
     allowed: u64,
     content: u64,
     overhead: u64,
-    trailer_bytes: Vec<u8>,
     trailers: Fields,
-    trailer_count: usize,
+    section: Section,
+}
+
+/// The trailer section, as far as it came.
+#[derive(Debug, Default)]
+struct Section {
+    /// The line that is not whole, kept because it may come in pieces.
+    line: Vec<u8>,
+    cursor: Cursor,
+    /// Bytes and fields so far, those left out included.
+    bytes: usize,
+    fields: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,11 +164,12 @@ impl Body {
     }
 
     fn content(&mut self, bytes: &[u8], at: usize, left: u64) -> Result<Piece, Reject> {
-        let len = (bytes.len() - at).min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.content += len as u64;
-        if self.content > self.allowed {
+        let left = left.min(self.allowed - self.content);
+        if left == 0 {
             return Err(TOO_LARGE);
         }
+        let len = (bytes.len() - at).min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.content += len as u64;
         Ok(Piece { consumed: at + len, data_start: at, data_end: at + len })
     }
 
@@ -179,10 +190,10 @@ impl Body {
                 (None, b'\r') => Ok(State::SizeLf { size }),
                 (None, _) => Err(Reject::bad("invalid byte in a chunk size")),
             },
+            State::Extension { size, .. } if byte == b'\r' => Ok(State::SizeLf { size }),
             State::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {
                 Err(Reject::bad("chunk extension too long"))
             }
-            State::Extension { size, .. } if byte == b'\r' => Ok(State::SizeLf { size }),
             State::Extension { size, line } if scan::is_value_byte(byte) => {
                 Ok(State::Extension { size, line: line + 1 })
             }
@@ -197,34 +208,32 @@ impl Body {
         }
     }
 
-    /// Trailer lines: kept aside line by line, because they may come in pieces while content no longer does.
+    /// One byte at a time is enough: trailers are rare and bounded.
     fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
+        let Section { line, cursor, bytes: section_bytes, fields } = &mut self.section;
         while at < bytes.len() && self.state == State::Trailers {
-            // One byte at a time is enough: trailers are rare and bounded.
-            self.trailer_bytes.push(bytes[at]);
-            at += 1;
-            match line::field(&self.trailer_bytes, 0, false)? {
-                Line::Partial => {}
-                Line::Whole(None, _) => {
-                    self.trailer_bytes = Vec::new();
-                    self.state = State::End;
-                }
-                Line::Whole(Some(field), _) => {
-                    self.trailer_count += 1;
-                    if self.trailer_count > limits.fields_max {
-                        return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many trailer fields"));
-                    }
-                    if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
-                        let (name, value) =
-                            (field.name.of(&self.trailer_bytes), field.value.of(&self.trailer_bytes));
-                        self.trailers.try_push(name, value).map_err(|_| Reject::bad("invalid trailer"))?;
-                    }
-                    self.trailer_bytes.clear();
-                }
-            }
-            if self.trailers.wire().len() + self.trailer_bytes.len() > limits.head_bytes_max {
+            if *section_bytes == limits.head_bytes_max {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "trailers too large"));
             }
+            *section_bytes += 1;
+            line.push(bytes[at]);
+            at += 1;
+            match line::field(line, cursor, false)? {
+                Line::Partial => continue,
+                Line::Blank => self.state = State::End,
+                Line::Field(_) if *fields == limits.fields_max => {
+                    return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many trailer fields"));
+                }
+                Line::Field(field) => {
+                    *fields += 1;
+                    if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
+                        let pushed = self.trailers.try_push(field.name.of(line), field.value.of(line));
+                        pushed.expect("a field that was read is valid");
+                    }
+                }
+            }
+            line.clear();
+            *cursor = Cursor::default();
         }
         Ok(at)
     }

@@ -86,7 +86,9 @@ fn is_chunked(value: &[u8]) -> Result<bool, Reject> {
         ["gzip", "x-gzip", "deflate", "compress"].iter().any(|c| coding.eq_ignore_ascii_case(c.as_bytes()))
     };
     match codings.as_slice() {
-        [before @ .., last] if last.eq_ignore_ascii_case(b"chunked") && before.iter().all(known) => {
+        [before @ .., last]
+            if last.eq_ignore_ascii_case(b"chunked") && !before.is_empty() && before.iter().all(known) =>
+        {
             Err(Reject::new(Status::NOT_IMPLEMENTED, "transfer coding not supported"))
         }
         _ => Err(Reject::bad("Transfer-Encoding is not chunked")),

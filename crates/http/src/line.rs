@@ -36,13 +36,33 @@ pub struct Field {
     pub value: Span,
 }
 
-/// What a scan of one line found.
+/// Where reading stands in a head: at a line, of which the first bytes need no second look. So a line that comes
+/// byte by byte costs no more than one that comes whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    /// Offset of the line at hand; 0 is the start line.
+    pub(crate) at: usize,
+    /// Length of its first part, as far as it is known: a field's name, a request's method.
+    pub(crate) first: usize,
+    /// The same of its second part: a field's value, a request's target.
+    pub(crate) second: usize,
+}
+
+impl Cursor {
+    /// At the beginning of a line.
+    pub(crate) const fn at(at: usize) -> Cursor {
+        Cursor { at, first: 0, second: 0 }
+    }
+}
+
+/// A line of a field section.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line<T> {
-    /// The line is good so far but does not end in the bytes at hand.
+pub(crate) enum Line {
+    /// Good so far, but it does not end in the bytes at hand.
     Partial,
-    /// The line, and the offset after its end.
-    Whole(T, usize),
+    Field(Field),
+    /// The blank line that ends the section.
+    Blank,
 }
 
 /// The line end at `at`: the offset after it, or `None` where more bytes must come.
@@ -60,19 +80,24 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
     }
 }
 
-/// The field line that begins at `start`, or `None` where the blank line stands that ends the section.
+/// Reads the line at the cursor, and moves it past one that is whole.
 ///
 /// # Errors
 /// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and space before the colon by name.
-pub(crate) fn field(buffer: &[u8], start: usize, bare_lf: bool) -> Result<Line<Option<Field>>, Reject> {
+pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result<Line, Reject> {
+    let start = cursor.at;
     let Some(&first) = buffer.get(start) else { return Ok(Line::Partial) };
     if first == b'\r' || first == b'\n' {
-        let end = line_end(buffer, start, bare_lf)?;
-        return Ok(end.map_or(Line::Partial, |end| Line::Whole(None, end)));
+        let Some(end) = line_end(buffer, start, bare_lf)? else { return Ok(Line::Partial) };
+        *cursor = Cursor::at(end);
+        return Ok(Line::Blank);
     }
-    let name_end = start + scan::token(&buffer[start..]);
+    let name_end = start + cursor.first + scan::token(&buffer[start + cursor.first..]);
     match buffer.get(name_end) {
-        None => return Ok(Line::Partial),
+        None => {
+            cursor.first = name_end - start;
+            return Ok(Line::Partial);
+        }
         Some(b':') if name_end > start => {}
         Some(b':') => return Err(Reject::bad("empty field name")),
         Some(b' ' | b'\t') if name_end == start => return Err(Reject::bad("obsolete line folding")),
@@ -80,14 +105,18 @@ pub(crate) fn field(buffer: &[u8], start: usize, bare_lf: bool) -> Result<Line<O
         Some(_) => return Err(Reject::bad("invalid byte in a field name")),
     }
     let value_start = name_end + 1;
-    let value_end = value_start + scan::value(&buffer[value_start..]);
+    let value_end = value_start + cursor.second + scan::value(&buffer[value_start + cursor.second..]);
     if buffer.get(value_end).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
         return Err(Reject::bad("control byte in a field value"));
     }
-    let Some(end) = line_end(buffer, value_end, bare_lf)? else { return Ok(Line::Partial) };
+    let Some(end) = line_end(buffer, value_end, bare_lf)? else {
+        (cursor.first, cursor.second) = (name_end - start, value_end - value_start);
+        return Ok(Line::Partial);
+    };
+    *cursor = Cursor::at(end);
     let name = Span::new(start, name_end);
     let value = trimmed(buffer, value_start, value_end);
-    Ok(Line::Whole(Some(Field { id: Name::of(name.of(buffer)), name, value }), end))
+    Ok(Line::Field(Field { id: Name::of(name.of(buffer)), name, value }))
 }
 
 fn trimmed(buffer: &[u8], mut start: usize, mut end: usize) -> Span {
@@ -100,33 +129,24 @@ fn trimmed(buffer: &[u8], mut start: usize, mut end: usize) -> Span {
     Span::new(start, end)
 }
 
-/// Reads the field section of a head, line by line, across as many calls as its bytes need: each call looks
-/// only at the line that was not whole the last time, so a slow sender costs no repeated work.
-///
-/// `window` is `buffer` cut to the head limit; `at` is moved past each whole line. True at the blank line.
+/// Reads the field section of a head, line by line, across as many calls as its bytes need. True at the blank line.
 ///
 /// # Errors
-/// What [`field`] refuses; 431 for too many fields or a section that does not end inside the limit.
+/// What [`field`] refuses; 431 for too many fields or a section that does not end inside the head's limit.
 pub(crate) fn section(
     buffer: &[u8],
-    at: &mut usize,
+    cursor: &mut Cursor,
     fields: &mut Vec<Field>,
     limits: &Limits,
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];
     loop {
-        match field(window, *at, limits.bare_lf)? {
-            Line::Whole(Some(field), end) => {
-                if fields.len() == limits.fields_max {
-                    return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
-                }
-                fields.push(field);
-                *at = end;
+        match field(window, cursor, limits.bare_lf)? {
+            Line::Field(_) if fields.len() == limits.fields_max => {
+                return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
             }
-            Line::Whole(None, end) => {
-                *at = end;
-                return Ok(true);
-            }
+            Line::Field(field) => fields.push(field),
+            Line::Blank => return Ok(true),
             Line::Partial if window.len() == limits.head_bytes_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "head too large"));
             }
@@ -139,16 +159,18 @@ pub(crate) fn section(
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Line<Option<Field>>, &'static str> {
-        field(line.as_bytes(), 0, false).map_err(|reject| reject.reason)
+    fn parse(line: &str) -> Result<(Line, usize), &'static str> {
+        let mut cursor = Cursor::default();
+        let line = field(line.as_bytes(), &mut cursor, false).map_err(|reject| reject.reason)?;
+        Ok((line, cursor.at))
     }
 
     #[test]
     fn a_field_line_is_token_colon_value() {
         let text = "X-A: \t b c \t\r\n";
-        let Ok(Line::Whole(Some(found), end)) = parse(text) else { panic!("a whole field") };
+        let Ok((Line::Field(found), end)) = parse(text) else { panic!("a whole field") };
         assert_eq!(
-            (field.name.of(text.as_bytes()), field.value.of(text.as_bytes())),
+            (found.name.of(text.as_bytes()), found.value.of(text.as_bytes())),
             (&b"X-A"[..], &b"b c"[..])
         );
         assert_eq!((found.id, end), (Name::Other, text.len()));
@@ -164,8 +186,19 @@ mod tests {
         ] {
             assert_eq!(parse(line), Err(reason), "{line:?}");
         }
-        assert_eq!(parse("A: b\r"), Ok(Line::Partial));
-        assert_eq!(parse("\r\n"), Ok(Line::Whole(None, 2)));
-        assert_eq!(field(b"\nA", 0, true), Ok(Line::Whole(None, 1)));
+        assert_eq!(parse("A: b\r"), Ok((Line::Partial, 0)));
+        assert_eq!(parse("\r\n"), Ok((Line::Blank, 2)));
+        assert_eq!(field(b"\nA", &mut Cursor::default(), true), Ok(Line::Blank));
+    }
+
+    #[test]
+    fn a_line_in_pieces_is_read_on_where_it_stopped() {
+        let (text, mut cursor) = (b"Name: a value\r\n", Cursor::default());
+        for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
+            assert_eq!(field(&text[..len], &mut cursor, false), Ok(Line::Partial));
+            assert_eq!((cursor.first, cursor.second), parts, "after {len} bytes");
+        }
+        let Ok(Line::Field(found)) = field(text, &mut cursor, false) else { panic!("a whole field") };
+        assert_eq!((found.value.of(text), cursor.at), (&b"a value"[..], text.len()));
     }
 }

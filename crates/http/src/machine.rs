@@ -46,6 +46,8 @@ enum Phase {
 
 impl Phase {
     fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+        // A span holds 32 bits: whatever is fed beyond that comes in a step of its own.
+        let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
         let piece = body.feed(bytes, limits)?;
         let step = match (piece.data_start < piece.data_end, body.is_end()) {
             (true, _) => Step::Data(Span::new(piece.data_start, piece.data_end)),
@@ -106,9 +108,17 @@ impl Server {
         self.body().is_some_and(Body::is_end)
     }
 
-    /// Turns to the next request; the body must have ended.
+    /// Turns to the next request.
+    ///
+    /// # Panics
+    /// Where the body has not ended: the rest of it would be taken for a request.
     pub fn next(&mut self) {
-        debug_assert!(self.body_ended());
+        assert!(self.body_ended(), "the next request begins after the body");
+        self.restart();
+    }
+
+    /// Forgets everything, to serve another connection; keeps the memory.
+    pub fn restart(&mut self) {
         self.head.reset();
         self.phase = Phase::Head;
     }
@@ -141,7 +151,7 @@ impl Client {
         }
     }
 
-    /// The sender closed its side. True where that completes the response.
+    /// The sender closed its side, which may complete the response.
     ///
     /// # Errors
     /// Where bytes are missing.
@@ -161,10 +171,11 @@ impl Client {
         }
     }
 
-    /// Whether the connection can carry another request now.
+    /// Whether the connection can carry another request now. After a 1xx it cannot: the answer is yet to come.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.head.keep_alive
+            && !self.head.status.is_informational()
             && self.head.framing != Framing::UntilClose
             && self.body().is_some_and(Body::is_end)
     }

@@ -1,7 +1,7 @@
 //! Request heads (RFC 9112 section 3).
 
 use crate::framing::{Evidence, Framing};
-use crate::line::{self, Field, Limits, Line};
+use crate::line::{self, Cursor, Field, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -54,15 +54,7 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
-    parsed: Parsed,
-}
-
-/// How far a head has been read.
-#[derive(Clone, Copy, Debug, Default)]
-enum Parsed {
-    #[default]
-    Nothing,
-    StartLine(usize),
+    cursor: Cursor,
 }
 
 impl RequestHead {
@@ -85,51 +77,47 @@ impl RequestHead {
     /// # Errors
     /// What RFC 9112 calls invalid, and what attackers make of what it leaves open: see the vectors.
     pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
-        let mut at = match self.parsed {
-            Parsed::StartLine(at) => at,
-            Parsed::Nothing => match self.start_line(buffer, limits)? {
-                Line::Whole((), end) => end,
-                Line::Partial => return Ok(false),
-            },
-        };
-        let whole = line::section(buffer, &mut at, &mut self.fields, limits)?;
-        self.parsed = Parsed::StartLine(at);
+        if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
+            return Ok(false);
+        }
+        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits)?;
         if whole {
-            self.len = at;
+            self.len = self.cursor.at;
             self.check(buffer)?;
         }
         Ok(whole)
     }
 
-    fn start_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<Line<()>, Reject> {
+    fn start_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
         // One empty line before a request is forgiven (RFC 9112 section 2.2): old clients end a POST with one.
         let start = match buffer {
             [b'\r', b'\n', ..] => 2,
-            [b'\r'] => return Ok(Line::Partial),
+            [b'\r'] => return Ok(false),
             _ => 0,
         };
         let max = start + limits.start_line_bytes_max.min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
         match self.request_line(window, start, limits.bare_lf)? {
-            Line::Partial if window.len() == max => {
-                Err(Reject::new(Status::URI_TOO_LONG, "request line too long"))
-            }
-            line => Ok(line),
+            false if window.len() == max => Err(Reject::new(Status::URI_TOO_LONG, "request line too long")),
+            whole => Ok(whole),
         }
     }
 
-    fn request_line(&mut self, window: &[u8], start: usize, bare_lf: bool) -> Result<Line<()>, Reject> {
-        let method_end = start + scan::token(&window[start..]);
+    fn request_line(&mut self, window: &[u8], start: usize, bare_lf: bool) -> Result<bool, Reject> {
+        let Cursor { first, second, .. } = &mut self.cursor;
+        *first += scan::token(&window[start + *first..]);
+        let method_end = start + *first;
         match window.get(method_end) {
-            None => return Ok(Line::Partial),
+            None => return Ok(false),
             Some(b' ') if method_end > start => {}
             Some(0x16) if method_end == start => return Err(Reject::bad("TLS on a port without TLS")),
             Some(_) => return Err(Reject::bad("invalid method")),
         }
         let target_start = method_end + 1;
-        let target_end = target_start + scan::target(&window[target_start..]);
+        *second += scan::target(&window[target_start + *second..]);
+        let target_end = target_start + *second;
         match window.get(target_end) {
-            None => return Ok(Line::Partial),
+            None => return Ok(false),
             Some(b' ') if target_end > target_start => {}
             Some(b'\r' | b'\n') => return Err(Reject::bad("request line without a version")),
             Some(_) => return Err(Reject::bad("invalid byte in the target")),
@@ -137,9 +125,8 @@ impl RequestHead {
         let version_start = target_end + 1;
         let Some(version) = window.get(version_start..version_start + 8) else {
             // Refuse what cannot become a version before all of it is here.
-            let begun = &window[version_start..];
-            return match version_so_far(begun) {
-                true => Ok(Line::Partial),
+            return match version_so_far(&window[version_start..]) {
+                true => Ok(false),
                 false => Err(Reject::bad("invalid version")),
             };
         };
@@ -147,11 +134,12 @@ impl RequestHead {
         if window.get(version_start + 8).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
             return Err(Reject::bad("invalid version"));
         }
-        let Some(end) = line::line_end(window, version_start + 8, bare_lf)? else { return Ok(Line::Partial) };
+        let Some(end) = line::line_end(window, version_start + 8, bare_lf)? else { return Ok(false) };
         self.method_name = Span::new(start, method_end);
         self.method = Method::of(self.method_name.of(window));
         self.target = Target::parse(self.method, window, Span::new(target_start, target_end))?;
-        Ok(Line::Whole((), end))
+        self.cursor = Cursor::at(end);
+        Ok(true)
     }
 
     /// What the fields say together, once all are here.

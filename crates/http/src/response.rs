@@ -1,7 +1,7 @@
 //! Response heads (RFC 9112 section 4), as a client reads them.
 
 use crate::framing::{Evidence, Framing};
-use crate::line::{self, Field, Limits, Line};
+use crate::line::{self, Cursor, Field, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -29,7 +29,7 @@ pub struct ResponseHead {
     pub keep_alive: bool,
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
-    line_end: Option<usize>,
+    cursor: Cursor,
 }
 
 impl Default for ResponseHead {
@@ -43,7 +43,7 @@ impl Default for ResponseHead {
             length: None,
             keep_alive: false,
             len: 0,
-            line_end: None,
+            cursor: Cursor::default(),
         }
     }
 }
@@ -68,35 +68,30 @@ impl ResponseHead {
     /// # Errors
     /// As for requests; every reject is 502 for whoever asked, which the proxy decides.
     pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
-        let mut at = match self.line_end {
-            Some(at) => at,
-            None => match self.status_line(buffer, limits)? {
-                Line::Whole((), end) => end,
-                Line::Partial => return Ok(false),
-            },
-        };
-        let whole = line::section(buffer, &mut at, &mut self.fields, limits)?;
-        self.line_end = Some(at);
+        if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
+            return Ok(false);
+        }
+        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits)?;
         if whole {
-            self.len = at;
+            self.len = self.cursor.at;
             self.check(buffer, method)?;
         }
         Ok(whole)
     }
 
-    fn status_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<Line<()>, Reject> {
+    fn status_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
         let max = limits.start_line_bytes_max.min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
         match self.status_line_in(window, limits.bare_lf)? {
-            Line::Partial if window.len() == max => Err(Reject::bad("status line too long")),
-            line => Ok(line),
+            false if window.len() == max => Err(Reject::bad("status line too long")),
+            whole => Ok(whole),
         }
     }
 
-    fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<Line<()>, Reject> {
+    fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
         let Some(version) = window.get(..8) else {
             return match request::version_so_far(window) {
-                true => Ok(Line::Partial),
+                true => Ok(false),
                 false => Err(Reject::bad("invalid version")),
             };
         };
@@ -110,20 +105,21 @@ impl ResponseHead {
         if !window[8..].iter().zip(shape).all(|(&byte, fits)| fits(byte)) {
             return Err(Reject::bad("invalid status"));
         }
-        let Some(&[_, a, b, c]) = window[8..].first_chunk::<4>() else { return Ok(Line::Partial) };
+        let Some(&[_, a, b, c]) = window[8..].first_chunk::<4>() else { return Ok(false) };
         let code = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
         self.status = Status::of(code).ok_or(Reject::bad("invalid status"))?;
         let reason_start = match window.get(12) {
-            None => return Ok(Line::Partial),
+            None => return Ok(false),
             Some(b' ') => 13,
             // No space and no reason: not the grammar, but common and without danger.
             Some(b'\r' | b'\n') => 12,
             Some(_) => return Err(Reject::bad("invalid status")),
         };
         let reason_end = reason_start + scan::value(&window[reason_start..]);
-        let Some(end) = line::line_end(window, reason_end, bare_lf)? else { return Ok(Line::Partial) };
+        let Some(end) = line::line_end(window, reason_end, bare_lf)? else { return Ok(false) };
         self.reason = Span::new(reason_start, reason_end);
-        Ok(Line::Whole((), end))
+        self.cursor = Cursor::at(end);
+        Ok(true)
     }
 
     fn check(&mut self, buffer: &[u8], method: Method) -> Result<(), Reject> {
@@ -151,7 +147,12 @@ impl ResponseHead {
             _ if self.status.forbids_content() => Framing::None,
             _ => framing,
         };
-        self.keep_alive = keep && !close && self.framing != Framing::UntilClose;
+        // Content announced where there can be none may come all the same, and be taken for the next response.
+        let astray = self.framing == Framing::None
+            && method != Method::Head
+            && self.status != Status::NOT_MODIFIED
+            && matches!(framing, Framing::Length(_) | Framing::Chunked);
+        self.keep_alive = keep && !close && !astray && self.framing != Framing::UntilClose;
         Ok(())
     }
 }

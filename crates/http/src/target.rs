@@ -102,10 +102,10 @@ impl Target {
     }
 }
 
-/// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information).
+/// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information), or empty.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
-    split_port(bytes).is_some_and(|(host, _)| is_host(host))
+    bytes.is_empty() || split_port(bytes).is_some_and(|(host, _)| !host.is_empty() && is_host(host))
 }
 
 /// `host` and the digits of `port`, if the colon, the brackets and the digits are in order.
@@ -132,8 +132,14 @@ fn is_host(host: &[u8]) -> bool {
         [b'[', inner @ .., b']'] => {
             std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
         }
-        _ => scan::is_host(host),
+        _ => scan::is_host(host) && is_percent_encoded(host),
     }
+}
+
+/// Whether two hexadecimal digits follow each `%`.
+fn is_percent_encoded(bytes: &[u8]) -> bool {
+    memchr::memchr_iter(b'%', bytes)
+        .all(|at| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)))
 }
 
 /// The path decoded once, its dot segments resolved and repeated slashes merged: what routes are matched
@@ -241,12 +247,13 @@ mod tests {
 
     #[test]
     fn authorities() {
-        for good in ["a", "a.b:80", "127.0.0.1", "[::1]", "[::1]:8080", "a:", "", "xn--n3h.net"] {
+        for good in ["a", "a.b:80", "127.0.0.1", "[::1]", "[::1]:8080", "a:", "", "xn--n3h.net", "a%2Fb"] {
             assert!(is_authority(good.as_bytes()), "{good}");
         }
-        for bad in
-            ["a b", "u@h", "a:b", "a:65536", "[::1", "[::g]", "[::1]x", "a:80:80", "::1", "a/b", "\u{e9}"]
-        {
+        for bad in [
+            "a b", "u@h", "a:b", "a:65536", "[::1", "[::g]", "[::1]x", "a:80:80", "::1", "a/b", "\u{e9}",
+            ":80", "a%2", "%g0",
+        ] {
             assert!(!is_authority(bad.as_bytes()), "{bad}");
         }
     }

@@ -1,0 +1,234 @@
+//! What holds for all bytes whatever: fuzz targets and the replay test call these; each panics where its law breaks.
+
+use http::body::Body;
+use http::target::{normal_path, split_port};
+use http::{Fields, Framing, Limits, Method, Span, Target, TargetForm, encode, scan, target};
+
+use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
+use super::mutate::Random;
+
+/// Requests: where the bytes are cut never matters, and what was accepted means the same when written anew.
+pub(crate) fn request(bytes: &[u8]) {
+    for setup in setups(Role::Request) {
+        let whole = cuts_never_matter(&setup, bytes);
+        written_anew(Role::Request, &whole);
+    }
+}
+
+/// Responses, to requests of the methods that change their framing.
+pub(crate) fn response(bytes: &[u8]) {
+    for method in [Method::Get, Method::Head, Method::Connect] {
+        for mut setup in setups(Role::Response(method)) {
+            setup.body_bytes_max = u64::MAX;
+            cuts_never_matter(&setup, bytes);
+            setup.close = true;
+            let whole = cuts_never_matter(&setup, bytes);
+            written_anew(setup.role, &whole);
+        }
+    }
+}
+
+/// Chunked bodies: cuts, limits, writing anew, and agreement with a decoder that is too simple to be wrong.
+pub(crate) fn chunked(bytes: &[u8]) {
+    let limits = Limits { head_bytes_max: 256, fields_max: 4, ..Limits::default() };
+    for content_max in [u64::MAX, 16] {
+        let whole = decode(bytes, [bytes], content_max, &limits);
+        assert_eq!(whole, decode(bytes, bytes.chunks(1), content_max, &limits), "byte by byte");
+        assert_eq!(whole, decode(bytes, random_cuts(bytes), content_max, &limits), "at random");
+    }
+    let Decoded { content, trailers, consumed: Some(consumed), .. } =
+        decode(bytes, [bytes], u64::MAX, &limits)
+    else {
+        return;
+    };
+    assert_eq!(plain_chunked(&bytes[..consumed]).as_ref(), Some(&content), "the plain decoder disagrees");
+    let anew = write_chunked(&content, &trailers);
+    let again = decode(&anew, [&anew[..]], u64::MAX, &Limits::default());
+    assert_eq!((again.content, again.trailers, again.consumed), (content, trailers, Some(anew.len())));
+}
+
+/// Targets, authorities and paths.
+pub(crate) fn target(bytes: &[u8]) {
+    let target_len = scan::target(bytes);
+    let padded = [b"GET ", &bytes[..target_len], b" HTTP/1.1"].concat();
+    for method in [Method::Get, Method::Options, Method::Connect] {
+        let span = Span::new(4, 4 + target_len);
+        if let Ok(found) = Target::parse(method, &padded, span) {
+            target_is_taken_apart(&found, &padded);
+        }
+    }
+    if let Some((host, port)) = split_port(bytes) {
+        let tail = bytes.len() - host.len();
+        assert!(bytes.starts_with(host) && port.map_or(tail <= 1, |port| tail == port.len() + 1));
+    }
+    if bytes.first() == Some(&b'/')
+        && let Ok(path) = normal_path(&bytes[..target_len])
+    {
+        path_is_normal(&path);
+    }
+}
+
+/// The limits that a message is tried under: the default ones, and tight ones.
+fn setups(role: Role) -> [Setup; 2] {
+    let tight = Limits { head_bytes_max: 160, start_line_bytes_max: 40, fields_max: 4, bare_lf: true };
+    let default = Setup { role, ..Setup::default() };
+    [default, Setup { limits: tight, body_bytes_max: 20, ..default }]
+}
+
+fn cuts_never_matter(setup: &Setup, bytes: &[u8]) -> Outcome {
+    let whole = run(setup, [bytes]);
+    assert_eq!(whole, run(setup, bytes.chunks(1)), "byte by byte");
+    assert_eq!(whole, run(setup, random_cuts(bytes)), "at random");
+    whole
+}
+
+/// The bytes in pieces of random lengths, empty ones among them.
+fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut random = Random::of(bytes);
+    let longest = [2, 8, 64, 512][random.below(4)];
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(random.below(longest).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
+fn written_anew(role: Role, outcome: &Outcome) {
+    let complete: Vec<&Message> = outcome.messages.iter().filter(|message| message.complete).collect();
+    if complete.is_empty() {
+        return;
+    }
+    let bytes: Vec<u8> = complete.iter().flat_map(|message| write(message)).collect();
+    let roomy = Limits { head_bytes_max: 1 << 24, start_line_bytes_max: 1 << 24, ..Limits::default() };
+    let close = complete.last().is_some_and(|message| message.framing == Framing::UntilClose);
+    let again = run(&Setup { role, limits: roomy, close, ..Setup::default() }, [&bytes[..]]);
+    assert_eq!(
+        again.messages.iter().collect::<Vec<_>>(),
+        complete,
+        "written anew as {:?}",
+        bytes.escape_ascii()
+    );
+    assert!(matches!(again.ending, Ending::Idle | Ending::Left(0)), "{:?} after writing anew", again.ending);
+}
+
+fn write(message: &Message) -> Vec<u8> {
+    let mut bytes = [&message.start_line[..], b"\r\n"].concat();
+    for (name, value) in &message.fields {
+        bytes.extend([&name[..], b": ", value, b"\r\n"].concat());
+    }
+    bytes.extend(b"\r\n");
+    match message.framing {
+        Framing::Chunked => bytes.extend(write_chunked(&message.content, &message.trailers)),
+        _ => bytes.extend(&message.content),
+    }
+    bytes
+}
+
+fn write_chunked(content: &[u8], trailers: &Pairs) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for chunk in content.chunks(7) {
+        encode::chunk_start(&mut bytes, chunk.len());
+        bytes.extend_from_slice(chunk);
+        bytes.extend_from_slice(encode::CHUNK_END);
+    }
+    let mut fields = Fields::new();
+    for (name, value) in trailers {
+        fields.try_push(name, value).expect("an accepted trailer is valid");
+    }
+    encode::last_chunk(&mut bytes, &fields);
+    bytes
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Decoded {
+    content: Vec<u8>,
+    trailers: Pairs,
+    /// Where the body ended.
+    consumed: Option<usize>,
+    reject: Option<http::Reject>,
+}
+
+fn decode<'b>(
+    bytes: &[u8],
+    pieces: impl IntoIterator<Item = &'b [u8]>,
+    content_max: u64,
+    limits: &Limits,
+) -> Decoded {
+    let mut body = Body::new(Framing::Chunked, content_max).expect("no length is announced");
+    let (mut decoded, mut at) = (Decoded::default(), 0);
+    for piece in pieces {
+        let end = at + piece.len();
+        while at < end && !body.is_end() {
+            let fed = match body.feed(&bytes[at..end], limits) {
+                Ok(fed) => fed,
+                Err(reject) => return Decoded { reject: Some(reject), ..decoded },
+            };
+            assert!(fed.consumed > 0 && fed.data_start <= fed.data_end && fed.data_end <= fed.consumed);
+            decoded.content.extend_from_slice(&bytes[at + fed.data_start..at + fed.data_end]);
+            at += fed.consumed;
+            assert!(decoded.content.len() as u64 <= content_max, "content above its limit");
+        }
+    }
+    assert!(body.trailers().wire().len() <= 2 * limits.head_bytes_max, "trailers above their limit");
+    if body.is_end() {
+        decoded.trailers = body.trailers().iter().map(|(name, value)| (name.into(), value.into())).collect();
+        decoded.consumed = Some(at);
+    }
+    decoded
+}
+
+/// The content of a valid chunked body that has come whole. Does not look at trailers.
+fn plain_chunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+        let line = std::str::from_utf8(bytes.get(..end)?.split(|&byte| byte == b';').next()?).ok()?;
+        let size = usize::from_str_radix(line, 16).ok().filter(|_| !line.starts_with('+'))?;
+        bytes = &bytes[end + 2..];
+        if size == 0 {
+            return bytes.ends_with(b"\r\n").then_some(content);
+        }
+        content.extend_from_slice(bytes.get(..size)?);
+        bytes = bytes.get(size..)?.strip_prefix(b"\r\n")?;
+    }
+}
+
+fn target_is_taken_apart(found: &Target, buffer: &[u8]) {
+    let whole = found.whole.of(buffer);
+    let path = found.path.of(buffer);
+    let authority = found.authority.of(buffer);
+    let query = found.query.map_or(Vec::new(), |query| [b"?", query.of(buffer)].concat());
+    assert!(path.is_empty() || path[0] == b'/', "a path begins with a slash");
+    assert!(!path.contains(&b'?'), "a path ends before the query");
+    match found.form {
+        TargetForm::Origin => assert_eq!(whole, [path, &query].concat()),
+        TargetForm::Absolute => {
+            let scheme = &whole[..whole.len() - authority.len() - path.len() - query.len()];
+            assert!(scheme.eq_ignore_ascii_case(b"http://") || scheme.eq_ignore_ascii_case(b"https://"));
+            assert!(whole.ends_with(&[authority, path, &query].concat()));
+            assert!(!authority.is_empty() && target::is_authority(authority));
+        }
+        TargetForm::Authority => assert!(authority == whole && target::is_authority(whole)),
+        TargetForm::Asterisk => assert_eq!(whole, b"*"),
+    }
+}
+
+fn path_is_normal(path: &[u8]) {
+    assert_eq!(path.first(), Some(&b'/'), "a path stays absolute");
+    assert!(!path.contains(&0));
+    let segments: Vec<&[u8]> = path.split(|&byte| byte == b'/').skip(1).collect();
+    let (last, before) = segments.split_last().expect("a path has a segment");
+    assert!(!matches!(*last, b"." | b".."), "a dot segment is left");
+    assert!(!before.iter().any(|segment| matches!(*segment, b"" | b"." | b"..")), "an empty or dot segment");
+    let encoded: Vec<u8> = path.iter().flat_map(|&byte| encoded_byte(byte)).collect();
+    assert_eq!(normal_path(&encoded).as_deref(), Ok(path), "a normal path is its own normal form");
+}
+
+fn encoded_byte(byte: u8) -> Vec<u8> {
+    match byte {
+        b'/' => vec![byte],
+        _ => format!("%{byte:02X}").into_bytes(),
+    }
+}
