@@ -1,0 +1,13 @@
+//! The load generator, and what turns its figures into answers.
+//!
+//! This crate owns measuring: load on a server, what the server spends on it, whether a difference is real, and how
+//! that is shown. It is never needed by the server, and it never serves anything itself.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub mod random;
+pub mod quantity;
+mod moment;
+pub mod url;
+pub mod request;
+pub mod list;

@@ -1,0 +1,126 @@
+//! Lists of URLs, in the format of siege's `urls.txt`.
+//!
+//! A line is a URL, or a URL with `POST` and content, or with `POST <FILE`; other methods are written the same way.
+//! `NAME=value` defines what `$(NAME)` or `${NAME}` stands for below it; `#` begins a comment. Our one addition: a
+//! number before the URL says how many times as often as the others it is asked.
+
+use std::path::Path;
+
+use crate::request::Ask;
+use crate::url::Url;
+
+/// Reads a list; files that it names are found beside `folder`.
+///
+/// # Errors
+/// The first mistake, with its line.
+pub fn parse(text: &str, folder: &Path) -> Result<Vec<Ask>, String> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    let mut asks = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let line = expand(line, &variables);
+        if let Some((name, value)) = definition(&line) {
+            variables.push((name.to_string(), value.to_string()));
+            continue;
+        }
+        asks.push(ask(&line, folder).map_err(|error| format!("line {}: {error}", at + 1))?);
+    }
+    if asks.is_empty() {
+        return Err("there is no URL in it".into());
+    }
+    Ok(asks)
+}
+
+fn definition(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once('=')?;
+    let name = name.trim();
+    let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    is_name.then(|| (name, value.trim()))
+}
+
+/// The latest definition counts.
+fn expand(line: &str, variables: &[(String, String)]) -> String {
+    variables.iter().rev().fold(line.to_string(), |line, (name, value)| {
+        line.replace(&format!("$({name})"), value).replace(&format!("${{{name}}}"), value)
+    })
+}
+
+fn ask(line: &str, folder: &Path) -> Result<Ask, String> {
+    let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let (weight, line) = match first.parse::<u32>() {
+        Ok(0) => return Err("a weight is at least 1".into()),
+        Ok(weight) => (weight, rest.trim()),
+        Err(_) => (1, line),
+    };
+    let (url, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let (method, content) = match rest.trim().split_once(char::is_whitespace) {
+        Some((method, content)) => (method, Some(content.trim())),
+        None if rest.trim().is_empty() => ("GET", None),
+        None => (rest.trim(), None),
+    };
+    if !method.bytes().all(|b| b.is_ascii_uppercase()) {
+        return Err(format!("{method:?} is no method; spaces in a URL must be percent-encoded"));
+    }
+    let body = match content.map(|content| (content, content.strip_prefix('<'))) {
+        None => matches!(method, "POST" | "PUT" | "PATCH").then(Vec::new),
+        Some((_, Some(file))) => {
+            let path = folder.join(file.trim());
+            Some(std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+        }
+        Some((content, None)) => Some(content.as_bytes().to_vec()),
+    };
+    Ok(Ask { method: method.to_string(), url: Url::parse(url)?, body, weight })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_siege_and_weights_are_read() {
+        let text = "# a comment\nHOST=127.0.0.1:81\n\nhttp://$(HOST)/a\nhttp://${HOST}/b POST x=1&y=2\n\
+                    3 http://h/c\nhttp://h/d?e=f\nhttp://h/g HEAD\nhttp://h/h POST\nHOST=i\nhttp://$(HOST)/";
+        let asks = parse(text, Path::new(".")).unwrap();
+        let shown: Vec<String> = asks.iter().map(|ask| format!("{} {}", ask.method, ask.url)).collect();
+        assert_eq!(
+            shown,
+            [
+                "GET http://127.0.0.1:81/a",
+                "POST http://127.0.0.1:81/b",
+                "GET http://h/c",
+                "GET http://h/d?e=f",
+                "HEAD http://h/g",
+                "POST http://h/h",
+                "GET http://i/"
+            ]
+        );
+        assert_eq!(asks[1].body.as_deref(), Some(&b"x=1&y=2"[..]));
+        assert_eq!((asks[2].weight, asks[5].body.as_deref()), (3, Some(&b""[..])));
+    }
+
+    #[test]
+    fn content_may_come_from_a_file_beside_the_list() {
+        let folder = std::env::temp_dir().join(format!("komainu-list-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("body"), "from a file").unwrap();
+        let asks = parse("http://h/ PUT < body", &folder).unwrap();
+        assert_eq!(asks[0].body.as_deref(), Some(&b"from a file"[..]));
+        assert!(parse("http://h/ PUT <none", &folder).unwrap_err().contains("line 1: cannot read"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line() {
+        for (text, what) in [
+            ("# only this", "no URL"),
+            ("http://h/\n0 http://h/", "line 2: a weight"),
+            ("http://h/a b", "line 1: \"b\" is no method"),
+            ("ftp://h/", "line 1"),
+        ] {
+            assert!(parse(text, Path::new(".")).unwrap_err().contains(what), "{text}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Quantities as people write and read them.
+
+use std::time::Duration;
+
+/// `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a bare number is seconds.
+///
+/// # Errors
+/// What would have been understood.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = match unit.trim() {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("{text:?} is no time: write 10s, 500ms, 2m or 1h"))?;
+    Duration::try_from_secs_f64(number * factor).map_err(|_| format!("{text:?} is too long a time"))
+}
+
+/// `5000`, `5k`, `1.5M`: a count or a rate.
+///
+/// # Errors
+/// What would have been understood.
+pub fn count(text: &str) -> Result<f64, String> {
+    let text = text.trim().replace('_', "");
+    let trimmed = text.strip_suffix("/s").unwrap_or(&text);
+    let (number, factor) = match trimmed.as_bytes().last() {
+        Some(b'k' | b'K') => (&trimmed[..trimmed.len() - 1], 1e3),
+        Some(b'M') => (&trimmed[..trimmed.len() - 1], 1e6),
+        _ => (trimmed, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number * factor),
+        _ => Err(format!("{text:?} is no number: write 5000 or 5k")),
+    }
+}
+
+/// 1234567.8 as `1,234,568`.
+#[must_use]
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && digit != '-' && (digits.len() - at).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Nanoseconds with three digits and the unit that fits.
+#[must_use]
+pub fn time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e6 => (ns / 1e3, "µs"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns if ns < 120e9 => (ns / 1e9, "s"),
+        ns => (ns / 60e9, "min"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// Bytes with three digits and the unit that fits.
+#[must_use]
+pub fn bytes(count: f64) -> String {
+    let (value, unit) = match count {
+        count if count < 1024.0 => return format!("{count:.0} B"),
+        count if count < 1024.0 * 1024.0 => (count / 1024.0, "KiB"),
+        count if count < 1024.0 * 1024.0 * 1024.0 => (count / 1024.0 / 1024.0, "MiB"),
+        count => (count / 1024.0 / 1024.0 / 1024.0, "GiB"),
+    };
+    format!("{} {unit}", digits(value))
+}
+
+/// Three digits that count: `7.46`, `74.6`, `746`.
+#[must_use]
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        v if v < 9.995 => format!("{value:.2}"),
+        v if v < 99.95 => format!("{value:.1}"),
+        _ => thousands(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        for (text, ms) in
+            [("10s", 10_000), ("500ms", 500), ("2", 2_000), ("1.5m", 90_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(duration("250us"), Ok(Duration::from_micros(250)));
+        for text in ["", "s", "10x", "-1s", "1e400s", "99999999999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_are_read_with_their_factor() {
+        assert_eq!(count("5k"), Ok(5_000.0));
+        assert_eq!(count("1.5M/s"), Ok(1_500_000.0));
+        assert_eq!(count("10_000"), Ok(10_000.0));
+        assert!(count("many").is_err() && count("-1").is_err() && count("").is_err());
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        let grouped: Vec<String> = [0.0, 999.0, 1000.0, -1234.0, 1234567.8, -123.0].map(thousands).into();
+        assert_eq!(grouped, ["0", "999", "1,000", "-1,234", "1,234,568", "-123"]);
+        assert_eq!(
+            [12_300.0, 1_499_999.0, 2e9, 7.2e12].map(time),
+            ["12.3 µs", "1.50 ms", "2.00 s", "120 min"]
+        );
+        assert_eq!([5.0, 1536.0, 5e6].map(bytes), ["5 B", "1.50 KiB", "4.77 MiB"]);
+        assert_eq!(digits(9.999), "10.0");
+    }
+}

@@ -1,0 +1,173 @@
+//! Requests, rendered once and sent many times.
+
+use http::{Fields, Method, Version};
+
+use crate::url::Url;
+
+/// Bytes of content in one chunk of a chunked upload.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// What to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The method's name.
+    pub method: String,
+    /// Where.
+    pub url: Url,
+    /// The content, if there is any; an empty one is announced as such.
+    pub body: Option<Vec<u8>>,
+    /// How often it is asked beside the others: 1 unless a list says more. At least 1.
+    pub weight: u32,
+}
+
+impl Ask {
+    /// A GET.
+    #[must_use]
+    pub fn get(url: Url) -> Ask {
+        Ask { method: "GET".into(), url, body: None, weight: 1 }
+    }
+}
+
+/// How every request goes out.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// HTTP/1.1 or 1.0.
+    pub version: Version,
+    /// Keep the connection after the response; else every request says `Connection: close` (1.0: says nothing).
+    pub keep_alive: bool,
+    /// Send content in the chunked coding.
+    pub chunked: bool,
+    /// Further field lines. Those that a request has anyway replace its own.
+    pub fields: Fields,
+}
+
+/// A request as it goes over the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// All of it, head and content.
+    pub bytes: Vec<u8>,
+    /// What decides how its response is framed.
+    pub method: Method,
+    /// Which of the plan's origins it goes to.
+    pub origin: usize,
+}
+
+/// Renders `ask`, which goes to the plan's origin of that number.
+///
+/// # Errors
+/// What cannot be sent as it was asked for.
+pub fn render(ask: &Ask, manner: &Manner, origin: usize) -> Result<Request, String> {
+    let chunked = manner.chunked && ask.body.is_some();
+    if chunked && manner.version == Version::Http10 {
+        return Err("HTTP/1.0 has no chunked coding: leave out --chunked or --http1.0".into());
+    }
+    if ask.method.is_empty() || !ask.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b)) {
+        return Err(format!("{:?} is no method", ask.method));
+    }
+    let mut fields = Fields::new();
+    let mut push = |name: &str, value: &str| {
+        if manner.fields.first(name.as_bytes()).is_none() {
+            fields.try_push(name.as_bytes(), value.as_bytes()).expect("checked with the URL");
+        }
+    };
+    push("Host", &ask.url.authority());
+    push("User-Agent", concat!("komainu/", env!("CARGO_PKG_VERSION")));
+    push("Accept", "*/*");
+    match (manner.version, manner.keep_alive) {
+        (Version::Http10, true) => push("Connection", "keep-alive"),
+        (Version::Http11, false) => push("Connection", "close"),
+        _ => {}
+    }
+    if let Some(body) = &ask.body {
+        push("Content-Type", "application/x-www-form-urlencoded");
+        // Never replaced: they frame what follows.
+        for name in ["Content-Length", "Transfer-Encoding"] {
+            if manner.fields.first(name.as_bytes()).is_some() {
+                return Err(format!("{name} follows from the content: leave it out"));
+            }
+        }
+        match chunked {
+            true => push("Transfer-Encoding", "chunked"),
+            false => push("Content-Length", &body.len().to_string()),
+        }
+    }
+    fields.extend(&manner.fields);
+    let mut bytes = format!("{} {} {}\r\n", ask.method, ask.url.target, manner.version.text()).into_bytes();
+    bytes.extend_from_slice(fields.wire());
+    bytes.extend_from_slice(b"\r\n");
+    match &ask.body {
+        Some(body) if chunked => chunks(&mut bytes, body),
+        Some(body) => bytes.extend_from_slice(body),
+        None => {}
+    }
+    Ok(Request { bytes, method: Method::of(ask.method.as_bytes()), origin })
+}
+
+fn chunks(out: &mut Vec<u8>, body: &[u8]) {
+    for chunk in body.chunks(CHUNK_BYTES) {
+        http::encode::chunk_start(out, chunk.len());
+        out.extend_from_slice(chunk);
+        out.extend_from_slice(http::encode::CHUNK_END);
+    }
+    http::encode::last_chunk(out, &Fields::new());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(ask: &Ask, manner: &Manner) -> String {
+        String::from_utf8(render(ask, manner, 0).unwrap().bytes).unwrap()
+    }
+
+    fn post(body: &[u8]) -> Ask {
+        let url = Url::parse("http://h:81/p?q").unwrap();
+        Ask { method: "POST".into(), body: Some(body.to_vec()), ..Ask::get(url) }
+    }
+
+    #[test]
+    fn what_is_said_of_the_connection_depends_on_the_version() {
+        let ask = Ask::get(Url::parse("http://h/").unwrap());
+        for (version, keep_alive, said) in [
+            (Version::Http11, true, None),
+            (Version::Http11, false, Some("Connection: close\r\n")),
+            (Version::Http10, true, Some("Connection: keep-alive\r\n")),
+            (Version::Http10, false, None),
+        ] {
+            let text = text(&ask, &Manner { version, keep_alive, ..Manner::default() });
+            assert!(text.starts_with(&format!("GET / {}\r\nHost: h\r\n", version.text())), "{text}");
+            match said {
+                Some(said) => assert!(text.contains(said), "{text}"),
+                None => assert!(!text.contains("Connection"), "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn content_is_framed_by_length_or_in_chunks() {
+        let keep = Manner { keep_alive: true, ..Manner::default() };
+        assert!(text(&post(b"ab"), &keep).ends_with("Content-Length: 2\r\n\r\nab"));
+        assert!(text(&post(b""), &keep).ends_with("Content-Length: 0\r\n\r\n"));
+        let chunked = Manner { chunked: true, ..keep.clone() };
+        assert!(
+            text(&post(b"ab"), &chunked).ends_with("Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
+        );
+        assert!(!text(&Ask::get(post(b"").url), &chunked).contains("chunked"));
+        let old = Manner { version: Version::Http10, ..chunked };
+        assert!(render(&post(b"ab"), &old, 0).unwrap_err().contains("1.0"));
+    }
+
+    #[test]
+    fn given_fields_replace_the_own_ones_but_never_the_framing() {
+        let mut fields = Fields::new();
+        fields.try_push(b"host", b"other").unwrap();
+        fields.try_push(b"X", b"y").unwrap();
+        let manner = Manner { keep_alive: true, fields, ..Manner::default() };
+        let said = text(&post(b"ab"), &manner);
+        assert!(said.contains("host: other\r\n") && said.contains("X: y\r\n") && !said.contains("Host:"));
+        let mut fields = Fields::new();
+        fields.try_push(b"Content-Length", b"9").unwrap();
+        let error = render(&post(b"ab"), &Manner { fields, ..Manner::default() }, 0).unwrap_err();
+        assert!(error.contains("Content-Length"), "{error}");
+    }
+}

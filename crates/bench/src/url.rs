@@ -1,0 +1,111 @@
+//! URLs of what is to be loaded.
+
+use std::fmt;
+
+/// An absolute `http` or `https` URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// `https`.
+    pub tls: bool,
+    /// Name or address, an IPv6 address without its brackets.
+    pub host: String,
+    /// The port, the scheme's own where none was given.
+    pub port: u16,
+    /// Path and query as they stand in the request line.
+    pub target: String,
+}
+
+impl Url {
+    /// Reads a URL; one without a scheme is `http`.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        let wrong = |what: &str| format!("{text:?}: {what}; a URL looks like http://127.0.0.1:8080/path");
+        let (tls, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return Err(wrong("only http and https can be loaded")),
+            None => (false, text),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(wrong("a user and a password do not belong in it: use -H 'Authorization: …'"));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => {
+                let (host, port) = v6.split_once(']').ok_or_else(|| wrong("the bracket is not closed"))?;
+                (host, port.strip_prefix(':').filter(|_| !port.is_empty()))
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        let port = match port {
+            Some(port) => port.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("no such port"))?,
+            None if tls => 443,
+            None => 80,
+        };
+        if host.is_empty() || !host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:%".contains(&b)) {
+            return Err(wrong("the host's name is missing or has letters that DNS does not"));
+        }
+        let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
+        if !target.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(wrong("spaces and letters beyond ASCII must be percent-encoded"));
+        }
+        Ok(Url { tls, host: host.to_string(), port, target })
+    }
+
+    /// The value of the `Host` field.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let default = if self.tls { 443 } else { 80 };
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == default { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_and_put_together_again() {
+        for (text, host, port, target, shown) in [
+            ("http://a.example/x?y=1#z", "a.example", 80, "/x?y=1", "http://a.example/x?y=1"),
+            ("https://a.example", "a.example", 443, "/", "https://a.example/"),
+            ("localhost:8080", "localhost", 8080, "/", "http://localhost:8080/"),
+            ("http://[::1]:81?q", "::1", 81, "/?q", "http://[::1]:81/?q"),
+            ("http://[::1]/", "::1", 80, "/", "http://[::1]/"),
+        ] {
+            let url = Url::parse(text).unwrap();
+            assert_eq!((url.host.as_str(), url.port, url.target.as_str()), (host, port, target), "{text}");
+            assert_eq!(url.to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("ftp://x/", "only http"),
+            ("http://", "host"),
+            ("http://x:0/", "port"),
+            ("http://x:99999/", "port"),
+            ("http://[::1/", "bracket"),
+            ("http://u:p@x/", "Authorization"),
+            ("http://x/a b", "percent"),
+            ("http://bücher.example/", "DNS"),
+        ] {
+            assert!(Url::parse(text).unwrap_err().contains(reason), "{text}");
+        }
+    }
+}
