@@ -23,7 +23,10 @@ fn main() {
         return work(&environment, &mode);
     }
     let seconds = mode.parse().unwrap_or(1.0);
-    println!("{:>9} {:>8} {:>12} {:>14} {:>14}", "in flight", "mode", "answers/s", "CPU us/answer", "of the server");
+    println!(
+        "{:>9} {:>8} {:>12} {:>14} {:>14}",
+        "in flight", "mode", "answers/s", "CPU us/answer", "of the server"
+    );
     for in_flight in [1, 8, 50, 200] {
         for mode in ["inline", "busy", "asleep"] {
             let run = Run { in_flight, asleep: mode == "asleep", limit: Duration::from_secs_f64(seconds) };

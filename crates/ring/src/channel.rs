@@ -180,7 +180,9 @@ mod descriptors {
         pub fn new(environment: &str) -> Result<Attachment, NotAttached> {
             let mut lists = environment.split(';').map(|list| {
                 let numbers = list.split(',').filter(|number| !number.is_empty());
-                numbers.map(|number| number.parse().ok().filter(|fd| *fd >= 0)).collect::<Option<Vec<RawFd>>>()
+                numbers
+                    .map(|number| number.parse().ok().filter(|fd| *fd >= 0))
+                    .collect::<Option<Vec<RawFd>>>()
             });
             let (Some(Some(memory)), Some(Some(threads)), Some(Some(seats)), None) =
                 (lists.next(), lists.next(), lists.next(), lists.next())

@@ -165,7 +165,8 @@ impl Geometry {
 
     /// The geometry a header tells of; `None` if it tells nonsense or speaks another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
-        let [_, _, threads, seats, slots, request_bytes, response_bytes, _] = header.map(|word| word as usize);
+        let [_, _, threads, seats, slots, request_bytes, response_bytes, _] =
+            header.map(|word| word as usize);
         let options = Options { threads, seats, slots, request_bytes, response_bytes, seat_fds: false };
         Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
     }
@@ -209,7 +210,8 @@ impl Geometry {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

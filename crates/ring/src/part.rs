@@ -59,7 +59,9 @@ impl FilePart {
 
     pub(crate) fn decode(bytes: [u8; FilePart::BYTES]) -> FilePart {
         let wide = |at: usize| {
-            u64::from_le_bytes(*bytes[at..].first_chunk().expect("two times eight bytes after the first four"))
+            u64::from_le_bytes(
+                *bytes[at..].first_chunk().expect("two times eight bytes after the first four"),
+            )
         };
         let fd = i32::from_le_bytes(*bytes.first_chunk().expect("four bytes at the start"));
         FilePart { fd, offset: wide(4), len: wide(12) }

@@ -80,9 +80,8 @@ impl Writer {
     /// The largest payload one frame may carry now, `None` if no frame fits; looks at the consumer again only where `want`
     /// does not fit.
     pub(crate) fn room(&mut self, pipe: Pipe<'_>, want: u32) -> Result<Option<u32>, Breach> {
-        let room = |writer: &Writer| {
-            (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES)
-        };
+        let room =
+            |writer: &Writer| (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES);
         if room(self).is_none_or(|room| room < want) {
             let tail = pipe.tail.load(Acquire);
             let unread = self.at.wrapping_sub(tail);
@@ -201,10 +200,7 @@ impl Reader {
 
     /// Whether there may be something to read, without taking note of it.
     pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
-        self.open.is_some()
-            || self.at != self.head
-            || self.ended
-            || pipe.head.load(Acquire) != self.head
+        self.open.is_some() || self.at != self.head || self.ended || pipe.head.load(Acquire) != self.head
     }
 
     /// Appends up to `most` bytes of the open frame to `into`; the frame closes with its last byte.
@@ -252,5 +248,6 @@ impl Reader {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;

@@ -35,7 +35,14 @@ mod machine {
         pub(crate) fn map(memory: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
             // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing of ours.
             let start = unsafe {
-                mmap(ptr::null_mut(), words * 4, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory, 0)
+                mmap(
+                    ptr::null_mut(),
+                    words * 4,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED,
+                    memory,
+                    0,
+                )
             }?;
             let start = NonNull::new(start.cast()).ok_or(io::Errno::NOMEM)?;
             Ok(Region { start, words })

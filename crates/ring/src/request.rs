@@ -51,7 +51,10 @@ pub struct Request {
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("thread", &self.thread).field("tag", &self.tag).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("thread", &self.thread)
+            .field("tag", &self.tag)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,6 +89,18 @@ impl Request {
 
     fn slot(&self) -> Slot<'_> {
         self.side.shared.slot(self.thread, self.tag.slot())
+    }
+
+    /// For the tests' hostile worker, which scribbles on what it holds.
+    #[cfg(any(test, feature = "hostile"))]
+    pub(crate) fn slot_index(&self) -> usize {
+        self.tag.slot()
+    }
+
+    /// Leaves the slot as a killed worker does.
+    #[cfg(any(test, feature = "hostile"))]
+    pub(crate) fn vanish(mut self) {
+        self.released = true;
     }
 
     /// The request's head, as the server submitted it.

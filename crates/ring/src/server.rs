@@ -54,7 +54,7 @@ enum Use {
 struct Record {
     generation: Generation,
     used: Use,
-    /// Who claimed it, once that was seen.
+    /// Who claimed it, once that was seen, and while he lives.
     seat: Option<usize>,
     writer: Writer,
     reader: Reader,
@@ -224,9 +224,12 @@ impl Server {
         Ok(taken)
     }
 
-    /// Who holds the request; `None` while it is queued, or where the memory does not tell.
+    /// Who holds the request; `None` while it is queued, once its worker has finished, or where the memory does not tell.
     pub fn claimant(&self, ticket: Ticket) -> Option<Seat> {
         let at = self.live(ticket).ok()?;
+        if self.records[at].ending.is_some() {
+            return None;
+        }
         self.records[at].seat.or_else(|| self.holder(at)?.1).map(Seat)
     }
 
@@ -237,7 +240,8 @@ impl Server {
         let view = self.slot(at);
         let (ready, free) = (State::ready(ticket.generation), State::new(Phase::Free, 0, ticket.generation));
         let record = &self.records[at];
-        if record.ending.is_some() || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok() {
+        if record.ending.is_some() || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok()
+        {
             return self.release(at);
         }
         view.cancelled().store(reason.get(), Release);
@@ -387,7 +391,7 @@ impl Server {
         }
         match state.phase()? {
             Phase::Free => None,
-            Phase::Ready => Some((Phase::Ready, None)),
+            Phase::Ready => (state == State::ready(state.generation())).then_some((Phase::Ready, None)),
             phase => (state.seat() < self.seats.len()).then_some((phase, Some(state.seat()))),
         }
     }
@@ -429,7 +433,7 @@ impl Server {
 
     fn part(&mut self, at: usize, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Breach> {
         let record = &mut self.records[at];
-        if record.seat.is_none() {
+        if record.seat.is_none() && record.ending.is_none() {
             return Ok(None);
         }
         let view = self.shared.slot(self.thread, at);
@@ -508,8 +512,15 @@ impl Server {
 
     /// Ends a ticket whose answer is not to be believed.
     fn break_off(&mut self, at: usize, breach: Breach) -> Fault {
-        let seat = self.records[at].seat.or_else(|| self.holder(at)?.1);
+        let record = &self.records[at];
+        let ended = record.ending.is_some();
+        let seat = record.seat.or_else(|| if ended { None } else { self.holder(at)?.1 });
         match seat {
+            // The worker let go of it; it may be dead by now, and another in its seat.
+            _ if ended => {
+                self.release(at);
+                self.mute(seat, breach);
+            }
             Some(_) => {
                 self.records[at].seat = seat;
                 self.records[at].used = Use::Broken;
@@ -535,6 +546,12 @@ impl Server {
         self.faults.push(Fault { seat: seat.map(Seat), breach });
     }
 
+    /// A whole answer outlives its worker, and is not its heir's.
+    fn disown(&mut self, seat: usize, at: usize) {
+        let known = &mut self.records[at].seat;
+        *known = known.filter(|known| *known != seat);
+    }
+
     /// Settles one slot on the death of `seat`'s holder.
     fn bury(&mut self, seat: usize, at: usize, lost: &mut Vec<Lost>) {
         let record = &self.records[at];
@@ -544,7 +561,7 @@ impl Server {
             Use::Free => return,
             Use::Broken if record.seat == Some(seat) => return self.release(at),
             Use::Broken => return,
-            Use::Live if record.ending.is_some() => return,
+            Use::Live if record.ending.is_some() => return self.disown(seat, at),
             Use::Live | Use::Cancelled => self.holder(at),
         };
         let live = record.used == Use::Live;
@@ -553,7 +570,8 @@ impl Server {
             (Some(known), Some((phase, Some(now)))) if known == seat && now == seat => phase,
             (Some(known), _) if known == seat => Phase::Claimed,
             (None, Some((phase, Some(now)))) if now == seat => phase,
-            (None, None) => {
+            // Nobody knows who has it. (A cancelled one was claimed, and cannot be in the queue again.)
+            (None, None) | (None, Some((Phase::Ready, _))) if !live || holder.is_none() => {
                 if live {
                     lost.push(Lost { ticket, started });
                 }
@@ -564,7 +582,7 @@ impl Server {
         let record = &mut self.records[at];
         if live && phase != Phase::Claimed && !self.seats[seat].mute {
             // It finished, and died before it could say so.
-            record.seat = Some(seat);
+            record.seat = None;
             record.ending = Some(phase);
             self.owed.push(ticket);
             return;
@@ -576,5 +594,6 @@ impl Server {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p komainu-ring --release --test loom`
 
 #![cfg(loom)]
+#![allow(clippy::unwrap_used)]
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 use super::*;
 use crate::channel::Channel;
+use crate::error::Stop;
 use crate::layout::Options;
 use crate::part::{FilePart, Part, Received};
 use crate::request::{DROPPED, Request};
 use crate::worker::{Next, Worker};
-use crate::error::Stop;
 use std::time::Duration;
 
 const GONE: NonZeroU32 = NonZeroU32::new(9).unwrap();
@@ -238,7 +238,8 @@ fn a_dead_workers_requests_are_lost_and_only_they() {
     rig.expect(begun, Part::Head, b"200", false);
 
     let lost = rig.server.worker_died(Seat(0));
-    std::mem::forget((second, third));
+    second.vanish();
+    third.vanish();
     let expected = [Lost { ticket: begun, started: true }, Lost { ticket: untouched, started: false }];
     assert!(lost.len() == 2 && expected.iter().all(|one| lost.contains(one)), "{lost:?}");
     rig.expect(answered, Part::Head, b"200", true);
@@ -276,7 +277,7 @@ fn a_cancelled_request_of_a_dead_worker_comes_back() {
     let request = rig.claim();
     rig.server.cancel(ticket, GONE);
     assert_eq!(rig.server.worker_died(Seat(0)), []);
-    std::mem::forget(request);
+    request.vanish();
     assert_eq!(rig.server.in_use(), 0);
 }
 
@@ -297,6 +298,88 @@ fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
     other.disarm();
     let _second = other.try_next().unwrap();
     assert!(!other.arm(true) || other.try_next().is_none());
+}
+
+#[test]
+fn a_worker_that_dies_with_its_wake_up_passes_it_on() {
+    let mut rig = rig();
+    let other = rig.channel.worker(Seat(1));
+    assert!(rig.worker.arm(true) && other.arm(true));
+    rig.submit(b"1");
+    rig.server.flush_doorbells();
+    let sleeps = |rig: &Rig, seat| rig.server.shared.sleep(seat).load(Relaxed) != AWAKE;
+    assert!(!sleeps(&rig, 0) && sleeps(&rig, 1));
+    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    rig.server.flush_doorbells();
+    assert!(!sleeps(&rig, 1));
+    assert_eq!(other.try_next().unwrap().head(), b"1");
+}
+
+#[test]
+fn a_queue_scribbled_on_by_the_dead_is_mended() {
+    let mut rig = rig();
+    let tickets = [rig.submit(b"1"), rig.submit(b"2")];
+    let (head, _, cells) = rig.server.shared.geometry.queue(0);
+    rig.server.shared.word(head).store(1 << 30, Relaxed);
+    (0..8).for_each(|cell| rig.server.shared.word(cells + cell).store(u32::MAX, Relaxed));
+    assert!(rig.worker.try_next().is_none());
+    assert_eq!(rig.server.worker_died(Seat(1)), []);
+    let heads = [rig.claim().head().to_vec(), rig.claim().head().to_vec()];
+    assert!(heads.contains(&b"1".to_vec()) && heads.contains(&b"2".to_vec()));
+    assert_eq!(rig.news().len(), tickets.len());
+}
+
+#[test]
+fn a_wild_notice_mutes_its_seat_until_it_dies() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"1");
+    let mut request = rig.claim();
+    lane::push(&rig.server.shared, 0, 1, &mut 0, Tag::new(0, rig.server.records[0].generation));
+    assert_eq!(rig.news(), [], "not its request");
+    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(1)), breach: Breach::Tag }));
+    lane::push(&rig.server.shared, 0, 1, &mut 1, Tag(77));
+    assert!(rig.server.arm(), "it is not heard");
+    rig.server.disarm();
+    request.respond(b"200").unwrap();
+    request.finish().unwrap();
+    assert_eq!(rig.news(), [ticket], "the others are");
+    assert_eq!(rig.server.worker_died(Seat(1)), []);
+    let second = rig.submit(b"2");
+    drop(rig.channel.worker(Seat(1)).try_next().unwrap());
+    assert_eq!(rig.news(), [second], "its heir is heard");
+}
+
+#[test]
+fn an_answer_not_to_be_believed_ends_its_ticket_only() {
+    let mut rig = rig();
+    let (ticket, other) = (rig.submit(b"1"), rig.submit(b"2"));
+    let (mut request, held) = (rig.claim(), rig.claim());
+    request.respond(b"200").unwrap();
+    request.flush();
+    let at = request.slot_index();
+    rig.server.slot(at).response().head.store(1000, Relaxed);
+    assert_eq!(rig.news(), [ticket]);
+    let fault = Fault { seat: Some(Seat(0)), breach: Breach::Position };
+    assert_eq!(rig.receive(ticket), Err(Error::Fault(fault)));
+    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.server.take_fault(), Some(fault));
+    request.vanish();
+    held.vanish();
+    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket: other, started: false }]);
+    assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
+}
+
+#[test]
+fn a_slot_that_nobody_can_tell_the_holder_of_is_quarantined() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"1");
+    let request = rig.claim();
+    rig.server.slot(0).state().store(0xffff_ffff, Relaxed);
+    rig.server.cancel(ticket, GONE);
+    request.vanish();
+    assert_eq!(rig.server.take_fault(), Some(Fault { seat: None, breach: Breach::State }));
+    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!((rig.server.in_use(), rig.server.quarantined()), (1, 1));
 }
 
 #[test]

@@ -1,0 +1,530 @@
+//! The worker's side for C: what a language's module links, and nothing else. `workers/include/komainu.h` is its document.
+//!
+//! Every function is `unsafe` for the same reason, which its `Safety` section names in a word: pointers are what the header
+//! says (handles from this library, not yet ended, used by one thread at a time; buffers of the length given).
+
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::AsRawFd;
+use std::slice;
+use std::time::Duration;
+
+use crate::channel::{Attachment, ENVIRONMENT};
+use crate::error::{Seat, Stop};
+use crate::part::FilePart;
+use crate::request::{DAMAGED, Request};
+use crate::wire::{self, Fields, Name};
+use crate::worker::{Next, Worker};
+
+/// The version of these functions; rises when one changes its meaning.
+pub const KOMAINU_ABI: u32 = 1;
+/// Done.
+pub const KOMAINU_OK: c_int = 0;
+/// Nothing now; later.
+pub const KOMAINU_AGAIN: c_int = -1;
+/// The server lost interest in the request.
+pub const KOMAINU_CANCELLED: c_int = -2;
+/// The parts of a response are out of order.
+pub const KOMAINU_ORDER: c_int = -3;
+/// A head, trailers or field too large for the channel.
+pub const KOMAINU_TOO_LARGE: c_int = -4;
+/// The channel's memory is damaged.
+pub const KOMAINU_BROKEN: c_int = -5;
+/// The server asks the worker to leave.
+pub const KOMAINU_RETIRED: c_int = -6;
+/// For [`komainu_write`]: more follows at once, no need to send yet.
+pub const KOMAINU_MORE: u32 = 1;
+/// In [`komainu_news`]: reading would not wait.
+pub const KOMAINU_READABLE: u32 = 1;
+/// In [`komainu_news`]: writing may go on.
+pub const KOMAINU_WRITABLE: u32 = 2;
+/// In [`komainu_news`]: the request was cancelled.
+pub const KOMAINU_GONE: u32 = 4;
+
+/// The variable with the number of the worker's seat, for `komainu_attach(…, -1, …)`.
+const SEAT: &str = "KOMAINU_SEAT";
+
+/// One field of a head.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KomainuField {
+    /// Not terminated. Of a well-known name lower case, and may be null in what is written.
+    pub name: *const c_char,
+    /// Not terminated.
+    pub value: *const c_char,
+    /// Bytes of `name`.
+    pub name_len: u32,
+    /// Bytes of `value`.
+    pub value_len: u32,
+    /// The well-known name's id, or 0.
+    pub id: u32,
+}
+
+/// A seat, held.
+pub struct KomainuWorker(Worker);
+
+/// A request, claimed.
+pub struct KomainuRequest {
+    /// Fields point into its head, which moves with neither.
+    request: Request,
+    fields: Vec<KomainuField>,
+}
+
+/// # Safety
+/// `bytes` has `len` bytes, or `len` is 0.
+unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's word.
+    unsafe { slice::from_raw_parts(bytes.cast(), len) }
+}
+
+fn code(stop: Stop) -> c_int {
+    match stop {
+        Stop::Cancelled(_) => KOMAINU_CANCELLED,
+        Stop::Order => KOMAINU_ORDER,
+        Stop::TooLarge => KOMAINU_TOO_LARGE,
+        Stop::Broken => KOMAINU_BROKEN,
+    }
+}
+
+fn done(result: Result<(), Stop>) -> c_int {
+    result.map_or_else(code, |()| KOMAINU_OK)
+}
+
+fn count(result: Result<Option<usize>, Stop>) -> i64 {
+    match result {
+        Ok(Some(count)) => count as i64,
+        Ok(None) => KOMAINU_AGAIN.into(),
+        Err(stop) => code(stop).into(),
+    }
+}
+
+/// The version of the library, to compare with the header's.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_abi() -> u32 {
+    KOMAINU_ABI
+}
+
+/// Takes `seat`, or the seat the environment names if it is negative. Null if there is none, with the reason in `error`.
+///
+/// # Safety
+/// `error` has `error_size` bytes, or that is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_attach(
+    abi: u32,
+    seat: c_int,
+    error: *mut c_char,
+    error_size: usize,
+) -> *mut KomainuWorker {
+    let text = match attach(abi, seat) {
+        Ok(worker) => return Box::into_raw(Box::new(KomainuWorker(worker))),
+        Err(text) => text,
+    };
+    if error_size > 0 {
+        let len = text.len().min(error_size - 1);
+        // SAFETY: `len` and the terminator fit into the caller's `error_size` bytes.
+        unsafe {
+            error.copy_from_nonoverlapping(text.as_ptr().cast(), len);
+            error.add(len).write(0);
+        }
+    }
+    std::ptr::null_mut()
+}
+
+fn attach(abi: u32, seat: c_int) -> Result<Worker, String> {
+    if abi != KOMAINU_ABI {
+        return Err(format!("the module was built for version {abi} of komainu.h, this is {KOMAINU_ABI}"));
+    }
+    let channel = std::env::var(ENVIRONMENT)
+        .map_err(|_| format!("{ENVIRONMENT} is not set: no server started this"))?;
+    let seat = match usize::try_from(seat) {
+        Ok(seat) => seat,
+        Err(_) => std::env::var(SEAT)
+            .ok()
+            .and_then(|seat| seat.parse().ok())
+            .ok_or_else(|| format!("{SEAT} does not name a seat"))?,
+    };
+    Attachment::new(&channel)
+        .and_then(|attachment| attachment.worker(Seat(seat)))
+        .map_err(|error| error.to_string())
+}
+
+/// Lets go of a seat, with no request held.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
+    // SAFETY: from `komainu_attach`, and not used again.
+    drop(unsafe { Box::from_raw(worker) });
+}
+
+/// Claims a request: waits for ever if `wait_ms` is negative, not at all if it is 0.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_next(
+    worker: *const KomainuWorker,
+    wait_ms: i64,
+    request: *mut *mut KomainuRequest,
+) -> c_int {
+    // SAFETY: a live handle.
+    let worker = unsafe { &(*worker).0 };
+    loop {
+        match worker.next(u64::try_from(wait_ms).ok().map(Duration::from_millis)) {
+            Next::TimedOut => return KOMAINU_AGAIN,
+            Next::Retired => return KOMAINU_RETIRED,
+            Next::Request(claimed) => match fields(&claimed) {
+                Some(fields) => {
+                    let claimed = Box::into_raw(Box::new(KomainuRequest { request: claimed, fields }));
+                    // SAFETY: the caller's place for a pointer.
+                    unsafe { request.write(claimed) };
+                    return KOMAINU_OK;
+                }
+                None => claimed.abort(DAMAGED),
+            },
+        }
+    }
+}
+
+fn fields(request: &Request) -> Option<Vec<KomainuField>> {
+    let mut fields = Vec::with_capacity(24);
+    for field in Fields(request.head()) {
+        let field = field.ok()?;
+        fields.push(KomainuField {
+            name: field.name.as_ptr().cast(),
+            value: field.value.as_ptr().cast(),
+            name_len: field.name.len() as u32,
+            value_len: field.value.len() as u32,
+            id: field.known.map_or(0, |name| name.id().into()),
+        });
+    }
+    Some(fields)
+}
+
+/// The request's fields, which live until it is ended; returns how many.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_fields(
+    request: *const KomainuRequest,
+    fields: *mut *const KomainuField,
+) -> usize {
+    // SAFETY: a live handle, and the caller's place for a pointer.
+    unsafe {
+        let held = &(*request).fields;
+        fields.write(held.as_ptr());
+        held.len()
+    }
+}
+
+/// The text of a well-known name, or null.
+///
+/// # Safety
+/// `len` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char {
+    let text = u8::try_from(id).ok().and_then(Name::of_id).map(Name::text);
+    // SAFETY: the caller's word.
+    unsafe { len.write(text.map_or(0, str::len)) };
+    text.map_or(std::ptr::null(), |text| text.as_ptr().cast())
+}
+
+/// Reads a piece of the body, waiting for it: its length, 0 at the end, or why not.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut c_char, size: usize) -> i64 {
+    // SAFETY: a live handle, and a buffer of `size` bytes.
+    let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
+    count(request.read(buffer).map(Some))
+}
+
+/// Reads a piece of the body if it is there: else `KOMAINU_AGAIN`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_try_read(
+    request: *mut KomainuRequest,
+    buffer: *mut c_char,
+    size: usize,
+) -> i64 {
+    // SAFETY: a live handle, and a buffer of `size` bytes.
+    let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
+    count(request.try_read(buffer))
+}
+
+/// # Safety
+/// `buffer` has `size` bytes, or that is 0.
+unsafe fn room<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
+    if size == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's word. That the bytes may never have been written does no harm: they are only written here.
+    unsafe { slice::from_raw_parts_mut(buffer.cast(), size) }
+}
+
+/// # Safety
+/// `fields` has `count` fields, or that is 0.
+unsafe fn encode(mut head: Vec<u8>, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, Stop> {
+    for index in 0..count {
+        // SAFETY: within the caller's fields.
+        let field = unsafe { *fields.add(index) };
+        // SAFETY: a value is as long as its field says.
+        let value = unsafe { borrowed(field.value, field.value_len as usize) };
+        match u8::try_from(field.id).ok().and_then(Name::of_id) {
+            Some(known) => wire::put(&mut head, known, value),
+            None => {
+                // SAFETY: and so is a name, which only a field without an id has to have.
+                let name = unsafe { borrowed(field.name, field.name_len as usize) };
+                wire::put_header(&mut head, name, value)
+            }
+        }
+        .map_err(|_| Stop::TooLarge)?;
+    }
+    Ok(head)
+}
+
+/// # Safety
+/// As [`encode`].
+unsafe fn encode_head(status: u16, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, Stop> {
+    let mut head = Vec::with_capacity(256);
+    wire::put_status(&mut head, status);
+    // SAFETY: the caller's word.
+    unsafe { encode(head, fields, count) }
+}
+
+/// Writes the response's head; sent with the body or the end.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_head(
+    request: *mut KomainuRequest,
+    status: u16,
+    fields: *const KomainuField,
+    count: usize,
+) -> c_int {
+    // SAFETY: a live handle, and `count` fields.
+    let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
+    done(head.and_then(|head| request.respond(&head)))
+}
+
+/// Sends an interim head (1xx).
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_interim(
+    request: *mut KomainuRequest,
+    status: u16,
+    fields: *const KomainuField,
+    count: usize,
+) -> c_int {
+    // SAFETY: a live handle, and `count` fields.
+    let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
+    done(head.and_then(|head| request.interim(&head)))
+}
+
+/// Writes the fields after the body.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_trailers(
+    request: *mut KomainuRequest,
+    fields: *const KomainuField,
+    count: usize,
+) -> c_int {
+    // SAFETY: a live handle, and `count` fields.
+    let (request, fields) = unsafe { (&mut (*request).request, encode(Vec::new(), fields, count)) };
+    done(fields.and_then(|fields| request.trailers(&fields)))
+}
+
+/// Writes a piece of the body, waiting where the client cannot keep up, and sends it unless `KOMAINU_MORE` is in `flags`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_write(
+    request: *mut KomainuRequest,
+    body: *const c_char,
+    len: usize,
+    flags: u32,
+) -> c_int {
+    // SAFETY: a live handle, and `len` bytes.
+    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
+    done(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
+}
+
+/// Writes and sends as much of a piece as fits now: how much, or why not.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_try_write(
+    request: *mut KomainuRequest,
+    body: *const c_char,
+    len: usize,
+) -> i64 {
+    // SAFETY: a live handle, and `len` bytes.
+    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
+    count(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
+}
+
+/// Sends what was written.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
+    // SAFETY: a live handle.
+    unsafe { (*request).request.flush() }
+}
+
+/// Sends part of an open file as the next piece of the body; returns once the server has it.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_file(
+    request: *mut KomainuRequest,
+    fd: c_int,
+    offset: u64,
+    len: u64,
+) -> c_int {
+    // SAFETY: a live handle.
+    done(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
+}
+
+/// Ends the response and the request, whose handle is gone in any case.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
+    // SAFETY: a live handle, not used again.
+    done(unsafe { Box::from_raw(request) }.request.finish())
+}
+
+/// Gives the request up, for a reason of the worker's. The handle is gone.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32) {
+    // SAFETY: a live handle, not used again.
+    unsafe { Box::from_raw(request) }.request.abort(reason);
+}
+
+/// Why the server lost interest, or 0.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_cancelled(request: *const KomainuRequest) -> u32 {
+    // SAFETY: a live handle.
+    unsafe { (*request).request.cancelled() }.unwrap_or(0)
+}
+
+/// What of the request can go on without waiting: bits.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_news(request: *const KomainuRequest) -> u32 {
+    // SAFETY: a live handle.
+    let news = unsafe { (*request).request.news() };
+    let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+    bit(news.readable, KOMAINU_READABLE)
+        | bit(news.writable, KOMAINU_WRITABLE)
+        | bit(news.cancelled, KOMAINU_GONE)
+}
+
+/// Writes a line to the server's log: with its request, or without one (null) through standard error.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_log(
+    request: *mut KomainuRequest,
+    level: u8,
+    text: *const c_char,
+    len: usize,
+) -> c_int {
+    // SAFETY: `len` bytes.
+    let text = unsafe { borrowed(text, len) };
+    // SAFETY: null or a live handle.
+    match unsafe { request.as_mut() } {
+        Some(held) => done(held.request.log(level, text)),
+        None => {
+            use std::io::Write;
+            let written = std::io::stderr().lock().write_all(&[text, b"\n"].concat());
+            if written.is_ok() { KOMAINU_OK } else { KOMAINU_BROKEN }
+        }
+    }
+}
+
+/// The eventfd to watch in an event loop, or -1.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_fd(worker: *const KomainuWorker) -> c_int {
+    // SAFETY: a live handle.
+    unsafe { &(*worker).0 }.fd().map_or(-1, |fd| fd.as_raw_fd())
+}
+
+/// Before an event loop sleeps: 1, or 0 if there is a request to claim. Then ask `komainu_news` of what is held once more.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_arm(worker: *const KomainuWorker, wanted: c_int) -> c_int {
+    // SAFETY: a live handle.
+    unsafe { &(*worker).0 }.arm(wanted != 0).into()
+}
+
+/// After an event loop slept; if requests were wanted, `komainu_next` has to follow.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_disarm(worker: *const KomainuWorker) {
+    // SAFETY: a live handle.
+    unsafe { &(*worker).0 }.disarm();
+}
+
+/// When the eventfd was readable: makes it unreadable.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_quiet(worker: *const KomainuWorker) {
+    // SAFETY: a live handle.
+    unsafe { &(*worker).0 }.quiet();
+}
+
+/// The name of a return value, for messages.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_error(code: c_int) -> *const c_char {
+    let text: &CStr = match code {
+        KOMAINU_OK => c"done",
+        KOMAINU_AGAIN => c"nothing now",
+        KOMAINU_CANCELLED => c"the request was cancelled",
+        KOMAINU_ORDER => c"the response's parts are out of order",
+        KOMAINU_TOO_LARGE => c"a part of the response is too large for the channel",
+        KOMAINU_BROKEN => c"the channel's memory is damaged",
+        KOMAINU_RETIRED => c"the server asks the worker to leave",
+        _ => c"unknown",
+    };
+    text.as_ptr()
+}
+
+#[cfg(test)]
+mod tests;

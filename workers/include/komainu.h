@@ -1,0 +1,184 @@
+/*
+ * komainu.h: the worker's side of the channel, for the modules of the languages and for native handlers.
+ *
+ * A worker process takes a seat, claims requests, and answers them. It sees no socket: the server's side keeps the
+ * clients, their speed, and the protocol. A module needs no more than this file and the library behind it.
+ *
+ *     komainu_worker *worker = komainu_attach(KOMAINU_ABI, -1, error, sizeof error);
+ *     komainu_request *request;
+ *     while (komainu_next(worker, -1, &request) == KOMAINU_OK) {
+ *         komainu_head(request, 200, fields, 1);
+ *         komainu_write(request, "OK", 2, KOMAINU_MORE);
+ *         komainu_end(request);
+ *     }
+ *     komainu_detach(worker);
+ *
+ * Rules
+ * - A worker and its requests belong to one thread at a time. A threaded process takes one seat per thread; an event
+ *   loop holds many requests of one seat at once.
+ * - A handle is good until komainu_end, komainu_abort or komainu_detach has taken it, whatever those return.
+ * - Texts are bytes with a length; nothing is terminated, nothing is checked for an encoding.
+ * - The parts of a response come in this order: interim heads, one head, body, trailers; log lines anywhere.
+ * - Functions that return a number of bytes return one of the codes below where there is none. After any code but
+ *   KOMAINU_AGAIN the request can only be ended or aborted.
+ * - After fork(), either the parent or the child goes on with a seat, never both. A prototype process forks its workers
+ *   before it attaches.
+ */
+#ifndef KOMAINU_H
+#define KOMAINU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this file. Rises when a function changes its meaning; new functions alone do not raise it. */
+#define KOMAINU_ABI 1
+
+/* What functions return. */
+#define KOMAINU_OK 0
+#define KOMAINU_AGAIN (-1)     /* nothing now, or no room: later */
+#define KOMAINU_CANCELLED (-2) /* the server lost interest: komainu_cancelled says why */
+#define KOMAINU_ORDER (-3)     /* the parts of a response out of order, or an end without a head */
+#define KOMAINU_TOO_LARGE (-4) /* a head, trailers or a field larger than the channel was made for */
+#define KOMAINU_BROKEN (-5)    /* the channel's memory is damaged */
+#define KOMAINU_RETIRED (-6)   /* the server asks the worker to leave: finish what is held, detach, exit */
+
+/* A seat, held; and a request, claimed. */
+typedef struct komainu_worker komainu_worker;
+typedef struct komainu_request komainu_request;
+
+/* One field of a head: a header field, or a part of the request (below). */
+typedef struct komainu_field {
+    const char *name;  /* a well-known name comes in lower case; it need not be set where `id` is */
+    const char *value;
+    uint32_t name_len;
+    uint32_t value_len;
+    uint32_t id; /* of a well-known name, 1 to 255: an index for ready-made keys; 0 for any other name */
+} komainu_field;
+
+/* The ids of what is not a header field. Header fields have ids from 32 on: see komainu_name. */
+#define KOMAINU_METHOD 1
+#define KOMAINU_TARGET 2      /* as sent */
+#define KOMAINU_SCRIPT_NAME 3 /* where the application is mounted, decoded; empty at the root */
+#define KOMAINU_PATH 4        /* the rest of the path, decoded */
+#define KOMAINU_QUERY 5       /* without its question mark */
+#define KOMAINU_PROTOCOL 6    /* HTTP/1.1 */
+#define KOMAINU_SCHEME 7      /* http, https */
+#define KOMAINU_REMOTE_ADDR 8
+#define KOMAINU_REMOTE_PORT 9
+#define KOMAINU_SERVER_NAME 10
+#define KOMAINU_SERVER_PORT 11
+#define KOMAINU_SERVER_ADDR 12
+#define KOMAINU_REQUEST_ID 13
+#define KOMAINU_REASON 14     /* in a response: the reason phrase */
+
+/* The version the library was built with. */
+uint32_t komainu_abi(void);
+
+/* The text of a code, terminated. */
+const char *komainu_error(int code);
+
+/* The text of a well-known name: a header field's in lower case, a part's with a colon in front. NULL for no such id. */
+const char *komainu_name(uint32_t id, size_t *len);
+
+/*
+ * Takes a seat of the channel that the environment names (KOMAINU_RING). A negative `seat` stands for the one the
+ * environment names (KOMAINU_SEAT). Returns NULL where there is none, with a terminated text in `error`.
+ */
+komainu_worker *komainu_attach(uint32_t abi, int seat, char *error, size_t error_size);
+
+/* Lets go of a seat, with no request held. */
+void komainu_detach(komainu_worker *worker);
+
+/*
+ * Claims the oldest waiting request: waits for ever if `wait_ms` is negative, not at all if it is 0.
+ * KOMAINU_OK, KOMAINU_AGAIN when the time is over, KOMAINU_RETIRED.
+ */
+int komainu_next(const komainu_worker *worker, int64_t wait_ms, komainu_request **request);
+
+/* The request's fields, in the order they came, repeated ones too. They live until the request is ended. */
+size_t komainu_fields(const komainu_request *request, const komainu_field **fields);
+
+/* Reads a piece of the body, waiting until there is one: its length, or 0 at the end. */
+int64_t komainu_read(komainu_request *request, char *buffer, size_t size);
+
+/* The same without waiting: KOMAINU_AGAIN if none is there yet. */
+int64_t komainu_try_read(komainu_request *request, char *buffer, size_t size);
+
+/* Sends an interim head, such as 103 with Link fields. */
+int komainu_interim(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
+
+/* Writes the head. It leaves with the first piece of the body, with the end, or at komainu_flush. */
+int komainu_head(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
+
+/* For komainu_write: more follows at once, so this piece need not leave yet. */
+#define KOMAINU_MORE 1
+
+/* Writes a piece of the body, waiting where the client cannot keep up. */
+int komainu_write(komainu_request *request, const char *body, size_t len, uint32_t flags);
+
+/* Writes as much as fits now: how much, or KOMAINU_AGAIN. */
+int64_t komainu_try_write(komainu_request *request, const char *body, size_t len);
+
+/* Sends what was written. */
+void komainu_flush(komainu_request *request);
+
+/* Sends `len` bytes of an open file from `offset` on. When it returns, the server has its own descriptor. */
+int komainu_file(komainu_request *request, int fd, uint64_t offset, uint64_t len);
+
+/* Writes the fields that follow the body. */
+int komainu_trailers(komainu_request *request, const komainu_field *fields, size_t count);
+
+/* Ends the response. The handle is gone, whatever comes back. */
+int komainu_end(komainu_request *request);
+
+/* Gives the request up: without a head the client gets an error, after one a response cut short. The handle is gone. */
+void komainu_abort(komainu_request *request, uint32_t reason);
+
+/* Why the server lost interest in the request (the client is gone, the time is over), or 0. */
+uint32_t komainu_cancelled(const komainu_request *request);
+
+/* A line for the server's log: with its request, or without one (NULL). Levels as in syslog, 0 to 7. */
+int komainu_log(komainu_request *request, uint8_t level, const char *text, size_t len);
+
+/*
+ * For event loops that hold many requests at once. The order is
+ *
+ *     if (komainu_arm(worker, wants_more_requests)) {
+ *         if (nothing held has komainu_news)
+ *             sleep until komainu_fd(worker) is readable, or for any other reason;
+ *         komainu_disarm(worker);
+ *     }
+ *     if (komainu_fd(worker) was readable)
+ *         komainu_quiet(worker);
+ *     claim with komainu_next(worker, 0, …) while requests are wanted, look at komainu_news of those that wait
+ */
+
+/* The descriptor to watch for reading, or -1 where the channel was made without. */
+int komainu_fd(const komainu_worker *worker);
+
+/* Before sleeping: 1, or 0 where there is a request to claim (or the worker is to leave), and nothing was armed. */
+int komainu_arm(const komainu_worker *worker, int wanted);
+
+/* After sleeping. If requests were wanted, komainu_next has to follow: someone may have rung for one. */
+void komainu_disarm(const komainu_worker *worker);
+
+/* Makes the descriptor unreadable again. */
+void komainu_quiet(const komainu_worker *worker);
+
+/* Bits of komainu_news. */
+#define KOMAINU_READABLE 1 /* komainu_try_read would not come back with KOMAINU_AGAIN */
+#define KOMAINU_WRITABLE 2 /* the server took something since komainu_try_write was refused */
+#define KOMAINU_GONE 4     /* the request was cancelled */
+
+/* What of a request can go on. */
+uint32_t komainu_news(const komainu_request *request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
