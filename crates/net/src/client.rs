@@ -1,0 +1,204 @@
+//! An engine without a server: for programs that only connect, and what they pace themselves with.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::Poll;
+
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::clock::Clock;
+use crate::core::{Core, READ, Source};
+use crate::offload::Pool;
+
+impl Core {
+    /// An engine for this thread that serves nothing. At most `blocking_threads_max` threads (at least one) take
+    /// its blocking calls; they are started when there are some.
+    ///
+    /// # Errors
+    /// Where the kernel gives no descriptor.
+    pub fn for_client(blocking_threads_max: usize) -> io::Result<Core> {
+        Core::new(Clock::new(""), Pool::new(blocking_threads_max))
+    }
+
+    /// Runs `main` and every task of this core until `main` ends; what still runs then is dropped. To be called
+    /// once on a core.
+    ///
+    /// # Errors
+    /// Where the kernel refuses to wait for events, or `main` panicked.
+    pub fn run_until_end<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> io::Result<T> {
+        let result: Rc<RefCell<Option<T>>> = Rc::default();
+        let theirs = result.clone();
+        self.spawn(async move {
+            let ended = main.await;
+            *theirs.borrow_mut() = Some(ended);
+        });
+        let panics = self.panics();
+        self.turn_until(|| {
+            // The task that holds `main` is the other owner.
+            result.borrow().is_some() || (self.panics() > panics && Rc::strong_count(&result) == 1)
+        })?;
+        self.abandon();
+        let ended = result.borrow_mut().take();
+        ended.ok_or_else(|| io::Error::other("the engine's main task panicked"))
+    }
+}
+
+/// Lets one task of a core wait until another task of the same core rings.
+pub struct Bell {
+    core: Core,
+    source: Rc<Source>,
+}
+
+impl Bell {
+    /// A bell that has not been rung.
+    #[must_use]
+    pub fn new(core: &Core) -> Bell {
+        Bell { core: core.clone(), source: core.add_source() }
+    }
+
+    /// Lets the waiting task go on soon, or the next one that waits go on at once.
+    pub fn ring(&self) {
+        self.core.nudge(&self.source);
+    }
+
+    /// Waits for a ring; those since the last wait count as one.
+    pub async fn rung(&self) {
+        until_read(&self.core, &self.source).await;
+        self.source.clear(READ);
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.core.deregister(&self.source);
+    }
+}
+
+/// A clock's alarm, exact to the kernel's high-resolution timers where [`Core::sleep`] counts milliseconds.
+pub struct Alarm {
+    core: Core,
+    timer: OwnedFd,
+    source: Rc<Source>,
+}
+
+impl Alarm {
+    /// An alarm that is not set.
+    ///
+    /// # Errors
+    /// Where the kernel gives no timer.
+    pub fn new(core: &Core) -> io::Result<Alarm> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let source = core.register(&timer)?;
+        Ok(Alarm { core: core.clone(), timer, source })
+    }
+
+    /// Waits until the monotonic clock shows `at_ns` nanoseconds.
+    ///
+    /// # Errors
+    /// Where the kernel refuses the time.
+    pub async fn at(&self, at_ns: u64) -> io::Result<()> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // All zero would disarm it.
+        let at_ns = at_ns.max(1);
+        let value =
+            Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
+        timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::ABSTIME,
+            &Itimerspec { it_interval: zero, it_value: value },
+        )?;
+        // Edge-triggered: each expiry is news, so the count that the timer keeps need not be read. What a wait that
+        // was given up left behind may come first.
+        while clock_gettime(ClockId::Monotonic) < value {
+            self.source.clear(READ);
+            until_read(&self.core, &self.source).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.core.deregister(&self.source);
+    }
+}
+
+async fn until_read(core: &Core, source: &Source) {
+    poll_fn(|_| {
+        if source.ready() & READ != 0 {
+            return Poll::Ready(());
+        }
+        source.wait_read(core);
+        Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn now_ns() -> u64 {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    #[test]
+    fn a_bell_wakes_whoever_waits_and_rings_do_not_pile_up() {
+        let core = Core::for_client(1).unwrap();
+        let heard = Rc::new(Cell::new(0));
+        let (bell, done) = (Rc::new(Bell::new(&core)), Rc::new(Bell::new(&core)));
+        let (inner, count) = (core.clone(), heard.clone());
+        core.run_until_end(async move {
+            let (theirs, tell) = (bell.clone(), done.clone());
+            inner.spawn(async move {
+                while count.get() < 2 {
+                    theirs.rung().await;
+                    count.set(count.get() + 1);
+                    tell.ring();
+                }
+            });
+            bell.ring();
+            bell.ring();
+            done.rung().await;
+            bell.ring();
+            done.rung().await;
+        })
+        .unwrap();
+        assert_eq!(heard.get(), 2);
+    }
+
+    #[test]
+    fn an_alarm_never_rings_early_and_one_in_the_past_rings_at_once() {
+        let core = Core::for_client(1).unwrap();
+        let inner = core.clone();
+        let late_ns = core.run_until_end(async move {
+            let alarm = Alarm::new(&inner).unwrap();
+            let mut late_ns = Vec::new();
+            for ahead_ns in [300_000, 0, 1_700_000] {
+                let at_ns = now_ns() + ahead_ns;
+                alarm.at(at_ns).await.unwrap();
+                late_ns.push(now_ns() as i64 - at_ns as i64);
+            }
+            alarm.at(0).await.unwrap();
+            late_ns
+        });
+        let late_ns = late_ns.unwrap();
+        assert!(late_ns.iter().all(|&ns| ns >= 0), "{late_ns:?}");
+    }
+
+    #[test]
+    fn a_panic_of_the_main_task_is_an_error_and_no_hang() {
+        let core = Core::for_client(1).unwrap();
+        let ended = core.run_until_end(async { std::hint::black_box(None::<u8>).unwrap() });
+        assert!(ended.is_err());
+    }
+}
