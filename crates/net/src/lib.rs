@@ -15,7 +15,9 @@ pub mod offload;
 pub mod core;
 #[cfg(test)]
 mod sim;
+pub mod client;
 pub mod stream;
+pub mod link;
 mod work;
 pub mod options;
 pub mod page;
@@ -34,6 +36,7 @@ pub use counters::Counters;
 pub use exchange::{Exchange, Request};
 pub use fault::Fault;
 pub use flow::{BodyPiece, Own};
+pub use link::Link;
 pub use options::{Limits, Options, Timeouts};
 pub use page::{ErrorPages, FieldEdits, Page};
 pub use server::{Server, Stop};

@@ -1,0 +1,84 @@
+//! A connection to another server.
+
+use crate::fault::Fault;
+use crate::stream::{Interest, Stream};
+
+/// A connection that carries bytes in the clear or through TLS; whoever uses it need not know which.
+pub enum Link {
+    /// In the clear.
+    Plain(Stream),
+}
+
+impl Link {
+    /// The socket under it: what to wait on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        match self {
+            Link::Plain(stream) => stream,
+        }
+    }
+
+    /// What to wait for in order to read or to write.
+    #[must_use]
+    pub fn interest(&self, read: bool, write: bool) -> Interest {
+        match self {
+            Link::Plain(_) => Interest::of(read, write),
+        }
+    }
+
+    /// Reads what is there: `None` where nothing is, 0 at the end.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn try_read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        match self {
+            Link::Plain(stream) => stream.try_read(buffer),
+        }
+    }
+
+    /// Writes what fits of two pieces, the first of which is not empty: 0 where nothing does now.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn try_write(&mut self, first: &[u8], second: &[u8]) -> Result<usize, Fault> {
+        match self {
+            Link::Plain(stream) if second.is_empty() => stream.try_write(&[first], false),
+            Link::Plain(stream) => stream.try_write(&[first, second], false),
+        }
+    }
+
+    /// Whether all that was written has been handed to the kernel, as far as that takes it now.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn try_flush(&mut self) -> Result<bool, Fault> {
+        match self {
+            Link::Plain(_) => Ok(true),
+        }
+    }
+
+    /// Prepares it to lie in a pool, unused. False where it is of no more use: closed, or there are bytes that
+    /// nobody asked for.
+    pub fn rest(&mut self) -> bool {
+        self.stream().rest();
+        self.is_fresh()
+    }
+
+    /// Whether nothing has happened on it while it lay in a pool. Costs no system call unless something has.
+    pub fn is_fresh(&mut self) -> bool {
+        if !self.stream().has_news() {
+            return true;
+        }
+        match self {
+            // News that turn out to be none: the last read filled its buffer to the brim.
+            Link::Plain(stream) => matches!(stream.try_read(&mut [0]), Ok(None)),
+        }
+    }
+
+    /// Closes the sending side: the peer reads what was sent, then the end.
+    pub fn shutdown_write(&mut self) {
+        match self {
+            Link::Plain(stream) => stream.shutdown_write(),
+        }
+    }
+}

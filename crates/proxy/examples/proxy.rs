@@ -1,0 +1,44 @@
+//! A proxy and nothing else, for measuring what a hop costs.
+//!
+//! `cargo run --release -p komainu-proxy --example proxy LISTEN UPSTREAM…`, where LISTEN is an address with a port, and
+//! an UPSTREAM is `http://HOST:PORT`, `https://HOST:PORT` (any certificate) or `unix:PATH`.
+#![allow(clippy::print_stdout)]
+
+use net::{Bind, Exchange, Fault, Record, Server, Service};
+use proxy::Proxy;
+use proxy::options::{self, Options, Place};
+
+struct Hop(Proxy);
+
+impl Service for Hop {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.0.serve(exchange, false).await
+    }
+
+    fn log(&self, _: &Record<'_>) {}
+}
+
+fn upstream(text: &str) -> options::Server {
+    let tcp = |authority: &str| {
+        let (host, port) = authority.rsplit_once(':').expect("HOST:PORT");
+        Place::Tcp { host: host.into(), port: port.parse().expect("a port") }
+    };
+    match text.split_once(':') {
+        Some(("unix", path)) => options::Server::at(Place::Unix(path.into())),
+        Some(("https", rest)) => options::Server {
+            tls: Some(options::Tls { insecure: true, ..options::Tls::default() }),
+            ..options::Server::at(tcp(rest.trim_start_matches('/')))
+        },
+        _ => options::Server::at(tcp(text.trim_start_matches("http://"))),
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let listen = arguments.next().expect("LISTEN").parse().expect("an address");
+    let options = Options::to(arguments.map(|text| upstream(&text)).collect());
+    let run = net::Options { threads: 1, ..net::Options::default() };
+    let server = Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, options.clone()))))?;
+    println!("{}", server.addresses()[0]);
+    server.join().map(|_| ())
+}

@@ -1,0 +1,31 @@
+//! What can go wrong between a request and its response.
+
+use http::Status;
+use net::Fault;
+
+/// Why an attempt at an upstream failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection came about.
+    Connect(&'static str),
+    /// A kept connection was closed before anything of a response came: most likely while it lay idle.
+    Stale,
+    /// The connection broke before the response's head was whole.
+    Cut,
+    /// No whole head in time.
+    Slow,
+    /// What came is no response.
+    Invalid(&'static str),
+    /// A response whose status counts as a failure.
+    Refused(Status),
+    /// The upstream's part of a body under way: the response cannot be completed.
+    Body(&'static str),
+    /// It is the client's fault, or ours: not a matter of upstreams.
+    Ours(Fault),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Failure {
+        Failure::Ours(fault)
+    }
+}

@@ -1,0 +1,235 @@
+//! An upstream connection: at rest in a pool, or with buffers while a request is on it.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+
+use http::machine::{self, Fed};
+use http::{Limits, Method, Name, Reject, ResponseHead, scan};
+use net::{Fault, Link};
+
+use crate::options::KeepAlive;
+
+/// Bytes of an input buffer to begin with: nearly every response that is not a download.
+const INPUT_BYTES: usize = 16 * 1024;
+/// What it grows to while a long body streams through.
+const INPUT_BYTES_STREAMING: usize = 64 * 1024;
+/// A piece of a request body at least this large is sent from where it stands instead of being copied first.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
+/// Buffers that a core keeps.
+const SPARE_MAX: usize = 256;
+/// Buffers grown beyond this are not kept.
+const SPARE_BYTES_MAX: usize = 160 * 1024;
+
+/// A connection at rest. It holds no buffer.
+pub(crate) struct Rested {
+    pub(crate) link: Link,
+    /// The address that it goes to; `None` for a Unix socket.
+    pub(crate) address: Option<SocketAddr>,
+    /// Requests that it has carried.
+    served: u32,
+    /// When it is of no more use.
+    pub(crate) until_ms: u64,
+}
+
+/// A connection that carries a request.
+pub(crate) struct Leg {
+    pub(crate) link: Link,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) buffers: Box<Buffers>,
+    served: u32,
+    /// It came from the pool.
+    pub(crate) reused: bool,
+    /// Nothing has come from the upstream since the request began.
+    pub(crate) silent: bool,
+    /// How long it may lie idle after this response; set by its head.
+    pub(crate) idle_ms: u64,
+}
+
+/// The parser and the bytes on their way, either direction.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub(crate) machine: machine::Client,
+    input: Vec<u8>,
+    at: usize,
+    end: usize,
+    /// Bytes for the upstream, of which `out_at` have gone.
+    pub(crate) out: Vec<u8>,
+    out_at: usize,
+}
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    Bytes,
+    Nothing,
+    End,
+}
+
+impl Buffers {
+    /// Bytes received and not consumed.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.input[self.at..self.end]
+    }
+
+    /// Feeds the parser with what is there; consuming it is left to the caller.
+    pub(crate) fn feed(&mut self, method: Method, limits: &Limits) -> Result<Fed, Reject> {
+        self.machine.feed(&self.input[self.at..self.end], method, limits)
+    }
+
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.at += len;
+    }
+
+    /// The head just parsed, with the bytes that its spans refer to.
+    pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
+        (&self.machine.head, self.rest())
+    }
+
+    /// Forgets what was to be sent.
+    pub(crate) fn drop_out(&mut self) {
+        self.out.clear();
+        self.out_at = 0;
+    }
+
+    fn room(&mut self, streaming: bool) -> &mut [u8] {
+        if self.at == self.end {
+            (self.at, self.end) = (0, 0);
+        }
+        let want = if streaming { INPUT_BYTES_STREAMING } else { INPUT_BYTES };
+        if self.input.len() < want {
+            self.input.resize(want, 0);
+        }
+        if self.end == self.input.len() {
+            if self.at > 0 {
+                self.input.copy_within(self.at..self.end, 0);
+                (self.at, self.end) = (0, self.end - self.at);
+            } else {
+                self.input.resize(self.input.len() * 2, 0);
+            }
+        }
+        &mut self.input[self.end..]
+    }
+
+    fn clear(&mut self) {
+        self.machine.next();
+        (self.at, self.end) = (0, 0);
+        self.drop_out();
+    }
+}
+
+impl Rested {
+    /// Takes it up for a request.
+    pub(crate) fn take_up(self, buffers: Box<Buffers>) -> Leg {
+        let Rested { link, address, served, .. } = self;
+        Leg { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
+    }
+}
+
+impl Leg {
+    /// A connection just made.
+    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: Box<Buffers>) -> Leg {
+        Leg { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.buffers.out.len() - self.buffers.out_at
+    }
+
+    /// Sends what goes now; true where nothing is left.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        while self.backlog() > 0 {
+            let sent = self.link.try_write(&self.buffers.out[self.buffers.out_at..], b"")?;
+            if sent == 0 {
+                return Ok(false);
+            }
+            self.buffers.out_at += sent;
+        }
+        self.buffers.out.clear();
+        self.buffers.out_at = 0;
+        self.link.try_flush()
+    }
+
+    /// Adds bytes of a body, without waiting: a large piece goes out from where it stands, as far as it goes now.
+    pub(crate) fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
+            let out = &self.buffers.out[self.buffers.out_at..];
+            let sent = match out.is_empty() {
+                true => self.link.try_write(bytes, b"")?,
+                false => self.link.try_write(out, bytes)?,
+            };
+            let of_out = sent.min(out.len());
+            self.buffers.out_at += of_out;
+            bytes = &bytes[sent - of_out..];
+        }
+        if self.backlog() == 0 {
+            self.buffers.out.clear();
+            self.buffers.out_at = 0;
+        }
+        self.buffers.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Reads what is there.
+    pub(crate) fn fill(&mut self) -> Result<Read, Fault> {
+        let streaming = self.buffers.machine.body().is_some_and(|body| {
+            body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64)
+        });
+        Ok(match self.link.try_read(self.buffers.room(streaming))? {
+            None => Read::Nothing,
+            Some(0) => Read::End,
+            Some(len) => {
+                self.buffers.end += len;
+                self.silent = false;
+                Read::Bytes
+            }
+        })
+    }
+
+    /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
+    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> (Option<Rested>, Box<Buffers>) {
+        let buffers = &mut self.buffers;
+        let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && self.backlog() == 0;
+        let served = self.served.saturating_add(1);
+        let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
+        if !clean || worn || !self.link.rest() {
+            return (None, self.buffers);
+        }
+        let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
+        (Some(Rested { link: self.link, address: self.address, served, until_ms }), self.buffers)
+    }
+}
+
+/// How long the upstream keeps an idle connection, in milliseconds, by its `Keep-Alive` field: a little less than it
+/// says, because both clocks run while the next request travels. `None` where it says nothing.
+pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64> {
+    let value = head.field(bytes, Name::KeepAlive)?;
+    let seconds = scan::list(value).find_map(|part| {
+        let digits = part.strip_prefix(b"timeout=").or_else(|| part.strip_prefix(b"Timeout="))?;
+        scan::decimal(digits)
+    })?;
+    let announced_ms = seconds.saturating_mul(1000);
+    Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
+}
+
+/// Buffers of one core that nobody uses now.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    // Boxed on purpose: giving back moves eight bytes.
+    #[allow(clippy::vec_box)]
+    free: RefCell<Vec<Box<Buffers>>>,
+}
+
+impl Spare {
+    pub(crate) fn take(&self) -> Box<Buffers> {
+        self.free.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, mut buffers: Box<Buffers>) {
+        let mut free = self.free.borrow_mut();
+        if free.len() < SPARE_MAX && buffers.input.len() + buffers.out.capacity() <= SPARE_BYTES_MAX {
+            buffers.clear();
+            free.push(buffers);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what passes
+//! from one side to the other.
+//!
+//! This crate owns the way of a request to an upstream server and of its response back. What is passed on is always
+//! written anew from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
+//! does), never listens, and knows nothing of configuration files: it is built from [`options::Options`].
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub mod cidr;
+pub mod template;
+pub mod options;
+pub mod path;
+pub mod reverse;
+pub mod request;
+pub mod response;
+mod failure;
+mod leg;
+mod relay;
+pub mod proxy;
+
+pub use cidr::Cidr;
+pub use options::Options;
+pub use proxy::Proxy;
+pub use template::Template;

@@ -1,0 +1,419 @@
+//! What a proxy does: plain data, from which [`crate::Shared`] and [`crate::Proxy`] are built.
+
+use std::path::PathBuf;
+
+use http::Status;
+
+use crate::cidr::Cidr;
+use crate::template::Template;
+
+/// A group of upstream servers and how to speak to them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The servers. At least one.
+    pub servers: Vec<Server>,
+    /// Who gets the next request. Default round robin.
+    pub balance: Balance,
+    /// Connections kept for the next request.
+    pub keep_alive: KeepAlive,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// When a request is sent again.
+    pub retry: Retry,
+    /// When a server that fails is left alone for a while; `None` never.
+    pub ejection: Option<Ejection>,
+    /// Requests of the proxy's own that find out which servers are well; `None` for none.
+    pub check: Option<Check>,
+    /// A server that comes (back) gets its full share only after this time, in milliseconds; 0 at once (default).
+    pub slow_start_ms: u64,
+    /// Requests that wait when every server is at its `connections_max`; more are refused with 503. Default 1,000.
+    pub queue_max: usize,
+    /// How often names are resolved again, in milliseconds. Default 30,000.
+    pub resolve_ms: u64,
+    /// What is told upstream of the request.
+    pub request: Request,
+    /// What is changed in responses.
+    pub response: Response,
+    /// The part of the path that upstream servers see differently; `None` for no part.
+    pub path: Option<PathMap>,
+    /// Tell who the client is ahead of TLS and HTTP (PROXY protocol). Connections then serve one client each and
+    /// are not kept. Default no.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`.
+    pub upgrades: Vec<String>,
+    /// Bytes of a response read ahead of a slow client, beyond what the sockets hold: a response that fits frees
+    /// its upstream connection at once. Default 64 KiB.
+    pub read_ahead_bytes: usize,
+    /// Sizes of response heads; a head beyond them is a 502. Default 32 KiB, 200 fields.
+    pub head: http::Limits,
+}
+
+/// One upstream server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Where it is.
+    pub at: Place,
+    /// TLS to it; `None` in the clear.
+    pub tls: Option<Tls>,
+    /// Its share of the requests. 0 takes it out. Default 1.
+    pub weight: u32,
+    /// Whether it is asked only when no other server can be. Default no.
+    pub backup: bool,
+    /// Requests at once, over all cores; 0 for no limit (default).
+    pub connections_max: u32,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A host name or address, and a port.
+    Tcp {
+        /// A name to be resolved, an IPv4 address, or an IPv6 address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// TLS to a server.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// The name to send (SNI) and to verify; `None` for the server's host name.
+    pub name: Option<String>,
+    /// Certificates (PEM) to trust instead of the system's.
+    pub roots_pem: Option<Vec<u8>>,
+    /// Our own certificate chain and key (PEM), for servers that ask who we are.
+    pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
+    /// Take any certificate. Then anybody on the way can read and change everything. Default no.
+    pub insecure: bool,
+}
+
+/// Who gets the next request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// Each in turn, by weight (default).
+    #[default]
+    RoundRobin,
+    /// The one with the fewest requests under way, by weight.
+    LeastRequests,
+    /// The less busy of two picked at random: nearly as even, and it does not herd.
+    TwoChoices,
+    /// The same one for the same key, moving as few keys as possible when servers come and go.
+    Hash(HashKey),
+    /// The one that a cookie names; round robin for a client without it, who then gets it.
+    Sticky {
+        /// The cookie's name.
+        cookie: String,
+    },
+}
+
+/// What is hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The client's address (the first untrusted one of `X-Forwarded-For` where the peer is trusted).
+    Client,
+    /// A request field.
+    Field(String),
+    /// A cookie.
+    Cookie(String),
+    /// Path and query.
+    Uri,
+}
+
+/// Connections kept for the next request. All numbers are for one server on one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Idle connections kept; 0 keeps none, and each request then asks for `Connection: close`. Default 256.
+    pub idle_max: usize,
+    /// How long one may lie idle, in milliseconds; less where the server announces less (`Keep-Alive: timeout`).
+    /// Default 60,000.
+    pub idle_ms_max: u64,
+    /// Requests after which a connection is closed; 0 for no limit (default).
+    pub requests_max: u32,
+}
+
+/// How long things may take, in milliseconds; kept to within a tenth of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect, name resolution and TLS handshake included. Default 5,000.
+    pub connect_ms: u64,
+    /// From the request's last byte to the response's whole head. Default 60,000.
+    pub head_ms: u64,
+    /// Between two pieces of a body, either way. Default 60,000.
+    pub between_ms: u64,
+    /// The whole request, retries and body included; 0 for no limit (default).
+    pub total_ms: u64,
+    /// In the queue for a server at its limit. Default 10,000.
+    pub queue_ms: u64,
+    /// An upgraded connection on which nothing moves. Default 3,600,000.
+    pub tunnel_ms: u64,
+    /// For the server's `100 Continue`, after which the body is sent without. Default 1,000.
+    pub continue_ms: u64,
+}
+
+/// When a request is sent again, to another server where there is one. Always only before the client has been
+/// answered, and only where nothing was sent or the method is idempotent (RFC 9110 section 9.2.2).
+/// A kept connection that turns out to be closed does not count as an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Attempts in all. At least 1. Default 3.
+    pub attempts_max: u32,
+    /// Retries for each 100 requests, so that retries cannot drown what is left of a failing group; ten are always
+    /// in hand at first. Default 20.
+    pub budget_percent: u32,
+    /// Statuses of a response that count as failures: 502, 503, 504, 429. Default none.
+    pub statuses: Vec<Status>,
+    /// Retry other methods too, as if they were idempotent. Default no.
+    pub non_idempotent: bool,
+    /// Bytes of a request body kept for a retry; beyond that none is made. Default 64 KiB.
+    pub body_bytes_max: usize,
+}
+
+/// When a server that fails is left alone for a while. A failure is a connection that does not come about, breaks
+/// before a response, times out or brings no valid response. The last server that is left is never ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Failures in a row. At least 1. Default 3.
+    pub failures_max: u32,
+    /// How long the first time, in milliseconds; each further time doubles it. Then one request probes whether it
+    /// is back. Default 5,000.
+    pub first_ms: u64,
+    /// How long at most. Default 300,000.
+    pub ms_max: u64,
+}
+
+/// Requests of the proxy's own that find out which servers are well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What is asked.
+    pub probe: Probe,
+    /// How often, in milliseconds. Default 5,000.
+    pub interval_ms: u64,
+    /// How long an answer may take. Default 2,000.
+    pub timeout_ms: u64,
+    /// Good answers in a row that bring a server back. Default 2.
+    pub rise: u32,
+    /// Bad ones that take it out. Default 3.
+    pub fall: u32,
+}
+
+/// What a check asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Whether a connection comes about (with TLS: and the handshake).
+    Connect,
+    /// `GET path`, which must be answered with a status of `first..=last`.
+    Get {
+        /// The path.
+        path: String,
+        /// The `Host`; `None` for the server's own.
+        host: Option<String>,
+        /// The lowest status of a healthy server. Default 200.
+        first: u16,
+        /// The highest. Default 399.
+        last: u16,
+    },
+}
+
+/// What is told upstream of a request. Hop-by-hop fields and those that `Connection` names are never passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What stands in `Host`. Default the client's.
+    pub host: Host,
+    /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`.
+    pub forwarded: Forwarded,
+    /// Networks whose `X-Forwarded-*` and `Forwarded` are believed and added to; anybody else's are replaced.
+    /// Default none.
+    pub trusted: Vec<Cidr>,
+    /// Our name in `Via`; empty for no `Via`. Default `komainu`.
+    pub via: String,
+    /// Pass on fields with `_` in their names, which applications cannot tell from those with `-`. Default no.
+    pub underscores: bool,
+    /// Fields removed, set and added.
+    pub edits: Edits,
+}
+
+/// What stands in `Host`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// What the client sent (default).
+    #[default]
+    Pass,
+    /// The server's own `host[:port]`.
+    Upstream,
+    /// This.
+    Set(String),
+}
+
+/// Which fields tell who the client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host`.
+    pub x_forwarded: bool,
+    /// `Forwarded` (RFC 7239).
+    pub standard: bool,
+}
+
+/// Fields removed, set and added, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// Names of fields to remove, any case.
+    pub remove: Vec<String>,
+    /// Fields that replace those of the same name.
+    pub set: Vec<(String, Template)>,
+    /// Fields that come beside those of the same name.
+    pub add: Vec<(String, Template)>,
+}
+
+/// What is changed in responses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Turn `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
+    /// see it, into what the client sees; and the paths of cookies. Default yes.
+    pub rewrite: bool,
+    /// Cookie domains to replace; an empty new one removes the attribute.
+    pub cookie_domains: Vec<(String, String)>,
+    /// Fields removed, set and added.
+    pub edits: Edits,
+}
+
+/// A path prefix that upstream servers see differently: `/api` as `/`, `/shop` as `/apps/shop`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathMap {
+    /// What the client's path begins with; it ends where a segment ends.
+    pub from: String,
+    /// What stands there instead.
+    pub to: String,
+}
+
+/// The versions of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// The line of text.
+    V1,
+    /// The binary header.
+    V2,
+}
+
+impl Server {
+    /// A server with weight 1, in the clear, without a limit.
+    #[must_use]
+    pub fn at(at: Place) -> Server {
+        Server { at, tls: None, weight: 1, backup: false, connections_max: 0 }
+    }
+
+    /// `host[:port]` as it stands in `Host`: without the scheme's own port.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let own_port = if self.tls.is_some() { 443 } else { 80 };
+        match &self.at {
+            Place::Unix(_) => "localhost".into(),
+            Place::Tcp { host, port } => {
+                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+                if *port == own_port { host } else { format!("{host}:{port}") }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.at, &self.tls) {
+            (Place::Unix(path), _) => write!(f, "unix:{}", path.display()),
+            (Place::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
+            (Place::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, for these servers.
+    #[must_use]
+    pub fn to(servers: Vec<Server>) -> Options {
+        Options {
+            servers,
+            balance: Balance::default(),
+            keep_alive: KeepAlive::default(),
+            timeouts: Timeouts::default(),
+            retry: Retry::default(),
+            ejection: Some(Ejection::default()),
+            check: None,
+            slow_start_ms: 0,
+            queue_max: 1_000,
+            resolve_ms: 30_000,
+            request: Request::default(),
+            response: Response::default(),
+            path: None,
+            proxy_protocol: None,
+            upgrades: vec!["websocket".into()],
+            read_ahead_bytes: 64 * 1024,
+            head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },
+        }
+    }
+}
+
+impl Default for KeepAlive {
+    fn default() -> KeepAlive {
+        KeepAlive { idle_max: 256, idle_ms_max: 60_000, requests_max: 0 }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            connect_ms: 5_000,
+            head_ms: 60_000,
+            between_ms: 60_000,
+            total_ms: 0,
+            queue_ms: 10_000,
+            tunnel_ms: 3_600_000,
+            continue_ms: 1_000,
+        }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry {
+            attempts_max: 3,
+            budget_percent: 20,
+            statuses: Vec::new(),
+            non_idempotent: false,
+            body_bytes_max: 64 * 1024,
+        }
+    }
+}
+
+impl Default for Ejection {
+    fn default() -> Ejection {
+        Ejection { failures_max: 3, first_ms: 5_000, ms_max: 300_000 }
+    }
+}
+
+impl Default for Check {
+    fn default() -> Check {
+        let probe = Probe::Get { path: "/".into(), host: None, first: 200, last: 399 };
+        Check { probe, interval_ms: 5_000, timeout_ms: 2_000, rise: 2, fall: 3 }
+    }
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            host: Host::default(),
+            forwarded: Forwarded { x_forwarded: true, standard: false },
+            trusted: Vec::new(),
+            via: "komainu".into(),
+            underscores: false,
+            edits: Edits::default(),
+        }
+    }
+}
+
+impl Default for Response {
+    fn default() -> Response {
+        Response { rewrite: true, cookie_domains: Vec::new(), edits: Edits::default() }
+    }
+}

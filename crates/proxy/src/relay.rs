@@ -1,0 +1,485 @@
+//! One request and its response, carried both ways at once between a client and an upstream connection.
+
+use http::encode::{CHUNK_END, chunk_start, last_chunk};
+use http::machine::Step;
+use http::{Framing, Length, Method, Status};
+use net::{BodyPiece, Exchange, Fault};
+
+use crate::failure::Failure;
+use crate::leg::{self, Leg, Read};
+use crate::options::Options;
+use crate::request::Sent;
+use crate::response::{self, ResponseRules};
+use crate::template::Ask;
+
+/// Bytes of a request body gathered before they are sent.
+const GATHERED_BYTES: usize = 16 * 1024;
+/// Interim responses that an upstream may send ahead of one response.
+const INTERIM_MAX: u32 = 32;
+
+/// How far the request's body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Up {
+    /// The client waits for `100 Continue`, which the upstream may send.
+    Continue,
+    /// Pieces of it follow.
+    Body,
+    /// All of it is with us.
+    Done,
+    /// The upstream takes no more of it.
+    Abandoned,
+}
+
+/// What stopped the reading of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Down {
+    /// The upstream has sent no more.
+    Dry,
+    /// The client is to take some of it first.
+    Full,
+    /// It is complete.
+    Done,
+    /// The upstream has switched protocols.
+    Upgraded,
+}
+
+/// How a relayed exchange ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The response is complete; so is the request, if true.
+    Complete(bool),
+    /// The connection is a tunnel now.
+    Upgraded,
+}
+
+/// The parts of a proxy that a relay needs.
+pub(crate) struct Plan<'p> {
+    pub(crate) options: &'p Options,
+    pub(crate) response: &'p ResponseRules,
+    /// `host[:port]` of the server.
+    pub(crate) upstream: &'p str,
+    pub(crate) secure: bool,
+    /// When the whole request must be over; `u64::MAX` for no limit.
+    pub(crate) deadline_ms: u64,
+    /// A cookie line for the response.
+    pub(crate) cookie: Option<&'p [u8]>,
+    /// A response of a status that counts as a failure may still be tried elsewhere.
+    pub(crate) may_retry: bool,
+}
+
+/// The relay of one attempt.
+pub(crate) struct Relay<'r, 'c> {
+    x: &'r mut Exchange<'c>,
+    leg: &'r mut Leg,
+    plan: &'r Plan<'r>,
+    /// Content of the request's body sent so far, kept for another attempt.
+    kept: &'r mut Kept,
+    method: Method,
+    framing: Framing,
+    sent: Sent,
+    up: Up,
+    interims: u32,
+    /// When bytes last moved to the upstream, from it, from the client, to the client.
+    up_ms: u64,
+    down_ms: u64,
+    client_read_ms: u64,
+    client_write_ms: u64,
+    backlog: usize,
+}
+
+/// Content of a request body kept for another attempt.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    bytes: Vec<u8>,
+    /// Bytes that may be kept.
+    bytes_max: usize,
+    /// More came than may be kept.
+    lost: bool,
+    /// The client has sent all of it.
+    ended: bool,
+}
+
+impl Kept {
+    /// Keeps at most so many bytes.
+    pub(crate) fn new(bytes_max: usize) -> Kept {
+        Kept { bytes_max, ..Kept::default() }
+    }
+
+    /// Whether another attempt can send the body from its beginning.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.lost
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
+            self.lost = true;
+            self.bytes = Vec::new();
+        }
+        if !self.lost {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+}
+
+impl<'r, 'c> Relay<'r, 'c> {
+    /// A relay for a request whose head stands in `leg`'s buffers.
+    pub(crate) fn new(
+        x: &'r mut Exchange<'c>,
+        leg: &'r mut Leg,
+        plan: &'r Plan<'r>,
+        kept: &'r mut Kept,
+        sent: Sent,
+    ) -> Relay<'r, 'c> {
+        let now_ms = x.core().now_ms();
+        let (method, framing) = (x.request().method(), x.request().framing());
+        let up = match framing {
+            Framing::None => Up::Done,
+            _ if sent.expects && x.continue_due() => Up::Continue,
+            _ => Up::Body,
+        };
+        Relay {
+            x,
+            leg,
+            plan,
+            kept,
+            method,
+            framing,
+            sent,
+            up,
+            interims: 0,
+            up_ms: now_ms,
+            down_ms: now_ms,
+            client_read_ms: now_ms,
+            client_write_ms: now_ms,
+            backlog: 0,
+        }
+    }
+
+    /// Carries bytes until the response is complete.
+    pub(crate) async fn run(mut self) -> Result<Outcome, Failure> {
+        self.send_kept();
+        loop {
+            self.push_up()?;
+            let down = self.pull_down()?;
+            match down {
+                Down::Done => return self.finish(),
+                Down::Upgraded => return Ok(Outcome::Upgraded),
+                Down::Dry | Down::Full => {}
+            }
+            self.wait(down).await?;
+        }
+    }
+
+    // ---- the request ----
+
+    /// What an earlier attempt has read of the body goes first.
+    fn send_kept(&mut self) {
+        if self.up != Up::Body {
+            return;
+        }
+        let bytes = std::mem::take(&mut self.kept.bytes);
+        self.frame(&bytes);
+        self.kept.bytes = bytes;
+        if self.kept.ended {
+            self.end_body();
+        }
+    }
+
+    /// Adds a piece of the body to what will be sent, framed.
+    fn frame(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let out = &mut self.leg.buffers.out;
+        if self.framing == Framing::Chunked {
+            chunk_start(out, bytes.len());
+        }
+        out.extend_from_slice(bytes);
+        if self.framing == Framing::Chunked {
+            out.extend_from_slice(CHUNK_END);
+        }
+    }
+
+    fn end_body(&mut self) {
+        self.kept.ended = true;
+        self.up = Up::Done;
+        if self.framing == Framing::Chunked {
+            let none = http::Fields::new();
+            last_chunk(&mut self.leg.buffers.out, self.x.trailers().unwrap_or(&none));
+        }
+    }
+
+    /// Sends what can be sent.
+    fn push_up(&mut self) -> Result<(), Failure> {
+        loop {
+            let gathered = self.gather()?;
+            let backlog = self.leg.backlog();
+            if backlog > 0 {
+                match self.leg.try_flush() {
+                    Ok(_) => {}
+                    // It may have answered before it closed: what it said is read next.
+                    Err(Fault::Gone) => return Ok(self.abandon()),
+                    Err(fault) => return Err(Failure::Ours(fault)),
+                }
+            }
+            if backlog != self.leg.backlog() || gathered {
+                self.up_ms = self.x.core().now_ms();
+            }
+            if !gathered || self.leg.backlog() > 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what the client has sent of the body; true where there was some.
+    fn gather(&mut self) -> Result<bool, Failure> {
+        let mut gathered = false;
+        while self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES {
+            match self.x.try_read()? {
+                BodyPiece::Pending => break,
+                BodyPiece::End => {
+                    self.end_body();
+                    return Ok(true);
+                }
+                BodyPiece::Data(bytes) => {
+                    gathered = true;
+                    self.kept.keep(bytes);
+                    if self.framing == Framing::Chunked {
+                        chunk_start(&mut self.leg.buffers.out, bytes.len());
+                    }
+                    match self.leg.offer(bytes) {
+                        Ok(()) => {}
+                        Err(Fault::Gone) => {
+                            self.abandon();
+                            return Ok(false);
+                        }
+                        Err(fault) => return Err(Failure::Ours(fault)),
+                    }
+                    if self.framing == Framing::Chunked {
+                        self.leg.buffers.out.extend_from_slice(CHUNK_END);
+                    }
+                }
+            }
+        }
+        if gathered {
+            self.client_read_ms = self.x.core().now_ms();
+        }
+        Ok(gathered)
+    }
+
+    fn abandon(&mut self) {
+        self.up = Up::Abandoned;
+        self.leg.buffers.drop_out();
+    }
+
+    // ---- the response ----
+
+    /// Reads what the upstream has sent and gives it to the client.
+    fn pull_down(&mut self) -> Result<Down, Failure> {
+        loop {
+            let fed = self.leg.buffers.feed(self.method, &self.plan.options.head);
+            let fed = fed.map_err(|reject| match self.x.has_begun() {
+                true => Failure::Body(reject.reason),
+                false => Failure::Invalid(reject.reason),
+            })?;
+            match fed.step {
+                Step::NeedMore => {
+                    self.leg.buffers.consume(fed.consumed);
+                    match self.leg.fill() {
+                        Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
+                        Ok(Read::Nothing) => return Ok(Down::Dry),
+                        Ok(Read::End) => return self.at_end(),
+                        Err(Fault::Gone) => return Err(self.cut("the upstream reset the connection")),
+                        Err(fault) => return Err(Failure::Ours(fault)),
+                    }
+                }
+                Step::Head => {
+                    let upgraded = self.on_head()?;
+                    self.leg.buffers.consume(fed.consumed);
+                    if upgraded {
+                        return Ok(Down::Upgraded);
+                    }
+                }
+                Step::Data(span) => {
+                    self.x.offer(span.of(self.leg.buffers.rest()))?;
+                    self.leg.buffers.consume(fed.consumed);
+                    if self.x.backlog() >= self.plan.options.read_ahead_bytes && !self.x.try_flush()? {
+                        if self.x.backlog() >= self.plan.options.read_ahead_bytes {
+                            return Ok(Down::Full);
+                        }
+                    }
+                }
+                Step::End => {
+                    self.leg.buffers.consume(fed.consumed);
+                    return Ok(Down::Done);
+                }
+            }
+        }
+    }
+
+    /// The upstream has closed its side.
+    fn at_end(&mut self) -> Result<Down, Failure> {
+        match self.leg.buffers.machine.eof() {
+            Ok(()) => Ok(Down::Done),
+            Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
+        }
+    }
+
+    /// The connection has ended too early.
+    fn cut(&self, reason: &'static str) -> Failure {
+        match (self.x.has_begun(), self.leg.silent && self.leg.reused) {
+            (true, _) => Failure::Body(reason),
+            (false, true) => Failure::Stale,
+            (false, false) => Failure::Cut,
+        }
+    }
+
+    /// A whole head. True where it switches protocols.
+    fn on_head(&mut self) -> Result<bool, Failure> {
+        let (head, bytes) = self.leg.buffers.head();
+        let status = head.status;
+        let named = response::named(head, bytes).map_err(|reject| Failure::Invalid(reject.reason))?;
+        if status == Status::SWITCHING_PROTOCOLS {
+            return self.on_upgrade().map(|()| true);
+        }
+        if status.is_informational() {
+            self.interims += 1;
+            if self.interims > INTERIM_MAX {
+                return Err(Failure::Invalid("the upstream sends interim responses without end"));
+            }
+            if status == Status::CONTINUE {
+                // The client's own is sent when its body is read.
+                if self.up == Up::Continue {
+                    self.up = Up::Body;
+                }
+            } else {
+                let prepared = response::Prepared::default();
+                let rules = self.plan.response;
+                self.x.inform(status, |lines| rules.write(lines, head, bytes, &named, &prepared));
+            }
+            self.leg.buffers.machine.next();
+            return Ok(false);
+        }
+        if self.plan.may_retry && self.plan.options.retry.statuses.contains(&status) {
+            return Err(Failure::Refused(status));
+        }
+        self.leg.idle_ms = leg::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+        let length = match (head.framing, head.length) {
+            (Framing::Length(length), _) => Length::Known(length),
+            (Framing::None, Some(length)) => Length::Known(length),
+            // HEAD and 304 without a length: nobody knows; all else has no body.
+            (Framing::None, None) if self.method == Method::Head => Length::Unknown,
+            (Framing::None, None) => Length::Known(0),
+            (Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
+        };
+        let rules = self.plan.response;
+        let request = self.x.request();
+        let (request_head, request_bytes) = request.head();
+        let ask = Ask {
+            head: request_head,
+            bytes: request_bytes,
+            peer: request.peer(),
+            secure: self.plan.secure,
+            upstream: self.plan.upstream,
+        };
+        let prepared = rules.prepare(head, bytes, &ask);
+        let cookie = self.plan.cookie;
+        self.x.begin_lines(status, length, rules.own(head), |lines| {
+            rules.write(lines, head, bytes, &named, &prepared);
+            if let Some(cookie) = cookie {
+                lines.line(b"Set-Cookie", cookie);
+            }
+        });
+        if self.up == Up::Continue {
+            // Answered without the body: it is not wanted.
+            self.up = Up::Abandoned;
+        }
+        Ok(false)
+    }
+
+    fn on_upgrade(&mut self) -> Result<(), Failure> {
+        if !self.sent.upgrade {
+            return Err(Failure::Invalid("the upstream switches protocols without being asked"));
+        }
+        let (head, bytes) = self.leg.buffers.head();
+        let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
+        let named = response::named(head, bytes).map_err(|reject| Failure::Invalid(reject.reason))?;
+        let rules = self.plan.response;
+        let prepared = response::Prepared::default();
+        self.x.upgrade(|lines| {
+            lines.line(b"Connection", b"Upgrade");
+            lines.line(b"Upgrade", protocol);
+            rules.write(lines, head, bytes, &named, &prepared);
+        });
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Outcome, Failure> {
+        if let Some(body) = self.leg.buffers.machine.body()
+            && !body.trailers().is_empty()
+        {
+            self.x.end(body.trailers())?;
+        }
+        Ok(Outcome::Complete(self.up == Up::Done))
+    }
+
+    // ---- waiting ----
+
+    async fn wait(&mut self, down: Down) -> Result<(), Failure> {
+        self.x.try_flush()?;
+        let now_ms = self.x.core().now_ms();
+        let backlog = self.x.backlog();
+        if std::mem::replace(&mut self.backlog, backlog) != backlog {
+            self.client_write_ms = now_ms;
+        }
+        let reads_client = self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES;
+        let reads_upstream = down == Down::Dry;
+        let interest = self.leg.link.interest(reads_upstream, self.leg.backlog() > 0);
+        let client = net::Interest::of(reads_client, backlog > 0);
+        let deadline_ms = self.deadline_ms(down);
+        match self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await {
+            Err(Fault::Timeout) => self.on_timeout(down),
+            other => Ok(other?),
+        }
+    }
+
+    /// Every clock that runs, as the time when it runs out.
+    fn clocks(&self, down: Down) -> [u64; 6] {
+        let timeouts = &self.plan.options.timeouts;
+        let runs = |runs: bool, since_ms: u64, ms: u64| if runs { since_ms.saturating_add(ms) } else { u64::MAX };
+        let waits = down == Down::Dry;
+        [
+            runs(self.up == Up::Continue, self.up_ms, timeouts.continue_ms),
+            runs(self.up == Up::Body && self.leg.backlog() == 0, self.client_read_ms, self.x.body_ms()),
+            runs(self.backlog > 0, self.client_write_ms, self.x.write_ms()),
+            runs(self.leg.backlog() > 0, self.up_ms, timeouts.between_ms),
+            runs(
+                waits && !self.x.has_begun() && matches!(self.up, Up::Done | Up::Abandoned),
+                self.up_ms,
+                timeouts.head_ms,
+            ),
+            runs(waits && self.x.has_begun(), self.down_ms, timeouts.between_ms),
+        ]
+    }
+
+    fn deadline_ms(&self, down: Down) -> u64 {
+        self.clocks(down).into_iter().fold(self.plan.deadline_ms, u64::min)
+    }
+
+    fn on_timeout(&mut self, down: Down) -> Result<(), Failure> {
+        let now_ms = self.x.core().now_ms();
+        let [wait_continue, read, write, ..] = self.clocks(down);
+        if wait_continue <= now_ms {
+            // It knows nothing of `Expect`, or has not made up its mind: send the body.
+            self.up = Up::Body;
+            return Ok(());
+        }
+        if read <= now_ms || write <= now_ms {
+            return Err(Failure::Ours(Fault::Timeout));
+        }
+        Err(match self.x.has_begun() {
+            true => Failure::Body("the upstream took too long in the middle of a response"),
+            false => Failure::Slow,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! The request head that an upstream gets: written anew from the parsed one, never copied.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use http::encode::Lines;
+use http::{Field, Framing, Method, Name, Reject, Version, scan};
+
+use crate::options::{self, Edits, Host, Options, PathMap};
+use crate::path;
+use crate::template::Ask;
+
+/// Tokens that one `Connection` may name beside the usual ones.
+const NAMED_MAX: usize = 32;
+
+/// The rules for request heads.
+#[derive(Debug)]
+pub struct RequestRules {
+    options: options::Request,
+    path: Option<PathMap>,
+    upgrades: Vec<String>,
+    /// Connections are not kept: say so.
+    close: bool,
+}
+
+/// What a request head said that matters after it has been sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// A change of protocol was asked for.
+    pub upgrade: bool,
+    /// `Expect: 100-continue` was passed on: the body waits.
+    pub expects: bool,
+}
+
+impl RequestRules {
+    /// The rules of these options.
+    #[must_use]
+    pub fn new(options: &Options) -> RequestRules {
+        RequestRules {
+            options: options.request.clone(),
+            path: options.path.clone(),
+            upgrades: options.upgrades.clone(),
+            close: options.keep_alive.idle_max == 0 || options.proxy_protocol.is_some(),
+        }
+    }
+
+    /// Writes the whole head.
+    ///
+    /// # Errors
+    /// 400 for a request that cannot be passed on without being ambiguous.
+    pub fn write(&self, out: &mut Vec<u8>, ask: &Ask<'_>) -> Result<Sent, Reject> {
+        let (head, bytes) = (ask.head, ask.bytes);
+        out.reserve(head.len + 256);
+        out.extend_from_slice(head.method_name.of(bytes));
+        out.push(b' ');
+        path::write_target(out, self.path.as_ref(), ask)?;
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        let mut lines = Lines::new(out);
+        lines.line(b"Host", self.host(ask));
+        let named = named_by_connection(&head.fields, bytes)?;
+        let trusted = self.trusts(ask);
+        let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
+        for field in &head.fields {
+            empty_body |= field.id == Name::ContentLength;
+            if self.passes(field, ask, &named, trusted) {
+                lines.spans(bytes, field.name, field.value);
+            }
+        }
+        match head.framing {
+            Framing::Length(length) => {
+                lines.begin(b"Content-Length");
+                lines.number(length);
+                lines.end();
+            }
+            Framing::Chunked => lines.line(b"Transfer-Encoding", b"chunked"),
+            Framing::None if empty_body => lines.line(b"Content-Length", b"0"),
+            Framing::None | Framing::UntilClose => {}
+        }
+        self.write_forwarded(&mut lines, ask, trusted);
+        if !self.options.via.is_empty() {
+            lines.begin(b"Via");
+            lines.part(&head.version.text().as_bytes()[5..]);
+            lines.part(b" ");
+            lines.part(self.options.via.as_bytes());
+            lines.end();
+        }
+        write_edits(&mut lines, &self.options.edits, ask);
+        let upgrade = self.write_connection(&mut lines, ask);
+        out.extend_from_slice(b"\r\n");
+        Ok(Sent { upgrade, expects: head.expects_continue })
+    }
+
+    fn host<'a>(&'a self, ask: &Ask<'a>) -> &'a [u8] {
+        match &self.options.host {
+            Host::Set(host) => host.as_bytes(),
+            // An HTTP/1.0 client may name none.
+            Host::Pass if !ask.authority().is_empty() => ask.authority(),
+            Host::Pass | Host::Upstream => ask.upstream.as_bytes(),
+        }
+    }
+
+    /// Whether a field goes through as it is.
+    fn passes(&self, field: &Field, ask: &Ask<'_>, named: &[&[u8]], trusted: bool) -> bool {
+        let name = field.name.of(ask.bytes);
+        let passes = match field.id {
+            Name::Trailer => ask.head.framing == Framing::Chunked,
+            id if id.is_framing() => false,
+            Name::Expect => ask.head.expects_continue,
+            Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
+                trusted && !self.options.forwarded.x_forwarded
+            }
+            Name::Forwarded => trusted && !self.options.forwarded.standard,
+            // Belongs to the connection with us, not with the upstream (RFC 9110 section 11.7.1).
+            Name::ProxyAuthorization => false,
+            Name::Other => {
+                (trusted || !claims_a_client(name)) && (self.options.underscores || !name.contains(&b'_'))
+            }
+            _ => true,
+        };
+        passes && !is_edited(&self.options.edits, name) && !is_named(named, name)
+    }
+
+    /// Whether the peer may say who the client is.
+    fn trusts(&self, ask: &Ask<'_>) -> bool {
+        !self.options.trusted.is_empty() && ask.address().is_some_and(|address| self.trusts_ip(address.ip()))
+    }
+
+    fn trusts_ip(&self, ip: IpAddr) -> bool {
+        self.options.trusted.iter().any(|network| network.contains(ip))
+    }
+
+    /// The client's address: the peer's, or where that is trusted, the last one of `X-Forwarded-For` that is not.
+    #[must_use]
+    pub fn client(&self, ask: &Ask<'_>) -> Option<IpAddr> {
+        let mut client = ask.address()?.ip();
+        let values: Vec<&[u8]> = ask
+            .head
+            .fields
+            .iter()
+            .filter(|field| field.id == Name::XForwardedFor)
+            .flat_map(|field| scan::list(field.value.of(ask.bytes)))
+            .collect();
+        for value in values.into_iter().rev() {
+            if !self.trusts_ip(client) {
+                break;
+            }
+            let Some(ip) = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) else { break };
+            client = ip;
+        }
+        Some(client)
+    }
+
+    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &Ask<'_>, trusted: bool) {
+        let told = |id: Name| {
+            let fields = ask.head.fields.iter().filter(move |field| trusted && field.id == id);
+            fields.map(|field| field.value.of(ask.bytes))
+        };
+        let address = ask.address();
+        if self.options.forwarded.x_forwarded {
+            let mut before = told(Name::XForwardedFor).filter(|value| !value.is_empty()).peekable();
+            if address.is_some() || before.peek().is_some() {
+                lines.begin(b"X-Forwarded-For");
+                let mut between: &[u8] = b"";
+                for value in before {
+                    lines.part(between);
+                    lines.part(value);
+                    between = b", ";
+                }
+                if let Some(address) = address {
+                    lines.part(between);
+                    write_ip(lines, address.ip());
+                }
+                lines.end();
+            }
+            let scheme = ask.scheme().as_bytes();
+            lines.line(b"X-Forwarded-Proto", told(Name::XForwardedProto).next().unwrap_or(scheme));
+            let host = told(Name::XForwardedHost).next().unwrap_or(ask.authority());
+            if !host.is_empty() {
+                lines.line(b"X-Forwarded-Host", host);
+            }
+        }
+        if self.options.forwarded.standard {
+            lines.begin(b"Forwarded");
+            for value in told(Name::Forwarded).filter(|value| !value.is_empty()) {
+                lines.part(value);
+                lines.part(b", ");
+            }
+            write_forwarded_element(lines, ask, address.map(|address| address.ip()));
+            lines.end();
+        }
+    }
+
+    /// `Connection` and what goes with it. True where a change of protocol is asked for.
+    fn write_connection(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) -> bool {
+        if let Some(protocols) = self.upgrade(ask) {
+            lines.line(b"Connection", b"Upgrade");
+            lines.line(b"Upgrade", protocols);
+            return true;
+        }
+        // We carry trailers, so we may repeat what the client said of them (RFC 9110 section 10.1.4).
+        let trailers = ask.head.fields.iter().any(|field| {
+            let value = || field.value.of(ask.bytes);
+            field.id == Name::Te && scan::list(value()).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+        });
+        match (trailers, self.close) {
+            (true, false) => lines.line(b"Connection", b"TE"),
+            (true, true) => lines.line(b"Connection", b"TE, close"),
+            (false, true) => lines.line(b"Connection", b"close"),
+            (false, false) => {}
+        }
+        if trailers {
+            lines.line(b"TE", b"trailers");
+        }
+        false
+    }
+
+    /// The protocols that the client may switch to and wants to. `h2c` must never be among them: it would open a way
+    /// around every rule here.
+    fn upgrade<'x>(&self, ask: &Ask<'x>) -> Option<&'x [u8]> {
+        let (head, bytes) = (ask.head, ask.bytes);
+        if head.framing != Framing::None || head.version != Version::Http11 {
+            return None;
+        }
+        let wanted = head.field(bytes, Name::Upgrade)?;
+        let connection = head.fields.iter().filter(|field| field.id == Name::Connection);
+        let mut tokens = connection.flat_map(|field| scan::list(field.value.of(bytes)));
+        let allowed =
+            |protocol: &[u8]| self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol));
+        (tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade"))
+            && scan::list(wanted).next().is_some()
+            && scan::list(wanted).all(allowed))
+        .then_some(wanted)
+    }
+}
+
+/// Fields by which proxies tell who the client is, beside those that have a [`Name`].
+fn claims_a_client(name: &[u8]) -> bool {
+    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));
+    begins(b"x-forwarded-") || name.eq_ignore_ascii_case(b"x-real-ip")
+}
+
+/// The field names that `Connection` takes out, beside those that never go through.
+///
+/// # Errors
+/// 400 where there are too many to be honest.
+pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
+    let mut named = Vec::new();
+    for field in fields.iter().filter(|field| field.id == Name::Connection) {
+        for token in scan::list(field.value.of(bytes)) {
+            let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
+            if usual.iter().any(|word| word.eq_ignore_ascii_case(token)) {
+                continue;
+            }
+            if named.len() == NAMED_MAX {
+                return Err(Reject::bad("Connection names too many fields"));
+            }
+            named.push(token);
+        }
+    }
+    Ok(named)
+}
+
+pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
+    named.iter().any(|other| other.eq_ignore_ascii_case(name))
+}
+
+/// Whether edits remove or replace the field.
+pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
+    let is = |other: &String| other.as_bytes().eq_ignore_ascii_case(name);
+    edits.remove.iter().any(is) || edits.set.iter().any(|(other, _)| is(other))
+}
+
+/// Writes the lines that edits set and add.
+pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &Ask<'_>) {
+    for (name, value) in edits.set.iter().chain(&edits.add) {
+        lines.begin(name.as_bytes());
+        value.write(lines, ask);
+        lines.end();
+    }
+}
+
+fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
+    // IPv4 without the formatting machinery: it is on every request's way.
+    if let IpAddr::V4(v4) = ip {
+        for (index, octet) in v4.octets().into_iter().enumerate() {
+            if index > 0 {
+                lines.part(b".");
+            }
+            lines.number(octet.into());
+        }
+        return;
+    }
+    lines.part(ip.to_string().as_bytes());
+}
+
+/// One element of `Forwarded` (RFC 7239 section 4).
+fn write_forwarded_element(lines: &mut Lines<'_>, ask: &Ask<'_>, ip: Option<IpAddr>) {
+    let mut text = Vec::new();
+    match ip {
+        Some(IpAddr::V6(v6)) => _ = write!(text, "for=\"[{v6}]\""),
+        Some(IpAddr::V4(v4)) => _ = write!(text, "for={v4}"),
+        None => text.extend_from_slice(b"for=unknown"),
+    }
+    if !ask.authority().is_empty() {
+        text.extend_from_slice(b";host=\"");
+        text.extend_from_slice(ask.authority());
+        text.push(b'"');
+    }
+    text.extend_from_slice(b";proto=");
+    text.extend_from_slice(ask.scheme().as_bytes());
+    lines.part(&text);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! The response head that the client gets: written anew from the upstream's.
+
+use http::encode::Lines;
+use http::{Fields, Name, Reject, ResponseHead};
+use net::Own;
+
+use crate::options::{self, Options};
+use crate::request::{is_edited, is_named, named_by_connection, write_edits};
+use crate::reverse::Reverse;
+use crate::template::Ask;
+
+/// The rules for response heads.
+#[derive(Debug)]
+pub struct ResponseRules {
+    options: options::Response,
+    reverse: Reverse,
+    edited: bool,
+}
+
+/// What a response's own lines need to know of the request, worked out before the head is written, and only where
+/// it is needed.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// Fields that take the place of the upstream's `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
+    rewritten: Option<Fields>,
+    /// Lines set and added.
+    more: Vec<u8>,
+}
+
+impl ResponseRules {
+    /// The rules of these options.
+    #[must_use]
+    pub fn new(options: &Options) -> ResponseRules {
+        let edits = &options.response.edits;
+        ResponseRules {
+            reverse: Reverse::new(options),
+            edited: !(edits.remove.is_empty() && edits.set.is_empty() && edits.add.is_empty()),
+            options: options.response.clone(),
+        }
+    }
+
+    /// Works out what depends on the request.
+    #[must_use]
+    pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &Ask<'_>) -> Prepared {
+        let mut prepared = Prepared::default();
+        if self.reverse.is_needed() && head.fields.iter().any(|field| is_rewritten(field.id)) {
+            let mut fields = Fields::new();
+            for field in head.fields.iter().filter(|field| is_rewritten(field.id)) {
+                let value = self.reverse.value(field.id, field.value.of(bytes), ask);
+                fields.push(field.id, &value);
+            }
+            prepared.rewritten = Some(fields);
+        }
+        if self.edited {
+            write_edits(&mut Lines::new(&mut prepared.more), &self.options.edits, ask);
+        }
+        prepared
+    }
+
+    /// Writes the field lines that go through. Framing is not among them.
+    pub fn write(
+        &self,
+        lines: &mut Lines<'_>,
+        head: &ResponseHead,
+        bytes: &[u8],
+        named: &[&[u8]],
+        prepared: &Prepared,
+    ) {
+        for field in &head.fields {
+            let replaced = prepared.rewritten.is_some() && is_rewritten(field.id);
+            if field.id != Name::Other && (field.id.is_framing() || replaced) {
+                continue;
+            }
+            let name = field.name.of(bytes);
+            if is_named(named, name) || (self.edited && is_edited(&self.options.edits, name)) {
+                continue;
+            }
+            lines.spans(bytes, field.name, field.value);
+        }
+        if let Some(fields) = &prepared.rewritten {
+            for (name, value) in fields.iter() {
+                if !(self.edited && is_edited(&self.options.edits, name)) {
+                    lines.line(name, value);
+                }
+            }
+        }
+        lines.whole(&prepared.more);
+    }
+
+    /// Which of the lines that every response has come from the upstream or from edits.
+    #[must_use]
+    pub fn own(&self, head: &ResponseHead) -> Own {
+        let mut own = Own::default();
+        for field in &head.fields {
+            own.server |= field.id == Name::Server;
+            own.date |= field.id == Name::Date;
+        }
+        own.server |= self.edited && is_edited(&self.options.edits, b"server");
+        own
+    }
+}
+
+/// What `Connection` of a response names.
+///
+/// # Errors
+/// Where it names too many fields.
+pub fn named<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
+    named_by_connection(&head.fields, bytes)
+}
+
+fn is_rewritten(id: Name) -> bool {
+    matches!(id, Name::Location | Name::ContentLocation | Name::Refresh | Name::SetCookie)
+}

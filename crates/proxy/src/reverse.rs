@@ -1,0 +1,216 @@
+//! What upstream servers say of their own address and paths, turned into what the client sees.
+
+use std::borrow::Cow;
+
+use http::{Name, scan};
+
+use crate::options::{Options, PathMap};
+use crate::template::Ask;
+
+/// Rules for `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
+#[derive(Debug)]
+pub struct Reverse {
+    path: Option<PathMap>,
+    /// `host[:port]` of every server, and its host alone.
+    authorities: Vec<String>,
+    hosts: Vec<String>,
+    cookie_domains: Vec<(String, String)>,
+    needed: bool,
+}
+
+impl Reverse {
+    /// The rules of these options.
+    #[must_use]
+    pub fn new(options: &Options) -> Reverse {
+        let authorities: Vec<String> = options.servers.iter().map(|server| server.authority()).collect();
+        let host = |authority: &String| match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => host.to_owned(),
+            _ => authority.clone(),
+        };
+        Reverse {
+            path: options.path.clone().map(|map| PathMap::new(&map.from, &map.to)),
+            hosts: authorities.iter().map(host).collect(),
+            authorities,
+            cookie_domains: options.response.cookie_domains.clone(),
+            needed: options.response.rewrite,
+        }
+    }
+
+    /// Whether anything is rewritten at all.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.needed
+    }
+
+    /// The value of one of the fields as the client is to see it.
+    #[must_use]
+    pub fn value<'v>(&self, id: Name, value: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+        match id {
+            Name::Location | Name::ContentLocation => self.url(value, ask),
+            Name::Refresh => self.refresh(value, ask),
+            Name::SetCookie => self.cookie(value),
+            _ => Cow::Borrowed(value),
+        }
+    }
+
+    fn url<'v>(&self, url: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+        if url.starts_with(b"/") && !url.starts_with(b"//") {
+            return self.path(url);
+        }
+        let Some(scheme) = scheme_len(url) else { return Cow::Borrowed(url) };
+        let rest = &url[scheme..];
+        let path_at = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(path_at);
+        let is = |other: &[u8]| other.eq_ignore_ascii_case(authority);
+        let client = ask.authority();
+        if self.authorities.iter().any(|own| is(own.as_bytes())) && !client.is_empty() && !is(client) {
+            return Cow::Owned([ask.scheme().as_bytes(), b"://", client, &self.path(path)].concat());
+        }
+        match is(client) {
+            true => Cow::Owned([&url[..scheme], authority, &self.path(path)].concat()),
+            false => Cow::Borrowed(url),
+        }
+    }
+
+    fn path<'v>(&self, path: &'v [u8]) -> Cow<'v, [u8]> {
+        match self.path.as_ref().and_then(|map| map.back(path)) {
+            Some((prefix, rest)) => Cow::Owned([prefix, rest].concat()),
+            None => Cow::Borrowed(path),
+        }
+    }
+
+    /// `5; url=/path`
+    fn refresh<'v>(&self, value: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+        let begins = |at: usize| value[at..].get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"url="));
+        let Some(at) = (0..value.len()).find(|&at| begins(at)).map(|at| at + 4) else {
+            return Cow::Borrowed(value);
+        };
+        let quotes: &[u8] = match value.get(at) {
+            Some(b'"') => b"\"",
+            Some(b'\'') => b"'",
+            _ => b"",
+        };
+        let url = &value[at + quotes.len()..];
+        let url = url.strip_suffix(quotes).unwrap_or(url);
+        Cow::Owned([&value[..at], quotes, &self.url(url, ask), quotes].concat())
+    }
+
+    /// `Path` and `Domain` of a cookie.
+    fn cookie<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
+        let mut attributes = value.split(|&byte| byte == b';');
+        let mut out = attributes.next().unwrap_or_default().to_vec();
+        let mut changed = false;
+        for attribute in attributes {
+            let trimmed = scan::trim(attribute);
+            let kept = match named(trimmed, b"path=") {
+                Some(path) => match self.path(scan::trim(path)) {
+                    Cow::Borrowed(_) => None,
+                    // A cookie for `/api/` would not be sent to `/api`.
+                    Cow::Owned(path) => Some([b"Path=", path.strip_suffix(b"/").unwrap_or(&path)].concat()),
+                },
+                None => named(trimmed, b"domain=").and_then(|domain| self.domain(scan::trim(domain))),
+            };
+            match kept {
+                None => out.extend([b";", attribute].concat()),
+                Some(new) => {
+                    changed = true;
+                    if !new.is_empty() {
+                        out.extend([b"; ", &new[..]].concat());
+                    }
+                }
+            }
+        }
+        if changed { Cow::Owned(out) } else { Cow::Borrowed(value) }
+    }
+
+    /// The new `Domain` attribute, empty for none; `None` to leave it.
+    fn domain(&self, domain: &[u8]) -> Option<Vec<u8>> {
+        let domain = domain.strip_prefix(b".").unwrap_or(domain);
+        let is = |other: &str| other.trim_start_matches('.').as_bytes().eq_ignore_ascii_case(domain);
+        if let Some((_, new)) = self.cookie_domains.iter().find(|(old, _)| is(old)) {
+            return Some(if new.is_empty() { Vec::new() } else { [b"Domain=", new.as_bytes()].concat() });
+        }
+        // A browser would drop a cookie for the upstream's own host.
+        self.hosts.iter().any(|host| is(host)).then(Vec::new)
+    }
+}
+
+fn named<'a>(attribute: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    attribute.get(..name.len())?.eq_ignore_ascii_case(name).then(|| &attribute[name.len()..])
+}
+
+/// Length of `http://` or `https://`.
+fn scheme_len(url: &[u8]) -> Option<usize> {
+    [&b"http://"[..], b"https://"].iter().find_map(|scheme| named(url, scheme).map(|_| scheme.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Place, Server};
+    use http::RequestHead;
+    use net::Peer;
+
+    fn rewritten(id: Name, value: &str, map: Option<(&str, &str)>) -> String {
+        let bytes = b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(head.parse(bytes, &http::Limits::default()).unwrap());
+        let ask = Ask { head: &head, bytes, peer: Peer::Unix, secure: true, upstream: "" };
+        let server = Server::at(Place::Tcp { host: "app.internal".into(), port: 3000 });
+        let mut options = Options::to(vec![server]);
+        options.path = map.map(|(from, to)| PathMap::new(from, to));
+        options.response.cookie_domains = vec![("old.test".into(), "shop.test".into())];
+        let value = Reverse::new(&options).value(id, value.as_bytes(), &ask).into_owned();
+        String::from_utf8(value).unwrap()
+    }
+
+    #[test]
+    fn urls_of_the_upstream_become_the_clients() {
+        for (value, want) in [
+            ("http://app.internal:3000/x?y#z", "https://shop.test/x?y#z"),
+            ("HTTP://APP.internal:3000", "https://shop.test"),
+            ("http://app.internal/x", "http://app.internal/x"),
+            ("http://shop.test/x", "http://shop.test/x"),
+            ("https://else.test/x", "https://else.test/x"),
+            ("/x", "/x"),
+            ("x", "x"),
+            ("//else.test/x", "//else.test/x"),
+        ] {
+            assert_eq!(rewritten(Name::Location, value, None), want, "{value}");
+        }
+    }
+
+    #[test]
+    fn mapped_paths_are_mapped_back() {
+        let map = Some(("/api", "/v1"));
+        for (id, value, want) in [
+            (Name::Location, "/v1/x", "/api/x"),
+            (Name::Location, "/v1?a", "/api?a"),
+            (Name::Location, "/v12/x", "/v12/x"),
+            (Name::Location, "http://app.internal:3000/v1/x", "https://shop.test/api/x"),
+            (Name::ContentLocation, "https://shop.test/v1/x", "https://shop.test/api/x"),
+            (Name::Refresh, "5; url=/v1/x", "5; url=/api/x"),
+            (Name::Refresh, "5;URL='http://app.internal:3000/v1/'", "5;URL='https://shop.test/api/'"),
+            (Name::Refresh, "5", "5"),
+            (Name::SetCookie, "a=b; Path=/v1; HttpOnly", "a=b; Path=/api; HttpOnly"),
+            (Name::SetCookie, "a=b; path=/other", "a=b; path=/other"),
+            (Name::SetCookie, "a=b;Path=/v1/;Secure", "a=b; Path=/api;Secure"),
+        ] {
+            assert_eq!(rewritten(id, value, map), want, "{value}");
+        }
+        assert_eq!(rewritten(Name::Location, "/", Some(("/api", "/"))), "/api/");
+        assert_eq!(rewritten(Name::SetCookie, "a=b; Path=/", Some(("/api", "/"))), "a=b; Path=/api");
+    }
+
+    #[test]
+    fn cookie_domains() {
+        for (value, want) in [
+            ("a=b; Domain=.old.test", "a=b; Domain=shop.test"),
+            ("a=b; Domain=app.internal; Secure", "a=b; Secure"),
+            ("a=b; Domain=x.test", "a=b; Domain=x.test"),
+            ("a=b", "a=b"),
+        ] {
+            assert_eq!(rewritten(Name::SetCookie, value, None), want, "{value}");
+        }
+    }
+}

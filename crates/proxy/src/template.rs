@@ -1,0 +1,231 @@
+//! Values with variables in them: `$client_ip`, `${host}:$client_port`.
+
+use std::net::SocketAddr;
+
+use http::encode::Lines;
+use http::{Name, RequestHead, scan};
+use net::Peer;
+
+/// A value, taken apart once and filled in for each request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(Vec<u8>),
+    Variable(Variable),
+}
+
+/// What a `$name` stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Variable {
+    ClientIp,
+    ClientPort,
+    Scheme,
+    Host,
+    Method,
+    Path,
+    Query,
+    Uri,
+    Upstream,
+    /// A request field, by name.
+    Field(Vec<u8>),
+    /// A cookie, by name.
+    Cookie(Vec<u8>),
+}
+
+/// One request, as header rules see it.
+#[derive(Clone, Copy)]
+pub struct Ask<'x> {
+    /// Its parsed head.
+    pub head: &'x RequestHead,
+    /// The bytes that the head's spans refer to.
+    pub bytes: &'x [u8],
+    /// Who sent it.
+    pub peer: Peer,
+    /// Whether it came over TLS.
+    pub secure: bool,
+    /// `host:port` of the chosen upstream.
+    pub upstream: &'x str,
+}
+
+impl<'x> Ask<'x> {
+    /// The sender's address; none over a Unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.peer {
+            Peer::Tcp(address) => Some(SocketAddr::new(address.ip().to_canonical(), address.port())),
+            Peer::Unix => None,
+        }
+    }
+
+    /// `https` or `http`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+
+    /// `host[:port]` that the request is for.
+    #[must_use]
+    pub fn authority(&self) -> &'x [u8] {
+        self.head.authority.of(self.bytes)
+    }
+
+    /// The first value of the field of that name, any case.
+    #[must_use]
+    pub fn field(&self, name: &[u8]) -> Option<&'x [u8]> {
+        let found = self.head.fields.iter().find(|f| f.name.of(self.bytes).eq_ignore_ascii_case(name))?;
+        Some(found.value.of(self.bytes))
+    }
+
+    /// The first value of the cookie of that name.
+    #[must_use]
+    pub fn cookie(&self, name: &[u8]) -> Option<&'x [u8]> {
+        let bytes = self.bytes;
+        let cookies = self.head.fields.iter().filter(|field| field.id == Name::Cookie);
+        cookies.flat_map(|field| field.value.of(bytes).split(|&byte| byte == b';')).find_map(|pair| {
+            let pair = scan::trim(pair);
+            pair.strip_prefix(name)?.strip_prefix(b"=")
+        })
+    }
+}
+
+impl Template {
+    /// Reads a value in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign. Variables:
+    /// `client_ip`, `client_port`, `scheme`, `host`, `method`, `path`, `query`, `uri`, `upstream`, `http_NAME` (a
+    /// request field, `_` for `-`) and `cookie_NAME`.
+    ///
+    /// # Errors
+    /// The name that is no variable, or what else is wrong.
+    pub fn parse(text: &str) -> Result<Template, String> {
+        let mut parts = Vec::new();
+        let mut plain = Vec::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            plain.extend_from_slice(&rest.as_bytes()[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                plain.push(b'$');
+                rest = after;
+                continue;
+            }
+            let (name, after) = split_name(rest).ok_or("`$` without the name of a variable")?;
+            let variable = Variable::of(name).ok_or_else(|| format!("`${name}` is no variable"))?;
+            if !plain.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut plain)));
+            }
+            parts.push(Part::Variable(variable));
+            rest = after;
+        }
+        plain.extend_from_slice(rest.as_bytes());
+        if scan::value(&plain) != plain.len() {
+            return Err("a control character cannot stand in a field".into());
+        }
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain));
+        }
+        Ok(Template { parts })
+    }
+
+    /// Writes the value as part of a field line.
+    pub fn write(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => lines.part(text),
+                Part::Variable(variable) => variable.write(lines, ask),
+            }
+        }
+    }
+}
+
+fn split_name(text: &str) -> Option<(&str, &str)> {
+    if let Some(braced) = text.strip_prefix('{') {
+        return braced.split_once('}');
+    }
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}
+
+impl Variable {
+    fn of(name: &str) -> Option<Variable> {
+        Some(match name {
+            "client_ip" => Variable::ClientIp,
+            "client_port" => Variable::ClientPort,
+            "scheme" => Variable::Scheme,
+            "host" => Variable::Host,
+            "method" => Variable::Method,
+            "path" => Variable::Path,
+            "query" => Variable::Query,
+            "uri" => Variable::Uri,
+            "upstream" => Variable::Upstream,
+            _ => match name.split_once('_')? {
+                ("http", field) if scan::is_token(field.as_bytes()) => {
+                    Variable::Field(field.replace('_', "-").into_bytes())
+                }
+                ("cookie", cookie) if scan::is_token(cookie.as_bytes()) => {
+                    Variable::Cookie(cookie.as_bytes().to_vec())
+                }
+                _ => return None,
+            },
+        })
+    }
+
+    fn write(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
+        match self {
+            Variable::ClientIp => match ask.address() {
+                Some(address) => lines.part(address.ip().to_string().as_bytes()),
+                None => lines.part(b"unix:"),
+            },
+            Variable::ClientPort => lines.number(ask.address().map_or(0, |address| address.port()).into()),
+            Variable::Scheme => lines.part(ask.scheme().as_bytes()),
+            Variable::Host => lines.part(ask.authority()),
+            Variable::Method => lines.part(ask.head.method_name.of(ask.bytes)),
+            Variable::Path => lines.part(ask.head.target.path(ask.bytes)),
+            Variable::Query => lines.part(ask.head.target.query.map_or(b"", |query| query.of(ask.bytes))),
+            Variable::Uri => lines.part(ask.head.target.whole.of(ask.bytes)),
+            Variable::Upstream => lines.part(ask.upstream.as_bytes()),
+            Variable::Field(name) => lines.part(ask.field(name).unwrap_or_default()),
+            Variable::Cookie(name) => lines.part(ask.cookie(name).unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str) -> String {
+        let bytes = b"GET /a?b=1 HTTP/1.1\r\nHost: x.test:8080\r\nX-Id: 7\r\nCookie: a=1; sid=abc\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(head.parse(bytes, &http::Limits::default()).unwrap());
+        let peer = Peer::Tcp("[::ffff:192.0.2.7]:5555".parse().unwrap());
+        let ask = Ask { head: &head, bytes, peer, secure: true, upstream: "127.0.0.1:3000" };
+        let mut out = Vec::new();
+        Template::parse(template).unwrap().write(&mut Lines::new(&mut out), &ask);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn variables_are_filled_in() {
+        for (template, want) in [
+            ("plain", "plain"),
+            ("$client_ip:$client_port", "192.0.2.7:5555"),
+            ("${scheme}s", "httpss"),
+            ("$scheme://$host$uri", "https://x.test:8080/a?b=1"),
+            ("$method $path $query", "GET /a b=1"),
+            ("$http_x_id/$http_none/$cookie_sid/$cookie_x", "7//abc/"),
+            ("a$$b$upstream", "a$b127.0.0.1:3000"),
+        ] {
+            assert_eq!(filled(template), want, "{template}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_variable_is_refused() {
+        for text in ["$", "$-", "${host", "$nothing", "$http_", "$http", "a\r\nb", "${cookie_a=b}"] {
+            assert!(Template::parse(text).is_err(), "{text}");
+        }
+    }
+}
