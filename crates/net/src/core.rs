@@ -16,6 +16,7 @@ use rustix::event::{Timespec, epoll};
 use crate::clock::Clock;
 use crate::offload::Pool;
 use crate::remote::{Remote, SlotWaker};
+use crate::tick::{TaskId, Tick, Ticks};
 
 /// A source can be read, or its end seen.
 pub(crate) const READ: u8 = 1;
@@ -28,6 +29,8 @@ pub(crate) const GONE: u8 = 8;
 
 const NO_TASK: u32 = u32::MAX;
 const REMOTE_TOKEN: u64 = u64::MAX;
+/// A [`Tick`]'s own bell: that it rang is all there is to know.
+const TICK_TOKEN: u64 = u64::MAX - 1;
 /// How often deadlines of sources are looked at. Deadlines are coarse by this much.
 const SWEEP_MS: u64 = 100;
 
@@ -84,6 +87,7 @@ struct Inner {
     current: Cell<u32>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
+    ticks: Ticks,
 }
 
 /// A handle to the engine of this thread. Cheap to clone; not to be sent to another thread.
@@ -117,6 +121,7 @@ impl Core {
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
+            ticks: Ticks::default(),
         })))
     }
 
@@ -312,6 +317,38 @@ impl Core {
         }
     }
 
+    // ---- ticks ----
+
+    /// Looks at `tick` around each wait, as long as the core lives.
+    pub fn add_tick(&self, tick: Rc<dyn Tick>) {
+        self.0.ticks.add(tick);
+    }
+
+    /// Lets an eventfd that a [`Tick`] asks others to ring end the core's wait. It need not be read.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for the registration.
+    pub fn hear(&self, bell: &impl AsFd) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.0.epoll, bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
+    }
+
+    /// Ends what [`Core::hear`] began; before the eventfd is closed.
+    pub fn ignore(&self, bell: &impl AsFd) {
+        self.unwatch(bell);
+    }
+
+    /// The task that is running, to be woken later.
+    #[must_use]
+    pub fn task(&self) -> TaskId {
+        TaskId(self.current())
+    }
+
+    /// Runs a task of this core soon. A wake that comes after the task has ended may run another one, which bears it.
+    pub fn wake_task(&self, TaskId(task): TaskId) {
+        self.wake(task);
+    }
+
     // ---- running ----
 
     /// The task being polled.
@@ -432,12 +469,13 @@ impl Core {
     pub(crate) fn turn_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         loop {
+            self.0.ticks.drain();
             self.run_ready();
             if stop() {
                 return Ok(());
             }
-            let timeout = self
-                .timeout_ms()
+            let rests = self.0.ticks.rest();
+            let timeout = (if rests { self.timeout_ms() } else { Some(0) })
                 .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
             events.clear();
             match epoll::wait(&self.0.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -445,9 +483,10 @@ impl Core {
                 Err(error) => return Err(error.into()),
             }
             self.0.clock.tick();
+            self.0.ticks.wake();
             for event in &events {
                 let (token, flags) = (event.data.u64(), event.flags);
-                if token != REMOTE_TOKEN {
+                if token < TICK_TOKEN {
                     self.deliver(token, readiness(flags));
                 }
             }
@@ -604,3 +643,6 @@ impl Source {
         self.writer.set(core.current());
     }
 }
+
+#[cfg(test)]
+mod tests;

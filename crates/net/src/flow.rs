@@ -5,6 +5,7 @@ use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
 use crate::conn::{Piece, Reply};
+use crate::core::HALF_CLOSED;
 use crate::exchange::{Exchange, after_server};
 use crate::fault::Fault;
 use crate::stream::{self, Interest, Stream};
@@ -199,6 +200,19 @@ impl Exchange<'_> {
         deadline_ms: u64,
     ) -> Result<(), Fault> {
         stream::either((&self.conn.stream, client), other, deadline_ms).await
+    }
+
+    /// Whether the client's connection can do what is wanted of it now. If not, the current task runs again when it
+    /// can: for futures that wait for more than streams.
+    #[must_use]
+    pub fn poll_client(&self, client: Interest) -> bool {
+        stream::is_met_or_waits(&self.conn.stream, client)
+    }
+
+    /// Whether the client has closed its sending side: most who do are gone.
+    #[must_use]
+    pub fn is_half_closed(&self) -> bool {
+        self.conn.stream.source().ready() & HALF_CLOSED != 0
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

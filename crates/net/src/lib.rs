@@ -12,6 +12,7 @@ pub mod clock;
 pub mod address;
 mod remote;
 pub mod offload;
+pub mod tick;
 pub mod core;
 #[cfg(test)]
 mod sim;
@@ -42,3 +43,4 @@ pub use page::{ErrorPages, FieldEdits, Page};
 pub use server::{Server, Stop};
 pub use service::{Record, Service};
 pub use stream::{Interest, Stream};
+pub use tick::{TaskId, Tick};

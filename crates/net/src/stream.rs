@@ -78,6 +78,15 @@ pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms:
     result
 }
 
+/// Whether `stream` can do what is wanted; if not, the current task waits for that, without a deadline.
+pub(crate) fn is_met_or_waits(stream: &Stream, interest: Interest) -> bool {
+    let met = interest.is_met(stream);
+    if !met {
+        stream.wait(interest.0);
+    }
+    met
+}
+
 enum Transport {
     Socket(OwnedFd),
     #[cfg(test)]

@@ -1,0 +1,45 @@
+//! Work that comes to a core by other ways than sockets, looked at around each wait of the engine.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A source of news that has its own way to ring, such as the workers of an application.
+///
+/// In each turn of the engine: [`Tick::drain`], then the tasks that are ready, then [`Tick::rest`], the wait, and
+/// [`Tick::wake`].
+pub trait Tick {
+    /// Takes what has come and wakes the tasks that wait for it ([`crate::Core::wake_task`]).
+    fn drain(&self);
+    /// The engine is about to wait: sends out what the turn has collected, and asks to be rung from now on. False
+    /// where there is news already, so that the engine looks at its sockets but does not sleep.
+    fn rest(&self) -> bool;
+    /// The engine has waited: no need to ring.
+    fn wake(&self);
+}
+
+/// A task of a core, for those who wake it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(pub(crate) u32);
+
+/// All of a core's.
+#[derive(Default)]
+pub(crate) struct Ticks(RefCell<Vec<Rc<dyn Tick>>>);
+
+impl Ticks {
+    pub(crate) fn add(&self, tick: Rc<dyn Tick>) {
+        self.0.borrow_mut().push(tick);
+    }
+
+    pub(crate) fn drain(&self) {
+        self.0.borrow().iter().for_each(|tick| tick.drain());
+    }
+
+    /// Whether all of them rest. Those that do not are still armed where they can be: the wait is short.
+    pub(crate) fn rest(&self) -> bool {
+        self.0.borrow().iter().fold(true, |rests, tick| tick.rest() && rests)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.0.borrow().iter().for_each(|tick| tick.wake());
+    }
+}
