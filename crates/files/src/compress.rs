@@ -70,7 +70,10 @@ mod tests {
             for effort in [Effort::Fast, Effort::Balanced, Effort::Small] {
                 let compressed = compress(coding, effort, &text).unwrap();
                 assert_eq!(decompress(coding, &compressed), text, "{coding:?} {effort:?}");
-                assert!(coding == Coding::Identity || compressed.len() < text.len() / 3, "{coding:?} {effort:?}");
+                assert!(
+                    coding == Coding::Identity || compressed.len() < text.len() / 3,
+                    "{coding:?} {effort:?}"
+                );
             }
             assert_eq!(decompress(coding, &compress(coding, Effort::Balanced, b"").unwrap()), b"");
         }

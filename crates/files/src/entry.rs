@@ -125,7 +125,11 @@ impl Entry {
             Coding::Identity => self.variants.first(),
             _ if self.live => None,
             // The codings are those of the siblings, in their order.
-            _ => self.codings.iter().position(|&other| other == coding).and_then(|at| self.variants.get(at + 1)),
+            _ => self
+                .codings
+                .iter()
+                .position(|&other| other == coding)
+                .and_then(|at| self.variants.get(at + 1)),
         }
     }
 
@@ -246,12 +250,23 @@ impl Maker<'_> {
         fields.extend(&fields_not_modified);
         let content_type = self.content_type.clone();
         let warm_until_ms = Cell::new(0);
-        Variant { length, content_type, etag, modified_s, content, fields, fields_not_modified, ranges, warm_until_ms }
+        Variant {
+            length,
+            content_type,
+            etag,
+            modified_s,
+            content,
+            fields,
+            fields_not_modified,
+            ranges,
+            warm_until_ms,
+        }
     }
 }
 
 fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
-    let modified_ns = (stamp.modified_s as u64).wrapping_mul(1_000_000_000).wrapping_add(stamp.modified_ns as u64);
+    let modified_ns =
+        (stamp.modified_s as u64).wrapping_mul(1_000_000_000).wrapping_add(stamp.modified_ns as u64);
     let (weak, size) = (if live { "W/" } else { "" }, stamp.size);
     match coding {
         Coding::Identity => format!("{weak}\"{modified_ns:x}-{size:x}\""),

@@ -223,3 +223,6 @@ async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     fields.push(Name::Location, &location);
     x.reply(Status::MOVED_PERMANENTLY, &fields, b"").await
 }
+
+#[cfg(test)]
+mod tests;

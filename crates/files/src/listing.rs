@@ -284,7 +284,8 @@ fn time(unix_s: i64, between: char, seconds: bool) -> String {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let mut text = format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", second / 3600, second / 60 % 60);
+    let mut text =
+        format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", second / 3600, second / 60 % 60);
     if seconds {
         let _ = write!(text, ":{:02}", second % 60);
     }

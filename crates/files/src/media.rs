@@ -35,7 +35,9 @@ const COMPRESSED: &[&str] = &[
 pub fn media_type(path: &[u8]) -> &'static str {
     const UNKNOWN: &str = "application/octet-stream";
     let name = &path[path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1)..];
-    let Some(dot) = name.iter().rposition(|&byte| byte == b'.').filter(|&dot| dot > 0) else { return UNKNOWN };
+    let Some(dot) = name.iter().rposition(|&byte| byte == b'.').filter(|&dot| dot > 0) else {
+        return UNKNOWN;
+    };
     let Ok(extension) = std::str::from_utf8(&name[dot + 1..]) else { return UNKNOWN };
     let corrected = CORRECTIONS.iter().find(|(known, _)| extension.eq_ignore_ascii_case(known));
     match corrected {

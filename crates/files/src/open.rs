@@ -16,10 +16,7 @@ const LINKS_MAX: usize = 40;
 /// How often a path that is being renamed under our hands is tried again.
 const RETRIES_MAX: usize = 8;
 /// Never wait for a FIFO's writer, never take over a terminal.
-const READ_ONLY: OFlags = OFlags::RDONLY
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
+const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// A folder that is served, held open: renaming it does not matter.

@@ -115,7 +115,11 @@ impl Tree {
                 Opened::Refused(reason) => return Ok(Found::Refused(reason)),
             }
         }
-        Ok(if folder && self.has_something_to_show(path, patience)? { Found::Unslashed } else { Found::Missing })
+        Ok(if folder && self.has_something_to_show(path, patience)? {
+            Found::Unslashed
+        } else {
+            Found::Missing
+        })
     }
 
     fn find_index(&self, folder: &[u8], patience: Patience) -> Result<Found, Trouble> {
@@ -312,14 +316,9 @@ mod tests {
     fn stale_and_useless_siblings_are_not_used() {
         let scratch = Scratch::new();
         let now = SystemTime::now();
-        for (file, age_s) in [
-            ("a.js", 10),
-            ("a.js.br", 10),
-            ("a.js.gz", 5),
-            ("a.js.zst", 12),
-            ("b.png", 10),
-            ("b.png.br", 10),
-        ] {
+        for (file, age_s) in
+            [("a.js", 10), ("a.js.br", 10), ("a.js.gz", 5), ("a.js.zst", 12), ("b.png", 10), ("b.png.br", 10)]
+        {
             scratch.write(&format!("root/{file}"), file);
             let opened = File::options().write(true).open(scratch.path("root").join(file)).unwrap();
             opened.set_modified(now - Duration::from_secs(age_s)).unwrap();

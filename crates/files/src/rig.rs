@@ -1,0 +1,151 @@
+//! A real server on a free port, for tests that read as sentences.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use http::Status;
+use http::target::normal_path;
+use net::{Bind, Exchange, Fault, Record, Server, Service};
+
+use crate::files::{Files, Outcome};
+use crate::options::Options;
+use crate::scratch::Scratch;
+
+/// A server over a folder of its own.
+pub(crate) struct Rig {
+    pub(crate) folder: Scratch,
+    address: SocketAddr,
+    server: Option<Server>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+struct Site {
+    files: Files,
+    strip: &'static [u8],
+}
+
+impl Service for Site {
+    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let path = normal_path(x.request().path())?.into_owned();
+        let path = path.strip_prefix(self.strip).unwrap_or(&path);
+        match self.files.serve(x, path).await? {
+            Outcome::Done => Ok(()),
+            Outcome::Declined => x.refuse(Status::NOT_FOUND, "nothing there").await,
+        }
+    }
+
+    fn log(&self, _: &Record<'_>) {}
+}
+
+impl Rig {
+    /// Serves the scratch folder's `root`, after `prepare` has filled it and changed the options.
+    pub(crate) fn new(prepare: impl FnOnce(&Scratch, &mut Options)) -> Rig {
+        Rig::stripping(b"", prepare)
+    }
+
+    /// As [`Rig::new`], at paths below a prefix.
+    pub(crate) fn stripping(strip: &'static [u8], prepare: impl FnOnce(&Scratch, &mut Options)) -> Rig {
+        let folder = Scratch::new();
+        let mut options = Options { roots: vec![folder.path("root")], ..Options::default() };
+        // Every request looks at the file, unless the test says otherwise: no test waits for a clock.
+        options.cache.revalidate_ms = 0;
+        prepare(&folder, &mut options);
+        let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+        let net_options = net::Options {
+            timeouts: net::Timeouts { drain_ms: 100, ..net::Timeouts::default() },
+            ..net::Options::default()
+        };
+        let server = Server::start(&net_options, &[bind], move |_| {
+            Ok(Site { files: Files::new(options.clone())?, strip })
+        })
+        .unwrap();
+        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+        Rig { folder, address, server: Some(server) }
+    }
+
+    /// Sends a request and hands over the connection.
+    pub(crate) fn send(&self, method: &str, target: &str, fields: &[&str]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
+        for field in fields {
+            head.push_str(field);
+            head.push_str("\r\n");
+        }
+        head.push_str("\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    }
+
+    pub(crate) fn ask(&self, method: &str, target: &str, fields: &[&str]) -> Answer {
+        let mut bytes = Vec::new();
+        self.send(method, target, fields).read_to_end(&mut bytes).unwrap();
+        Answer::parse(&bytes)
+    }
+
+    pub(crate) fn get(&self, target: &str) -> Answer {
+        self.ask("GET", target, &[])
+    }
+
+    pub(crate) fn get_with(&self, target: &str, fields: &[&str]) -> Answer {
+        self.ask("GET", target, fields)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let server = self.server.take().unwrap();
+        server.stop().drain();
+        let _ = server.join();
+    }
+}
+
+impl Answer {
+    pub(crate) fn parse(bytes: &[u8]) -> Answer {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a whole head");
+        let head = String::from_utf8(bytes[..end + 2].to_vec()).unwrap();
+        Answer { status: head[9..12].parse().unwrap(), head, body: bytes[end + 4..].to_vec() }
+    }
+
+    /// The value of the one field of that name; empty where there is none.
+    pub(crate) fn field(&self, name: &str) -> &str {
+        let mut values = self.head.lines().skip(1).filter_map(|line| {
+            let (other, value) = line.split_once(": ")?;
+            other.eq_ignore_ascii_case(name).then_some(value)
+        });
+        let value = values.next().unwrap_or_default();
+        assert!(values.next().is_none(), "{name} twice in {}", self.head);
+        value
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// Checks status and body.
+    #[track_caller]
+    pub(crate) fn expect(&self, status: u16, body: &str) -> &Answer {
+        assert_eq!((self.status, self.text()), (status, body), "{}", self.head);
+        self
+    }
+
+    /// Checks the status.
+    #[track_caller]
+    pub(crate) fn expect_status(&self, status: u16) -> &Answer {
+        assert_eq!(self.status, status, "{}{}", self.head, String::from_utf8_lossy(&self.body));
+        self
+    }
+
+    /// Checks a field; an empty value means that there is none.
+    #[track_caller]
+    pub(crate) fn expect_field(&self, name: &str, value: &str) -> &Answer {
+        assert_eq!(self.field(name), value, "{name} in {}", self.head);
+        self
+    }
+}
