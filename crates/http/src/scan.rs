@@ -25,7 +25,7 @@ const fn is_tchar(byte: u8) -> bool {
         )
 }
 
-/// What may stand in a reg-name, an IPv4 address or a port (RFC 3986 section 3.2).
+/// What may stand in a reg-name or an IPv4 address (RFC 3986 section 3.2), but for percent-encoding.
 const fn is_host_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -33,7 +33,6 @@ const fn is_host_char(byte: u8) -> bool {
             b'-' | b'.'
                 | b'_'
                 | b'~'
-                | b'%'
                 | b'!'
                 | b'$'
                 | b'&'
@@ -91,10 +90,10 @@ pub fn target(bytes: &[u8]) -> usize {
     run(bytes, TARGET)
 }
 
-/// Whether every byte may stand in a host name or IPv4 address.
+/// How many bytes at the start of `bytes` may stand in a host name or IPv4 address, not counting percent-encoding.
 #[must_use]
-pub fn is_host(bytes: &[u8]) -> bool {
-    run(bytes, HOST) == bytes.len()
+pub fn host(bytes: &[u8]) -> usize {
+    run(bytes, HOST)
 }
 
 /// How many bytes at the start of `bytes` may stand in a field value: visible ASCII, space, tab and obs-text

@@ -105,7 +105,13 @@ impl Target {
 /// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information), or empty.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
-    bytes.is_empty() || split_port(bytes).is_some_and(|(host, _)| !host.is_empty() && is_host(host))
+    // One pass for what every request has; brackets and percent-encoding take the long way.
+    let host_len = scan::host(bytes);
+    match &bytes[host_len..] {
+        [] => true,
+        [b':', port @ ..] if host_len > 0 => port.is_empty() || is_port(port),
+        _ => split_port(bytes).is_some_and(|(host, _)| !host.is_empty() && is_host(host)),
+    }
 }
 
 /// `host` and the digits of `port`, if the colon, the brackets and the digits are in order.
@@ -120,11 +126,13 @@ pub fn split_port(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
         [] => Some((host, None)),
         // An empty port is valid (RFC 3986 section 3.2.3) and means the default.
         [b':'] => Some((host, None)),
-        [b':', port @ ..] if scan::decimal(port).is_some_and(|port| port <= 65535) => {
-            Some((host, Some(port)))
-        }
+        [b':', port @ ..] if is_port(port) => Some((host, Some(port))),
         _ => None,
     }
+}
+
+fn is_port(digits: &[u8]) -> bool {
+    scan::decimal(digits).is_some_and(|port| port <= 65535)
 }
 
 fn is_host(host: &[u8]) -> bool {
@@ -132,14 +140,21 @@ fn is_host(host: &[u8]) -> bool {
         [b'[', inner @ .., b']'] => {
             std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
         }
-        _ => scan::is_host(host) && is_percent_encoded(host),
+        _ => is_reg_name(host),
     }
 }
 
-/// Whether two hexadecimal digits follow each `%`.
-fn is_percent_encoded(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'%', bytes)
-        .all(|at| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)))
+/// Host bytes, and `%` before two hexadecimal digits.
+fn is_reg_name(mut host: &[u8]) -> bool {
+    loop {
+        match &host[scan::host(host)..] {
+            [] => return true,
+            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                host = rest
+            }
+            _ => return false,
+        }
+    }
 }
 
 /// The path decoded once, its dot segments resolved and repeated slashes merged: what routes are matched

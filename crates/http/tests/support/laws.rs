@@ -61,6 +61,12 @@ pub(crate) fn target(bytes: &[u8]) {
         let tail = bytes.len() - host.len();
         assert!(bytes.starts_with(host) && port.map_or(tail <= 1, |port| tail == port.len() + 1));
     }
+    if target::is_authority(bytes) && !bytes.is_empty() {
+        let (host, _) = split_port(bytes).expect("an authority is a host and a port");
+        assert!(
+            !host.is_empty() && host.is_ascii() && !host.iter().any(|byte| b"/\\?#@\"<> ".contains(byte))
+        );
+    }
     if bytes.first() == Some(&b'/')
         && let Ok(path) = normal_path(&bytes[..target_len])
     {

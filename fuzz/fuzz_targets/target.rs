@@ -1,0 +1,7 @@
+//! Request targets, authorities and paths. The law is `laws::target` in `crates/http/tests/support`, which also runs in every `cargo test`.
+#![no_main]
+
+#[path = "../../crates/http/tests/support/mod.rs"]
+mod support;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| support::laws::target(bytes));
