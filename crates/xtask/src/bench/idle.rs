@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
-use crate::bench::files::{Sample, sample};
+use crate::bench::files::{NOISE_MAX, Sample, sample};
 use crate::bench::options::Options;
 use crate::bench::subjects::{self, Running, Stage};
 use crate::bench::www::{self, ROWS};
@@ -67,6 +67,12 @@ impl Figures {
         (median(&self.alone), median(&self.beside))
     }
 
+    /// The greatest share of the machine's time that others took.
+    fn noise(&self) -> Option<f64> {
+        let noises: Vec<f64> = self.alone.iter().chain(&self.beside).map(|sample| sample.noise).collect();
+        stats::range(&noises).map(|(_, greatest)| greatest)
+    }
+
     /// The share of its throughput that the busy client loses.
     fn loss(&self) -> f64 {
         let (alone, beside) = self.medians(|sample| sample.load.rate());
@@ -100,6 +106,12 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
                 table.row(cells(&subject.name, subject.is_ours(), &figures));
                 kept.push(figures_json(&subject.name, &figures));
                 notes += &format!("- {}: {}\n", subject.name, subject.version());
+                if let Some(noise) = figures.noise().filter(|&noise| noise > NOISE_MAX) {
+                    notes += &format!(
+                        "  Noisy: up to {:.0} % of the machine's time went elsewhere.\n",
+                        noise * 100.0
+                    );
+                }
             }
             Err(error) => {
                 notes += &format!("- {}: BROKEN, {error}\n", subject.name);
