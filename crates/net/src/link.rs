@@ -2,11 +2,14 @@
 
 use crate::fault::Fault;
 use crate::stream::{Interest, Stream};
+use crate::tls::TlsStream;
 
 /// A connection that carries bytes in the clear or through TLS; whoever uses it need not know which.
 pub enum Link {
     /// In the clear.
     Plain(Stream),
+    /// Through TLS.
+    Tls(Box<TlsStream>),
 }
 
 impl Link {
@@ -15,6 +18,7 @@ impl Link {
     pub fn stream(&self) -> &Stream {
         match self {
             Link::Plain(stream) => stream,
+            Link::Tls(tls) => tls.stream(),
         }
     }
 
@@ -23,16 +27,18 @@ impl Link {
     pub fn interest(&self, read: bool, write: bool) -> Interest {
         match self {
             Link::Plain(_) => Interest::of(read, write),
+            Link::Tls(tls) => tls.interest(read, write),
         }
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// The peer is gone, or has broken TLS.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
             Link::Plain(stream) => stream.try_read(buffer),
+            Link::Tls(tls) => tls.try_read(buffer),
         }
     }
 
@@ -44,6 +50,7 @@ impl Link {
         match self {
             Link::Plain(stream) if second.is_empty() => stream.try_write(&[first], false),
             Link::Plain(stream) => stream.try_write(&[first, second], false),
+            Link::Tls(tls) => tls.try_write(first, second),
         }
     }
 
@@ -54,6 +61,7 @@ impl Link {
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
             Link::Plain(_) => Ok(true),
+            Link::Tls(tls) => tls.flush(),
         }
     }
 
@@ -69,16 +77,15 @@ impl Link {
         if !self.stream().has_news() {
             return true;
         }
-        match self {
-            // News that turn out to be none: the last read filled its buffer to the brim.
-            Link::Plain(stream) => matches!(stream.try_read(&mut [0]), Ok(None)),
-        }
+        // News may turn out to be none: the last read filled its buffer to the brim, or TLS has sent a ticket.
+        matches!(self.try_read(&mut [0]), Ok(None))
     }
 
     /// Closes the sending side: the peer reads what was sent, then the end.
     pub fn shutdown_write(&mut self) {
         match self {
             Link::Plain(stream) => stream.shutdown_write(),
+            Link::Tls(tls) => tls.shutdown_write(),
         }
     }
 }

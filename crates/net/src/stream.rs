@@ -100,7 +100,12 @@ impl Stream {
     /// Where the kernel has no room for the registration.
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
-        Ok(Stream { core: core.clone(), source, transport: Transport::Socket(socket), resets: Cell::new(false) })
+        Ok(Stream {
+            core: core.clone(),
+            source,
+            transport: Transport::Socket(socket),
+            resets: Cell::new(false),
+        })
     }
 
     #[cfg(test)]
@@ -302,6 +307,14 @@ impl Stream {
     /// [`Fault::Timeout`] at the deadline.
     pub async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
         self.ready(WRITE, deadline_ms).await
+    }
+
+    /// Waits until it can do what is wanted of it.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
+        self.ready(interest.0, deadline_ms).await
     }
 
     async fn ready(&self, bits: u8, deadline_ms: u64) -> Result<(), Fault> {

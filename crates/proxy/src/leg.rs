@@ -172,9 +172,11 @@ impl Leg {
 
     /// Reads what is there.
     pub(crate) fn fill(&mut self) -> Result<Read, Fault> {
-        let streaming = self.buffers.machine.body().is_some_and(|body| {
-            body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64)
-        });
+        let streaming = self
+            .buffers
+            .machine
+            .body()
+            .is_some_and(|body| body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64));
         Ok(match self.link.try_read(self.buffers.room(streaming))? {
             None => Read::Nothing,
             Some(0) => Read::End,

@@ -52,7 +52,15 @@ impl Proxy {
         let (head, bytes) = request.head();
         let ask = Ask { head, bytes, peer: request.peer(), secure, upstream };
         let sent = inner.request.write(&mut leg.buffers.out, &ask)?;
-        let plan = Plan { options: &inner.options, response: &inner.response, upstream, secure, deadline_ms: u64::MAX, cookie: None, may_retry: false };
+        let plan = Plan {
+            options: &inner.options,
+            response: &inner.response,
+            upstream,
+            secure,
+            deadline_ms: u64::MAX,
+            cookie: None,
+            may_retry: false,
+        };
         let mut kept = Kept::new(0);
         match Relay::new(x, &mut leg, &plan, &mut kept, sent).run().await {
             Ok(Outcome::Complete(true)) => {
@@ -78,7 +86,9 @@ impl Inner {
             }
         }
         let dial = match &self.options.servers[0].at {
-            Place::Tcp { host, port } => Dial::Tcp(std::net::SocketAddr::new(host.parse().expect("ip"), *port)),
+            Place::Tcp { host, port } => {
+                Dial::Tcp(std::net::SocketAddr::new(host.parse().expect("ip"), *port))
+            }
             Place::Unix(path) => Dial::Unix(path.clone()),
         };
         let stream = Stream::connect(&self.core, &dial, self.core.now_ms() + 5000).await?;

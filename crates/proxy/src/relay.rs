@@ -446,7 +446,8 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Every clock that runs, as the time when it runs out.
     fn clocks(&self, down: Down) -> [u64; 6] {
         let timeouts = &self.plan.options.timeouts;
-        let runs = |runs: bool, since_ms: u64, ms: u64| if runs { since_ms.saturating_add(ms) } else { u64::MAX };
+        let runs =
+            |runs: bool, since_ms: u64, ms: u64| if runs { since_ms.saturating_add(ms) } else { u64::MAX };
         let waits = down == Down::Dry;
         [
             runs(self.up == Up::Continue, self.up_ms, timeouts.continue_ms),

@@ -224,8 +224,9 @@ impl RequestRules {
         let wanted = head.field(bytes, Name::Upgrade)?;
         let connection = head.fields.iter().filter(|field| field.id == Name::Connection);
         let mut tokens = connection.flat_map(|field| scan::list(field.value.of(bytes)));
-        let allowed =
-            |protocol: &[u8]| self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol));
+        let allowed = |protocol: &[u8]| {
+            self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol))
+        };
         (tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade"))
             && scan::list(wanted).next().is_some()
             && scan::list(wanted).all(allowed))

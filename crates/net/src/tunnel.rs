@@ -1,0 +1,111 @@
+//! A tunnel: an upgraded connection and another one, joined until both have ended.
+
+use crate::exchange::Exchange;
+use crate::fault::Fault;
+use crate::link::Link;
+use crate::stream::Interest;
+
+/// Bytes moved in one go; they stand on the stack only while they move.
+const MOVED_BYTES: usize = 16 * 1024;
+/// Bytes that one side may be ahead of the other.
+const AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of one direction that could not be written yet. An idle tunnel holds none.
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    at: usize,
+    /// The sender has closed its side.
+    ended: bool,
+    /// And the receiver has been told.
+    told: bool,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+}
+
+/// Carries bytes both ways between the client of an upgraded exchange and `other`, until both have closed or nothing
+/// has moved for `idle_ms`. One side's end is passed on while the other still sends. `early` are bytes that `other`
+/// has sent already.
+///
+/// # Errors
+/// Either side is gone.
+pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_ms: u64) -> Result<(), Fault> {
+    x.offer(early)?;
+    let (mut up, mut down) = (Pending::default(), Pending::default());
+    loop {
+        let moved = move_up(x, other, &mut up)? | move_down(x, other, &mut down)?;
+        if up.told && down.told {
+            return Ok(());
+        }
+        if moved {
+            continue;
+        }
+        let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);
+        let theirs = other.interest(!down.ended && x.backlog() < AHEAD_BYTES_MAX, !up.is_empty());
+        let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
+        match x.either(client, (other.stream(), theirs), deadline_ms).await {
+            // Silence for so long is how most tunnels end.
+            Err(Fault::Timeout) => return Ok(()),
+            other => other?,
+        }
+    }
+}
+
+/// From the client; true where something moved.
+fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<bool, Fault> {
+    let mut moved = false;
+    if up.is_empty() && !up.ended {
+        let mut buffer = [0; MOVED_BYTES];
+        match x.try_raw(&mut buffer)? {
+            None => {}
+            Some(0) => up.ended = true,
+            Some(len) => {
+                moved = true;
+                let sent = other.try_write(&buffer[..len], b"")?;
+                up.bytes.clear();
+                up.at = 0;
+                up.bytes.extend_from_slice(&buffer[sent..len]);
+            }
+        }
+    }
+    while !up.is_empty() {
+        let sent = other.try_write(&up.bytes[up.at..], b"")?;
+        if sent == 0 {
+            return Ok(moved);
+        }
+        moved = true;
+        up.at += sent;
+    }
+    up.bytes = Vec::new();
+    up.at = 0;
+    if other.try_flush()? && up.ended && !up.told {
+        up.told = true;
+        other.shutdown_write();
+    }
+    Ok(moved)
+}
+
+/// To the client; what it does not take waits in the exchange.
+fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Pending) -> Result<bool, Fault> {
+    let mut moved = false;
+    if !down.ended && x.backlog() < AHEAD_BYTES_MAX {
+        let mut buffer = [0; MOVED_BYTES];
+        match other.try_read(&mut buffer)? {
+            None => {}
+            Some(0) => down.ended = true,
+            Some(len) => {
+                moved = true;
+                x.offer(&buffer[..len])?;
+            }
+        }
+    }
+    if x.try_flush()? && down.ended && !down.told {
+        down.told = true;
+        x.shutdown_write();
+    }
+    Ok(moved)
+}
