@@ -99,6 +99,7 @@ pub(crate) struct Geometry {
     seats_at: usize,
     threads_at: usize,
     thread_stride: usize,
+    lane_stride: usize,
     slots_at: usize,
     slot_stride: usize,
     pub(crate) words: usize,
@@ -119,16 +120,17 @@ impl Geometry {
             within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
 
         let lines = |words: usize| words.next_multiple_of(LINE);
+        // An odd number of lines: what is looked at in every lane and slot then falls into different sets of the cache.
+        let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
         let seats_at = idle + lines(seats.div_ceil(32));
         let threads_at = seats_at + seats * LINE;
         // Sleep flag, queue head, queue tail, the queue's cells, a lane from each seat.
-        let thread_stride = 3 * LINE + lines(cells) + seats * lines(cells);
+        let lane_stride = odd(cells);
+        let thread_stride = 3 * LINE + lines(cells) + seats * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
-        // An odd number of lines: neighbours' control words then fall into different sets of the cache.
-        let slot_lines = (lines(slot::WORDS) + (request_bytes + response_bytes) / 4).div_ceil(LINE) | 1;
-        let slot_stride = slot_lines * LINE;
+        let slot_stride = odd(lines(slot::WORDS) + (request_bytes + response_bytes) / 4);
         let words = slots_at + threads * slots * slot_stride;
         within(words, 1, u32::MAX as usize, "slots")?;
         Ok(Geometry {
@@ -142,6 +144,7 @@ impl Geometry {
             seats_at,
             threads_at,
             thread_stride,
+            lane_stride,
             slots_at,
             slot_stride,
             words,
@@ -163,6 +166,7 @@ impl Geometry {
         ]
     }
 
+    #[cfg(not(loom))]
     /// The geometry a header tells of; `None` if it tells nonsense or speaks another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
         let [_, _, threads, seats, slots, request_bytes, response_bytes, _] =
@@ -194,7 +198,8 @@ impl Geometry {
 
     /// The lane from `seat` to `thread`: its cells.
     pub(crate) fn lane(&self, thread: usize, seat: usize) -> usize {
-        self.asleep(thread) + 3 * LINE + (1 + seat) * self.cells.next_multiple_of(LINE)
+        let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
+        lanes + seat * self.lane_stride
     }
 
     /// The control words of a slot.

@@ -36,7 +36,7 @@ pub struct FilePart {
     pub len: u64,
 }
 
-/// What [`Server::receive`] took.
+/// What [`Server::receive`](crate::Server::receive) took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// The piece.
