@@ -189,7 +189,6 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
 
 /// Serves what has come in, request after request; `None` when the connection is over.
 async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
-    let served_before = conn.served;
     loop {
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
@@ -216,10 +215,11 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             }
         }
         if conn.reply == Reply::Done && !conn.keep_alive {
-            // One that sent several requests at once may have sent more.
-            let pipelines = conn.served - served_before > 1 || !conn.work.input.is_empty();
-            let unread = conn.stream.source().ready() & READ != 0 || !conn.work.machine.body_ended();
-            match pipelines || unread {
+            let work = &conn.work;
+            // Who wanted the connection to stay may have sent the next request already.
+            let sends_more =
+                work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
+            match sends_more || conn.stream.source().ready() & READ != 0 {
                 true => closing(engine, conn).await,
                 false => close(engine, conn).await,
             }
@@ -346,17 +346,24 @@ async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
             let refused = Exchange::new(conn).refuse_and_close(reject).await;
             refused.and_then(|()| conn.end_response(&Fields::new())).is_ok()
         }
-        // The response was whole before its handler failed.
-        Reply::Done | Reply::Body(Framing::None) => {
+        // Its end is to be the connection's, or the client takes nothing any more: it is cut off.
+        Reply::Body(Framing::UntilClose) => cut_off(conn),
+        Reply::Body(Framing::Length(_) | Framing::Chunked) if matches!(fault, Fault::Timeout) => {
+            cut_off(conn)
+        }
+        // The response was whole before its handler failed; or its framing shows that it is not, and what was
+        // answered before it still arrives.
+        Reply::Done | Reply::Body(_) => {
             conn.reply = Reply::Done;
             !matches!(fault, Fault::Gone)
         }
-        Reply::Body(_) => {
-            // Must not look complete, and the client is to know at once.
-            conn.stream.reset_on_close(true);
-            false
-        }
     }
+}
+
+/// What comes next must not look like the end of a response.
+fn cut_off(conn: &Conn) -> bool {
+    conn.stream.reset_on_close(true);
+    false
 }
 
 /// Answers a message that is no request.
@@ -441,3 +448,6 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
 fn throw_away(stream: &Stream) -> Result<Option<usize>, Fault> {
     stream.try_read(&mut [0; 4096])
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,6 +58,8 @@ pub(crate) struct Wire {
     client_closed: Cell<bool>,
     /// It closed both ways: a write is answered with a reset.
     client_gone: Cell<bool>,
+    /// And did so before the server's end came.
+    left_early: Cell<bool>,
     reset: Cell<bool>,
     resets_on_close: Cell<bool>,
     server_shut: Cell<bool>,
@@ -81,6 +83,7 @@ impl Wire {
             news: Cell::new(true),
             client_closed: Cell::new(false),
             client_gone: Cell::new(false),
+            left_early: Cell::new(false),
             reset: Cell::new(false),
             resets_on_close: Cell::new(false),
             server_shut: Cell::new(false),
@@ -137,11 +140,13 @@ impl Wire {
     }
 
     pub(crate) fn client_closes(&self) {
+        self.left_early.set(self.end() != Some(End::Fin));
         self.client_gone.set(true);
         self.client_half_closes();
     }
 
     pub(crate) fn client_resets(&self) {
+        self.left_early.set(self.end() != Some(End::Fin));
         self.reset.set(true);
         self.news.set(true);
     }
@@ -159,8 +164,12 @@ impl Wire {
         self.to_client.take()
     }
 
-    /// How the server ended it: known to the client after everything that came before.
+    /// How the server ended it, as the client learns after everything that came before. To one that left without
+    /// waiting for the end it was none that completes anything.
     pub(crate) fn end(&self) -> Option<End> {
+        if self.left_early.get() {
+            return Some(End::Reset);
+        }
         self.server_end.get().or_else(|| self.server_shut.get().then_some(End::Fin))
     }
 

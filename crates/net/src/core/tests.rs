@@ -1,0 +1,294 @@
+//! Tasks, timers, sources and mailboxes, without a network.
+
+use super::*;
+
+/// What tests ask.
+impl Core {
+    /// Whether a task has been woken and not run since.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.0.ready.borrow().is_empty()
+    }
+
+    /// Tasks of any kind, parked ones too.
+    pub(crate) fn tasks_alive(&self) -> usize {
+        self.0.tasks.borrow().iter().filter(|task| !matches!(task, Task::Vacant)).count()
+    }
+
+    pub(crate) fn sources_alive(&self) -> usize {
+        self.0.sources.borrow().iter().filter(|slot| slot.source.is_some()).count()
+    }
+
+    pub(crate) fn timers_armed(&self) -> usize {
+        self.0.timers.borrow().len()
+    }
+}
+
+fn core() -> Core {
+    Core::new(Clock::new("Test"), Pool::new(1)).unwrap()
+}
+
+/// Moves the clock and fires what is due.
+fn pass(core: &Core, ms: u64) {
+    core.clock().set(core.now_ms() + ms, core.unix_s());
+    core.run_timers();
+    core.run_ready();
+}
+
+/// Writes down what happens.
+#[derive(Clone, Default)]
+struct Diary(Rc<RefCell<Vec<&'static str>>>);
+
+impl Diary {
+    fn write(&self, what: &'static str) {
+        self.0.borrow_mut().push(what);
+    }
+
+    fn read(&self) -> Vec<&'static str> {
+        self.0.take()
+    }
+}
+
+#[test]
+fn sleeps_end_in_order_of_time_and_leave_nothing() {
+    let (core, diary) = (core(), Diary::default());
+    for (ms, name) in [(300, "late"), (100, "early"), (100, "early too"), (200, "middle")] {
+        let (handle, diary) = (core.clone(), diary.clone());
+        core.spawn(async move {
+            handle.sleep(ms).await;
+            diary.write(name);
+        });
+    }
+    core.run_ready();
+    assert_eq!((diary.read().len(), core.timers_armed()), (0, 4));
+    pass(&core, 99);
+    assert_eq!(diary.read().len(), 0);
+    pass(&core, 1);
+    assert_eq!(diary.read(), ["early", "early too"]);
+    pass(&core, 1_000);
+    assert_eq!(diary.read(), ["middle", "late"]);
+    assert_eq!((core.timers_armed(), core.tasks_alive()), (0, 0));
+}
+
+#[test]
+fn sleeps_that_are_given_up_cost_no_memory() {
+    let core = core();
+    let handle = core.clone();
+    core.spawn(async move {
+        for _ in 0..10_000 {
+            let mut sleep = std::pin::pin!(handle.sleep(60_000));
+            std::future::poll_fn(|context| {
+                assert!(sleep.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            assert_eq!(handle.timers_armed(), 1);
+        }
+    });
+    core.run_ready();
+    assert_eq!((core.timers_armed(), core.tasks_alive()), (0, 0));
+}
+
+#[test]
+fn a_sleep_beyond_all_time_does_not_overflow() {
+    let core = core();
+    let handle = core.clone();
+    core.spawn(async move { handle.sleep(u64::MAX).await });
+    core.run_ready();
+    pass(&core, 1_000_000);
+    assert_eq!(core.tasks_alive(), 1);
+    core.abandon();
+}
+
+#[test]
+fn who_yields_comes_after_the_others() {
+    let (core, diary) = (core(), Diary::default());
+    let (handle, first) = (core.clone(), diary.clone());
+    core.spawn(async move {
+        first.write("a1");
+        handle.yield_now().await;
+        first.write("a2");
+    });
+    let second = diary.clone();
+    core.spawn(async move { second.write("b") });
+    core.run_ready();
+    assert_eq!(diary.read(), ["a1", "b"], "and not in the same tick");
+    core.run_ready();
+    assert_eq!(diary.read(), ["a2"]);
+}
+
+#[test]
+fn a_panic_ends_its_task_alone() {
+    let (core, diary) = (core(), Diary::default());
+    core.spawn(async { std::panic::resume_unwind(Box::new("as if the task had panicked")) });
+    let other = diary.clone();
+    core.spawn(async move { other.write("alive") });
+    core.run_ready();
+    assert_eq!((diary.read(), core.panics()), (vec!["alive"], 1));
+    assert_eq!((core.tasks_alive(), core.running()), (0, 0));
+}
+
+#[test]
+fn a_nudge_runs_nobody_within_the_call() {
+    let (core, diary) = (core(), Diary::default());
+    let source = core.add_source();
+    let (handle, waiting, waiter) = (core.clone(), source.clone(), diary.clone());
+    core.spawn(async move {
+        std::future::poll_fn(|_| match waiting.ready() & READ {
+            0 => {
+                waiting.wait_read(&handle);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+        waiter.write("nudged");
+    });
+    core.run_ready();
+    core.nudge(&source);
+    assert_eq!(diary.read().len(), 0);
+    core.run_ready();
+    assert_eq!(diary.read(), ["nudged"]);
+    core.deregister(&source);
+}
+
+#[test]
+fn events_of_a_closed_source_reach_nobody() {
+    let core = core();
+    let old = core.add_source();
+    core.deregister(&old);
+    core.deregister(&old);
+    let new = core.add_source();
+    assert_eq!(old.token() as u32, new.token() as u32, "the slot is used again");
+    core.deliver(old.token(), READ);
+    assert_eq!(new.ready() & READ, 0);
+    core.deliver(u64::MAX - 1, READ);
+    core.deliver(new.token(), READ);
+    assert_eq!(new.ready() & READ, READ);
+    assert_eq!(core.sources_alive(), 1);
+}
+
+/// Parks again whenever it is woken.
+struct Sleeper(Rc<Source>, Core, Diary, Option<u64>);
+
+impl Parked for Sleeper {
+    fn resume(self: Box<Self>) -> TaskFuture {
+        Box::pin(async move {
+            self.2.write("woken");
+            self.0.clear(READ);
+            self.0.wait_read(&self.1);
+            Some(self as Box<dyn Parked>)
+        })
+    }
+
+    fn idle_since_ms(&self) -> Option<u64> {
+        self.3
+    }
+}
+
+#[test]
+fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
+    let (core, diary) = (core(), Diary::default());
+    let source = core.add_source();
+    source.set_deadline(core.now_ms() + 5_000);
+    core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
+    core.run_ready();
+    assert_eq!((diary.read().len(), core.running()), (0, 0));
+    core.deliver(source.token(), READ);
+    assert_eq!((diary.read(), core.running(), core.tasks_alive()), (vec!["woken"], 0, 1));
+    pass(&core, 4_900);
+    assert_eq!(diary.read().len(), 0);
+    pass(&core, 200);
+    assert_eq!(diary.read(), ["woken"]);
+    assert!(source.take_expired());
+    core.close_parked();
+    assert_eq!(core.tasks_alive(), 0);
+}
+
+#[test]
+fn news_that_came_before_parking_is_not_lost() {
+    let (core, diary) = (core(), Diary::default());
+    let source = core.add_source();
+    core.deliver(source.token(), READ);
+    core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
+    core.run_ready();
+    assert_eq!(diary.read(), ["woken"]);
+    core.abandon();
+}
+
+#[test]
+fn the_longest_idle_are_closed_first() {
+    let (core, diary) = (core(), Diary::default());
+    let sources: Vec<Rc<Source>> = [Some(50), Some(10), None, Some(30)]
+        .into_iter()
+        .map(|since_ms| {
+            let source = core.add_source();
+            core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), since_ms)));
+            source
+        })
+        .collect();
+    assert_eq!(core.close_idle(2), 2);
+    for source in &sources {
+        core.deliver(source.token(), READ);
+    }
+    assert_eq!(diary.read().len(), 2, "the one that may not be closed, and the youngest");
+    assert_eq!(core.close_idle(10), 1);
+    assert_eq!(core.close_idle(10), 0);
+    assert_eq!(core.tasks_alive(), 1);
+    core.abandon();
+}
+
+#[test]
+fn every_wake_from_another_thread_arrives() {
+    let core = core();
+    let hits = Arc::new(Mutex::new(0_u32));
+    let handle = core.clone();
+    let (total, seen) = (hits.clone(), Rc::new(Cell::new(0)));
+    let counted = seen.clone();
+    core.spawn(async move {
+        let task = handle.current();
+        let (remote, theirs) = (handle.remote(), total.clone());
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (remote, theirs) = (remote.clone(), theirs.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..5_000 {
+                        *theirs.lock().unwrap() += 1;
+                        remote.wake(task);
+                    }
+                })
+            })
+            .collect();
+        // Pending until the last increment has been seen: a lost wake-up would hang here.
+        std::future::poll_fn(|_| {
+            counted.set(*total.lock().unwrap());
+            if counted.get() == 20_000 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    core.turn_until(|| seen.get() == 20_000).unwrap();
+    assert_eq!(*hits.lock().unwrap(), 20_000);
+}
+
+#[test]
+fn an_offloaded_panic_is_the_callers() {
+    let core = core();
+    let handle = core.clone();
+    let ended = Rc::new(Cell::new(false));
+    let guard = ended.clone();
+    struct OnDrop(Rc<Cell<bool>>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    core.spawn(async move {
+        let _guard = OnDrop(guard);
+        assert_eq!(handle.offload(|| 6 * 7).await, 42);
+        let () = handle.offload(|| std::panic::resume_unwind(Box::new("in the job"))).await;
+    });
+    core.turn_until(|| ended.get()).unwrap();
+    assert_eq!(core.panics(), 1);
+}

@@ -1,0 +1,5 @@
+//! Connections over a simulated network, under a clock that the tests own.
+
+mod rig;
+mod script;
+mod seeds;

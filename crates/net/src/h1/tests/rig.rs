@@ -1,0 +1,294 @@
+//! A core without epoll: events and time come from the test.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{Fields, Length, Status};
+use rustix::fs::MemfdFlags;
+
+use crate::address::Peer;
+use crate::clock::Clock;
+use crate::conn::{Context, Seats};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::fault::Fault;
+use crate::h1::{Engine, Idle};
+use crate::offload::Pool;
+use crate::options::{Limits, Timeouts};
+use crate::service::{Record, Service};
+use crate::sim::Wire;
+use crate::stream::Stream;
+use crate::work::Works;
+
+/// Time passes in steps of this.
+const STEP_MS: u64 = 100;
+pub(super) const BIG_BYTES: usize = 150_000;
+pub(super) const FILE_BYTES: usize = 100_000;
+pub(super) const SLOW_MS: u64 = 300;
+
+pub(super) struct Rig {
+    pub(super) core: Core,
+    pub(super) engine: Rc<Engine<Zoo>>,
+    wires: RefCell<Vec<Rc<Wire>>>,
+    began_ms: u64,
+}
+
+impl Rig {
+    pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
+        let core = Core::new(Clock::new("Test"), Pool::new(1)).unwrap();
+        let context = Rc::new(Context {
+            core: core.clone(),
+            limits,
+            timeouts,
+            works: Works::default(),
+            counters: Arc::new(Counters::default()),
+            draining: Cell::new(false),
+            seats: Seats::new(limits.connections_max),
+        });
+        let engine = Rc::new(Engine { context, service: Zoo::new() });
+        let began_ms = core.now_ms();
+        Rig { core, engine, wires: RefCell::default(), began_ms }
+    }
+
+    /// With small timeouts, each of another size.
+    pub(super) fn quick() -> Rig {
+        let timeouts =
+            Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 };
+        Rig::new(Limits::default(), timeouts)
+    }
+
+    /// A client that has just been accepted.
+    pub(super) fn connect(&self, seed: u64) -> Rc<Wire> {
+        let wire = Rc::new(Wire::new(seed));
+        let stream = Stream::simulated(&self.core, wire.clone());
+        Idle::new(&self.engine, stream, Peer::Unix).park();
+        self.wires.borrow_mut().push(wire.clone());
+        self.settle();
+        wire
+    }
+
+    /// Runs until nothing more happens without news from outside or time. Counts the ticks that this took.
+    pub(super) fn settle(&self) -> usize {
+        let mut ticks = 0;
+        loop {
+            let mut moved = self.core.has_ready();
+            ticks += usize::from(moved);
+            assert!(ticks < 100_000, "a busy loop");
+            self.core.run_ready();
+            for wire in self.wires.borrow().iter() {
+                moved |= wire.deliver(&self.core);
+            }
+            if self.engine.service.offloaded.get() > 0 {
+                // The one thing here that another thread does, in its own time.
+                std::thread::yield_now();
+                self.core.run_remote();
+                moved = true;
+            }
+            if !moved {
+                return ticks;
+            }
+        }
+    }
+
+    /// Lets so much time pass.
+    pub(super) fn pass(&self, ms: u64) {
+        let until_ms = self.core.now_ms() + ms;
+        while self.core.now_ms() < until_ms {
+            let now_ms = (self.core.now_ms() + STEP_MS).min(until_ms);
+            self.core.clock().set(now_ms, 1_800_000_000 + now_ms / 1000);
+            self.core.run_timers();
+            self.settle();
+        }
+    }
+
+    /// Milliseconds since the rig was made.
+    pub(super) fn elapsed_ms(&self) -> u64 {
+        self.core.now_ms() - self.began_ms
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.engine.context.seats.taken.get()
+    }
+
+    /// Sends, waits for whatever comes of it at once, and reads that.
+    pub(super) fn ask(&self, wire: &Wire, bytes: &[u8]) -> String {
+        wire.client_sends(bytes);
+        self.settle();
+        read(wire)
+    }
+
+    /// Everything that connections hold has come back.
+    pub(super) fn assert_empty(&self) {
+        assert_eq!(self.open(), 0, "a connection is left");
+        assert_eq!(self.core.tasks_alive(), 0, "a task is left");
+        assert_eq!(self.core.running(), 0, "the count of futures is off");
+        assert_eq!(self.core.sources_alive(), 0, "a source is left");
+        assert_eq!(self.core.timers_armed(), 0, "a timer is left");
+        assert!(self.wires.borrow().iter().all(|wire| wire.end().is_some()), "a client was not told");
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.core.abandon();
+    }
+}
+
+/// What came, as text.
+pub(super) fn read(wire: &Wire) -> String {
+    String::from_utf8(wire.client_reads()).unwrap()
+}
+
+/// Bytes that depend on `n` everywhere.
+pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| b'a' + ((at as u64 * 7 + n) % 26) as u8).collect()
+}
+
+/// One handler of each kind, told by the path; the query is a number that the response depends on.
+pub(super) struct Zoo {
+    file: OwnedFd,
+    pub(super) offloaded: Rc<Cell<usize>>,
+    /// Target, status, body bytes and fault of each record.
+    pub(super) log: RefCell<Vec<(String, u16, u64, String)>>,
+    pub(super) durations_ms: RefCell<Vec<u64>>,
+}
+
+impl Zoo {
+    fn new() -> Zoo {
+        let file = rustix::fs::memfd_create("zoo", MemfdFlags::CLOEXEC).unwrap();
+        let bytes = pattern(0, FILE_BYTES);
+        assert_eq!(rustix::io::write(&file, &bytes).unwrap(), bytes.len());
+        Zoo { file, offloaded: Rc::default(), log: RefCell::default(), durations_ms: RefCell::default() }
+    }
+
+    async fn echo(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let mut piece = exchange.read().await?.map(<[u8]>::to_vec);
+        exchange.begin(Status::OK, &Fields::new(), Length::Unknown);
+        while let Some(bytes) = piece {
+            exchange.write(&bytes).await?;
+            piece = exchange.read().await?.map(<[u8]>::to_vec);
+        }
+        Ok(())
+    }
+
+    async fn limited(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        exchange.limit_body(10)?;
+        while exchange.read().await?.is_some() {}
+        exchange.reply(Status::OK, &Fields::new(), b"small").await
+    }
+
+    async fn chunked(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
+        exchange.begin(Status::OK, &Fields::new(), Length::Unknown);
+        for len in [1, 10, 5_000] {
+            exchange.write(&pattern(n, len)).await?;
+            exchange.flush().await?;
+            exchange.core().yield_now().await;
+        }
+        let mut trailers = Fields::new();
+        trailers.try_push(b"X-Number", n.to_string().as_bytes()).unwrap();
+        exchange.end(&trailers)
+    }
+
+    async fn big(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
+        exchange.begin(Status::OK, &Fields::new(), Length::Known(BIG_BYTES as u64));
+        for piece in pattern(n, BIG_BYTES).chunks(9_999) {
+            exchange.write(piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn file(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
+        let start = n % 1000;
+        let head = pattern(n, 100);
+        let len = head.len() as u64 + FILE_BYTES as u64 - start;
+        exchange.begin(Status::OK, &Fields::new(), Length::Known(len));
+        exchange.write(&head).await?;
+        exchange.write_file(&self.file, start..FILE_BYTES as u64).await
+    }
+
+    async fn offload(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
+        self.offloaded.set(self.offloaded.get() + 1);
+        let back = Back(self.offloaded.clone());
+        let bytes = exchange.core().offload(move || pattern(n, 50)).await;
+        drop(back);
+        exchange.reply(Status::OK, &Fields::new(), &bytes).await
+    }
+
+    /// Begins a body that it does not bring to its end.
+    async fn cut(&self, exchange: &mut Exchange<'_>, length: Length, panics: bool) -> Result<(), Fault> {
+        exchange.begin(Status::OK, &Fields::new(), length);
+        exchange.write(b"part").await?;
+        exchange.flush().await?;
+        if panics {
+            // A panic without the hook's words on the terminal.
+            std::panic::resume_unwind(Box::new("as if the handler had panicked"));
+        }
+        Err(Fault::Broken("cut"))
+    }
+}
+
+/// An offloaded call that is over or given up.
+struct Back(Rc<Cell<usize>>);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Service for Zoo {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let none = Fields::new();
+        let request = exchange.request();
+        let query = request.query().and_then(|text| std::str::from_utf8(text).ok());
+        let n: u64 = query.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let path = request.path().to_vec();
+        match path.as_slice() {
+            b"/fixed" => exchange.reply(Status::OK, &none, &pattern(n, 20)).await,
+            b"/empty" => exchange.reply(Status::OK, &none, b"").await,
+            b"/204" => exchange.reply(Status::of(204).unwrap(), &none, b"dropped").await,
+            b"/304" => exchange.reply(Status::NOT_MODIFIED, &none, b"dropped").await,
+            b"/echo" => self.echo(exchange).await,
+            b"/limited" => self.limited(exchange).await,
+            b"/chunked" => self.chunked(exchange, n).await,
+            b"/big" => self.big(exchange, n).await,
+            b"/file" => self.file(exchange, n).await,
+            b"/offload" => self.offload(exchange, n).await,
+            b"/slow" => {
+                exchange.core().sleep(SLOW_MS).await;
+                exchange.reply(Status::OK, &none, &pattern(n, 30)).await
+            }
+            b"/panic" => std::panic::resume_unwind(Box::new("as if the handler had panicked")),
+            b"/fail" => Err(std::io::Error::other("out of order").into()),
+            b"/silent" => Ok(()),
+            b"/cut" => self.cut(exchange, Length::Unknown, false).await,
+            b"/late-panic" => self.cut(exchange, Length::Unknown, true).await,
+            b"/short" => self.cut(exchange, Length::Known(10), false).await,
+            b"/long" => {
+                exchange.begin(Status::OK, &none, Length::Known(5));
+                exchange.write(b"too long").await
+            }
+            b"/late-fail" => {
+                exchange.reply(Status::OK, &none, &pattern(n, 20)).await?;
+                Err(Fault::Broken("after the response"))
+            }
+            _ => exchange.refuse(Status::NOT_FOUND, "no such animal").await,
+        }
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let target = record.request.map_or("-".into(), |request| {
+            format!(
+                "{} {}",
+                String::from_utf8_lossy(request.method_name()),
+                String::from_utf8_lossy(request.target())
+            )
+        });
+        let fault = record.fault.map_or(String::new(), ToString::to_string);
+        self.log.borrow_mut().push((target, record.status.code(), record.body_bytes, fault));
+        self.durations_ms.borrow_mut().push(record.duration_ms);
+    }
+}

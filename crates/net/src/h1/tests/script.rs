@@ -1,0 +1,408 @@
+//! What simulated clients send, what they must get for it, and the judge.
+
+use http::machine::{Client, Step};
+use http::{Framing, Limits, Method};
+
+use super::rig::{BIG_BYTES, FILE_BYTES, pattern};
+use crate::sim::{Dice, End};
+
+/// What a client does next.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    Send(Vec<u8>),
+    Wait(u64),
+    /// Its socket takes so many bytes more.
+    Room(usize),
+    HalfClose,
+    Close,
+    Reset,
+    /// The server is told to stop.
+    Drain,
+}
+
+/// What becomes of the connection after a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Stays,
+    Closes,
+    /// The response itself cannot be completed, and its framing shows that.
+    Breaks,
+    /// The same, but only a reset shows it, which may cost answers that the client had not read.
+    Resets,
+}
+
+/// The response that a request must get.
+#[derive(Clone)]
+pub(super) struct Expected {
+    pub(super) method: Method,
+    pub(super) status: u16,
+    /// `None` where any will do: error pages.
+    pub(super) body: Option<Vec<u8>>,
+    pub(super) after: After,
+}
+
+impl std::fmt::Debug for Expected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.body.as_ref().map(Vec::len);
+        write!(f, "{:?} {} {bytes:?} {:?}", self.method, self.status, self.after)
+    }
+}
+
+/// A conversation: what is sent, and the responses it must get as long as the connection lives.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Script {
+    pub(super) acts: Vec<Act>,
+    pub(super) expected: Vec<Expected>,
+}
+
+const HOST: &str = "Host: zoo\r\n";
+
+/// Messages that are no requests, and what answers them.
+fn malformed() -> Vec<(Vec<u8>, u16)> {
+    let get = |line: &str, fields: &str| format!("{line}\r\n{fields}\r\n").into_bytes();
+    let host = |line: &str| get(line, HOST);
+    let fields = |more: &str| get("POST /fixed HTTP/1.1", &format!("{HOST}{more}"));
+    vec![
+        (get("GET /fixed HTTP/1.1", ""), 400),
+        (host("GET /fixed HTTP/2.0"), 505),
+        (host("GET  /fixed HTTP/1.1"), 400),
+        (host("GET /fi\u{1}xed HTTP/1.1"), 400),
+        (host("G(T /fixed HTTP/1.1"), 400),
+        (host("GET /fixed"), 400),
+        (host(&format!("GET /{} HTTP/1.1", "long".repeat(3_000))), 414),
+        (fields(&format!("X-Long: {}\r\n", "long".repeat(5_000))), 431),
+        (fields(&"X: y\r\n".repeat(101)), 431),
+        (fields("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"), 400),
+        (fields("Content-Length: +4\r\n"), 400),
+        (fields("Transfer-Encoding: gzip, chunked\r\n"), 501),
+        (fields("Expect: the worst\r\n"), 417),
+        (fields("X : y\r\n"), 400),
+        (fields("X: y\rz\r\n"), 400),
+        (fields("X: y\r\n folded\r\n"), 400),
+        (b"GET /fixed HTTP/1.1\nHost: zoo\n\n".to_vec(), 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00".to_vec(), 400),
+    ]
+}
+
+/// A request under construction.
+struct Request {
+    method: Method,
+    path: &'static str,
+    n: u64,
+    is_1_0: bool,
+    body: Option<Vec<u8>>,
+    chunked: bool,
+    expects: bool,
+    fields: String,
+}
+
+impl Script {
+    /// A conversation that a seed decides.
+    pub(super) fn of(dice: &Dice) -> Script {
+        let mut script = Script::default();
+        let count = 1 + dice.roll(7);
+        for index in 0..count {
+            let last = index + 1 == count;
+            let added = match last && dice.once_in(2) {
+                true => script.add_ending(dice),
+                false => script.add_plain(dice),
+            };
+            // After its own farewell a client sends no more.
+            if added == Some(After::Closes) {
+                break;
+            }
+        }
+        script
+    }
+
+    fn expect(&mut self, method: Method, status: u16, body: Option<Vec<u8>>, after: After) {
+        self.expected.push(Expected { method, status, body, after });
+    }
+
+    /// A request that is answered. Tells whether the client asked for the connection to close.
+    fn add_plain(&mut self, dice: &Dice) -> Option<After> {
+        let n = dice.roll(1_000);
+        let path = [
+            "/fixed", "/empty", "/204", "/304", "/echo", "/limited", "/chunked", "/big", "/file", "/offload",
+        ]
+        .into_iter()
+        .chain(["/slow", "/nowhere", "/fixed", "/echo", "/echo"])
+        .nth(dice.roll(15) as usize)
+        .expect("so many paths");
+        let reads = matches!(path, "/echo" | "/limited");
+        let is_1_0 = dice.once_in(6);
+        let has_body = reads || dice.once_in(5);
+        let len = match (path, dice.roll(8)) {
+            ("/limited", _) => dice.roll(11),
+            ("/echo", 0) => 100_000,
+            _ => dice.roll(3_000),
+        };
+        let chunked = has_body && !is_1_0 && dice.once_in(2);
+        let mut request = Request {
+            method: match has_body {
+                true => Method::Post,
+                false if dice.once_in(4) => Method::Head,
+                false => Method::Get,
+            },
+            path,
+            n,
+            is_1_0,
+            body: has_body.then(|| pattern(n, len as usize)),
+            chunked,
+            expects: reads && !is_1_0 && (chunked || len > 0) && dice.once_in(4),
+            fields: String::new(),
+        };
+        let stays = match (is_1_0, dice.roll(6)) {
+            (true, 0) => false,
+            (true, _) => {
+                request.fields = "Connection: Keep-Alive\r\n".into();
+                true
+            }
+            (false, 0) => {
+                request.fields = "Connection: close\r\n".into();
+                false
+            }
+            (false, _) => true,
+        };
+        let (status, body) = request.answer();
+        let until_close = is_1_0 && request.method != Method::Head && matches!(path, "/echo" | "/chunked");
+        let after = if stays && !until_close { After::Stays } else { After::Closes };
+        self.expect(request.method, status, body, after);
+        request.send(dice, &mut self.acts);
+        (!stays).then_some(After::Closes)
+    }
+
+    /// A request after which the server ends the connection, by its own decision.
+    fn add_ending(&mut self, dice: &Dice) -> Option<After> {
+        if dice.once_in(2) {
+            let messages = malformed();
+            let (bytes, status) = &messages[dice.roll(messages.len() as u64) as usize];
+            self.acts.push(Act::Send(bytes.clone()));
+            self.expect(Method::Post, *status, None, After::Closes);
+            return None;
+        }
+        let n = dice.roll(1_000);
+        let mut request = Request {
+            method: Method::Post,
+            path: "",
+            n,
+            is_1_0: dice.once_in(4),
+            body: dice.once_in(2).then(|| pattern(n, 200)),
+            chunked: false,
+            expects: false,
+            fields: "Connection: keep-alive\r\n".into(),
+        };
+        let cut = if request.is_1_0 { After::Resets } else { After::Breaks };
+        let (path, status, body, after) = match dice.roll(12) {
+            0 => ("/panic", 500, None, After::Closes),
+            1 => ("/fail", 500, None, After::Closes),
+            2 => ("/silent", 500, None, After::Closes),
+            3 => ("/cut", 200, Some(b"part".to_vec()), cut),
+            4 => ("/late-panic", 200, Some(b"part".to_vec()), cut),
+            5 => ("/short", 200, Some(b"part".to_vec()), After::Breaks),
+            6 => ("/long", 200, Some(Vec::new()), After::Breaks),
+            7 => ("/late-fail", 200, Some(pattern(n, 20)), After::Closes),
+            8 => {
+                // Too much left unread to be worth reading.
+                request.body = Some(pattern(n, 100_000));
+                ("/fixed", 200, Some(pattern(n, 20)), After::Closes)
+            }
+            9 => {
+                request.body = Some(pattern(n, 11));
+                request.chunked = !request.is_1_0 && dice.once_in(2);
+                ("/limited", 413, None, After::Closes)
+            }
+            10 => {
+                (request.is_1_0, request.body, request.expects) = (false, Some(pattern(n, 30)), true);
+                ("/fixed", 200, Some(pattern(n, 20)), After::Closes)
+            }
+            _ => {
+                request.is_1_0 = false;
+                let head = format!("POST /echo HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n");
+                self.acts.push(Act::Send([head.as_bytes(), b"-1\r\nx\r\n"].concat()));
+                self.expect(Method::Post, 400, None, After::Closes);
+                return None;
+            }
+        };
+        request.path = path;
+        self.expect(Method::Post, status, body, after);
+        request.send(dice, &mut self.acts);
+        None
+    }
+
+    /// Cuts what is sent anywhere; pauses that nobody may mind lie between some of the pieces.
+    pub(super) fn cut(&mut self, dice: &Dice) {
+        let mut pauses = 8;
+        let mut acts: Vec<Act> = Vec::new();
+        for act in self.acts.drain(..) {
+            let Act::Send(mut bytes) = act else {
+                acts.push(act);
+                continue;
+            };
+            while pauses > 0 && bytes.len() > 1 && dice.once_in(2) {
+                let rest = bytes.split_off(1 + dice.roll(bytes.len() as u64 - 1) as usize);
+                acts.push(Act::Send(std::mem::replace(&mut bytes, rest)));
+                acts.push(Act::Wait(if dice.once_in(2) { 0 } else { dice.roll(300) }));
+                pauses -= 1;
+            }
+            // Pieces that no pause parts may still leave together.
+            match acts.last_mut() {
+                Some(Act::Send(before)) if dice.once_in(2) => before.extend(bytes),
+                _ => acts.push(Act::Send(bytes)),
+            }
+        }
+        self.acts = acts;
+    }
+}
+
+impl Request {
+    fn answer(&self) -> (u16, Option<Vec<u8>>) {
+        let n = self.n;
+        let file = || [pattern(n, 100), pattern(0, FILE_BYTES)[n as usize..].to_vec()].concat();
+        let (status, body) = match self.path {
+            "/fixed" => (200, Some(pattern(n, 20))),
+            "/empty" => (200, Some(Vec::new())),
+            "/204" => (204, Some(Vec::new())),
+            "/304" => (304, Some(Vec::new())),
+            "/echo" => (200, self.body.clone()),
+            "/limited" => (200, Some(b"small".to_vec())),
+            "/chunked" => (200, Some([1, 10, 5_000].map(|len| pattern(n, len)).concat())),
+            "/big" => (200, Some(pattern(n, BIG_BYTES))),
+            "/file" => (200, Some(file())),
+            "/offload" => (200, Some(pattern(n, 50))),
+            "/slow" => (200, Some(pattern(n, 30))),
+            _ => (404, None),
+        };
+        (status, if self.method == Method::Head { Some(Vec::new()) } else { body })
+    }
+
+    fn send(&self, dice: &Dice, acts: &mut Vec<Act>) {
+        let version = if self.is_1_0 { "1.0" } else { "1.1" };
+        let method = match self.method {
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            _ => "GET",
+        };
+        let mut text = format!("{method} {}?{} HTTP/{version}\r\n{HOST}{}", self.path, self.n, self.fields);
+        let body = self.body.as_deref().unwrap_or_default();
+        match (&self.body, self.chunked) {
+            (None, _) => {}
+            (Some(_), true) => text += "Transfer-Encoding: chunked\r\n",
+            (Some(_), false) => text += &format!("Content-Length: {}\r\n", body.len()),
+        }
+        if self.expects {
+            text += "Expect: 100-continue\r\n";
+        }
+        let mut bytes = (text + "\r\n").into_bytes();
+        if self.expects {
+            acts.push(Act::Send(std::mem::take(&mut bytes)));
+            acts.push(Act::Wait(400));
+        }
+        match self.chunked {
+            true => bytes.extend(chunks(dice, body)),
+            false => bytes.extend_from_slice(body),
+        }
+        if !bytes.is_empty() {
+            acts.push(Act::Send(bytes));
+        }
+    }
+}
+
+fn chunks(dice: &Dice, mut body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !body.is_empty() {
+        let (chunk, rest) = body.split_at(1 + dice.roll(body.len() as u64) as usize);
+        let extension = if dice.once_in(3) { ";name=\"value\"" } else { "" };
+        bytes.extend(format!("{:x}{extension}\r\n", chunk.len()).bytes());
+        bytes.extend_from_slice(chunk);
+        bytes.extend_from_slice(b"\r\n");
+        body = rest;
+    }
+    let trailer = if dice.once_in(3) { "X-Trailer: t\r\n" } else { "" };
+    bytes.extend(format!("0\r\n{trailer}\r\n").bytes());
+    bytes
+}
+
+/// What a client made of the bytes it got.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// Responses that came whole.
+    pub(super) whole: usize,
+    /// The last one is one that a server sends to whom it gives up: 400, 408.
+    pub(super) given_up: bool,
+}
+
+/// Reads `got` as the answers to `expected`. Panics where they are others, where a cut one looks whole, or where
+/// the connection goes on after a response that ends it.
+pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verdict {
+    let mut rest = got;
+    let mut verdict = Verdict { whole: 0, given_up: false };
+    for expected in expected {
+        if rest.is_empty() {
+            break;
+        }
+        let (taken, whole, given_up) = response(rest, end, expected);
+        rest = &rest[taken..];
+        verdict.given_up = given_up;
+        if !whole {
+            break;
+        }
+        verdict.whole += 1;
+        let cut = matches!(expected.after, After::Breaks | After::Resets);
+        assert!(!cut || given_up, "a response looks whole that is not: {expected:?}");
+        if given_up || expected.after == After::Closes {
+            break;
+        }
+    }
+    assert!(rest.is_empty(), "more than was asked for: {:?}", String::from_utf8_lossy(rest));
+    verdict
+}
+
+/// One response at the beginning of `got`: its length, whether it is whole, and whether it is a refusal instead.
+fn response(got: &[u8], end: Option<End>, expected: &Expected) -> (usize, bool, bool) {
+    let (mut client, limits) = (Client::default(), Limits::default());
+    let (mut at, mut body, mut given_up, mut began) = (0, Vec::new(), false, false);
+    loop {
+        let fed = client.feed(&got[at..], expected.method, &limits).expect("valid responses");
+        at += fed.consumed;
+        match fed.step {
+            Step::Head if client.head.status.code() == 100 => client.next(),
+            Step::Head => {
+                began = true;
+                let status = client.head.status.code();
+                given_up = status != expected.status && matches!(status, 400 | 408);
+                assert!(given_up || status == expected.status, "{status} instead of {expected:?}");
+            }
+            Step::Data(span) => {
+                let base = at - fed.consumed;
+                body.extend_from_slice(&got[base + span.start()..base + span.end()]);
+            }
+            Step::End => break,
+            Step::NeedMore => {
+                let until_close = began && client.head.framing == Framing::UntilClose;
+                if until_close && end == Some(End::Fin) {
+                    client.eof().expect("an end by closing");
+                    break;
+                }
+                assert_prefix(&body, expected, given_up);
+                return (got.len(), false, given_up);
+            }
+        }
+    }
+    if given_up {
+        // Whether the client had got as far as to say HEAD, it knows better than we do: the rest may be a page.
+        return (got.len(), true, true);
+    }
+    assert_prefix(&body, expected, given_up);
+    let length = expected.body.as_ref().map(Vec::len);
+    assert!(length.is_none_or(|length| length == body.len()), "{} bytes of {expected:?}", body.len());
+    (at, true, false)
+}
+
+fn assert_prefix(body: &[u8], expected: &Expected, given_up: bool) {
+    if let Some(whole) = &expected.body
+        && !given_up
+    {
+        assert!(whole.starts_with(body), "another body than that of {expected:?}");
+    }
+}
