@@ -309,10 +309,11 @@ impl Core {
         };
         source.ready.set(source.ready.get() | ready);
         let (reader, writer) = (source.reader.get(), source.writer.get());
-        if ready & (READ | HALF_CLOSED | GONE) != 0 {
+        let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
+        if reads {
             self.run(reader);
         }
-        if ready & (WRITE | GONE) != 0 && writer != reader {
+        if ready & (WRITE | GONE) != 0 && !(reads && writer == reader) {
             self.run(writer);
         }
     }
