@@ -7,7 +7,6 @@
 //! ```
 
 use crate::body::Body;
-use crate::framing::Framing;
 use crate::line::Limits;
 use crate::method::Method;
 use crate::reject::Reject;
@@ -176,7 +175,6 @@ impl Client {
     pub fn is_reusable(&self) -> bool {
         self.head.keep_alive
             && !self.head.status.is_informational()
-            && self.head.framing != Framing::UntilClose
             && self.body().is_some_and(Body::is_end)
     }
 
@@ -184,5 +182,35 @@ impl Client {
     pub fn next(&mut self) {
         self.head.reset();
         self.phase = Phase::Head;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the next request begins after the body")]
+    fn a_body_is_never_left_to_be_the_next_request() {
+        let mut server = Server::default();
+        let head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n";
+        assert_eq!(server.feed(head, &Limits::default()).map(|fed| fed.step), Ok(Step::Head));
+        server.next();
+    }
+
+    #[test]
+    fn a_connection_is_reusable_after_the_answer_alone() {
+        for (bytes, reusable) in [
+            ("HTTP/1.1 100 Continue\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ] {
+            let mut client = Client::default();
+            assert!(!client.is_reusable());
+            let fed = client.feed(bytes.as_bytes(), Method::Get, &Limits::default());
+            assert_eq!(fed.map(|fed| fed.step), Ok(Step::Head));
+            assert_eq!(client.is_reusable(), reusable, "{bytes:?}");
+        }
     }
 }
