@@ -18,7 +18,7 @@ use crate::stream::Stream;
 use crate::work::{Work, Works};
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
-const OUT_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
 /// A piece of a body at least this large is written from where it stands instead of being copied first.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.

@@ -17,7 +17,7 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
 use crate::address::Peer;
-use crate::conn::{Conn, Context, REQUEST_WEIGHT_BYTES, Reply, Seat};
+use crate::conn::{Conn, Context, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES, Reply, Seat};
 use crate::core::{GONE, Parked, READ, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
@@ -198,6 +198,10 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             Ok(true) => {
                 serve(&engine, &mut conn).await?;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
+                // Many small answers, to a client that need not take any of them.
+                if conn.backlog() > OUT_BYTES_MAX {
+                    conn.flush().await.ok()?;
+                }
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(More::Bytes) => {}

@@ -64,8 +64,8 @@ pub(crate) struct Wire {
     resets_on_close: Cell<bool>,
     server_shut: Cell<bool>,
     server_end: Cell<Option<End>>,
-    /// Sends that took bytes.
-    pub(crate) sends: Cell<usize>,
+    /// How much each send took.
+    pub(crate) sends: RefCell<Vec<usize>>,
     /// Each send takes all that there is room for, instead of some of it.
     pub(crate) whole_sends: Cell<bool>,
 }
@@ -88,7 +88,7 @@ impl Wire {
             resets_on_close: Cell::new(false),
             server_shut: Cell::new(false),
             server_end: Cell::new(None),
-            sends: Cell::new(0),
+            sends: RefCell::default(),
             whole_sends: Cell::new(false),
         }
     }
@@ -164,6 +164,11 @@ impl Wire {
         self.to_client.take()
     }
 
+    /// Bytes that the server has not read yet.
+    pub(crate) fn unread(&self) -> usize {
+        self.to_server.borrow().len()
+    }
+
     /// How the server ended it, as the client learns after everything that came before. To one that left without
     /// waiting for the end it was none that completes anything.
     pub(crate) fn end(&self) -> Option<End> {
@@ -209,7 +214,7 @@ impl Wire {
         if self.room.get() != usize::MAX {
             self.room.set(self.room.get() - len);
         }
-        self.sends.set(self.sends.get() + 1);
+        self.sends.borrow_mut().push(len);
         if self.client_gone.get() {
             self.client_resets();
         } else {

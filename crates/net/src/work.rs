@@ -121,6 +121,12 @@ impl Works {
         self.free.borrow_mut().pop().unwrap_or_default()
     }
 
+    /// How many it keeps now.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.free.borrow().len()
+    }
+
     pub(crate) fn give_back(&self, mut work: Box<Work>) {
         let mut free = self.free.borrow_mut();
         let kept = work.input.bytes.len() + work.out.capacity();

@@ -2,4 +2,8 @@
 
 mod rig;
 mod script;
+mod answers;
+mod endings;
+mod clock;
+mod fairness;
 mod seeds;

@@ -27,6 +27,7 @@ use crate::work::Works;
 const STEP_MS: u64 = 100;
 pub(super) const BIG_BYTES: usize = 150_000;
 pub(super) const FILE_BYTES: usize = 100_000;
+pub(super) const HUGE_BYTES: usize = 10_000_000;
 pub(super) const SLOW_MS: u64 = 300;
 
 pub(super) struct Rig {
@@ -91,6 +92,14 @@ impl Rig {
                 return ticks;
             }
         }
+    }
+
+    /// One turn: news of every client, and whoever is ready.
+    pub(super) fn turn(&self) {
+        for wire in self.wires.borrow().iter() {
+            wire.deliver(&self.core);
+        }
+        self.core.run_ready();
     }
 
     /// Lets so much time pass.
@@ -257,6 +266,14 @@ impl Service for Zoo {
             b"/big" => self.big(exchange, n).await,
             b"/file" => self.file(exchange, n).await,
             b"/offload" => self.offload(exchange, n).await,
+            b"/huge" => {
+                exchange.begin(Status::OK, &none, Length::Known(HUGE_BYTES as u64));
+                let piece = pattern(n, 100_000);
+                for _ in 0..HUGE_BYTES / piece.len() {
+                    exchange.write(&piece).await?;
+                }
+                Ok(())
+            }
             b"/slow" => {
                 exchange.core().sleep(SLOW_MS).await;
                 exchange.reply(Status::OK, &none, &pattern(n, 30)).await

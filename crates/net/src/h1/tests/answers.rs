@@ -1,0 +1,198 @@
+//! What one request gets, byte by byte.
+
+use http::Limits as HeadLimits;
+
+use super::rig::{Rig, SLOW_MS, read};
+use crate::options::{Limits, Timeouts};
+use crate::sim::End;
+
+/// A request without a body.
+fn get(method: &str, path: &str, version: &str, fields: &str) -> Vec<u8> {
+    format!("{method} {path} HTTP/{version}\r\nHost: zoo\r\n{fields}\r\n").into_bytes()
+}
+
+/// The head of what came, and what follows it.
+fn split(answer: &str) -> (&str, &str) {
+    answer.split_once("\r\n\r\n").expect("a whole head")
+}
+
+#[test]
+fn pipelined_answers_leave_in_one_write() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    wire.whole_sends.set(true);
+    let all =
+        [get("GET", "/fixed?1", "1.1", ""), get("HEAD", "/fixed", "1.1", ""), get("GET", "/204", "1.1", "")];
+    let answer = rig.ask(&wire, &all.concat());
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 3);
+    assert_eq!(wire.sends.borrow().len(), 1);
+}
+
+#[test]
+fn some_answers_have_no_content() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    for (method, path, length) in [
+        ("HEAD", "/fixed", Some("Content-Length: 20")),
+        ("HEAD", "/chunked", None),
+        ("GET", "/204", None),
+        ("GET", "/304", None),
+        ("GET", "/empty", Some("Content-Length: 0")),
+    ] {
+        let answer = rig.ask(&wire, &get(method, path, "1.1", ""));
+        let (head, rest) = split(&answer);
+        assert_eq!(rest, "", "{method} {path}");
+        assert_eq!(head.lines().find(|line| line.starts_with("Content-Length")), length, "{method} {path}");
+        assert!(!head.contains("Connection:"), "{head}");
+    }
+}
+
+#[test]
+fn old_clients_keep_alive_when_they_say_so() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    let keep = get("GET", "/fixed", "1.0", "Connection: keep-alive\r\n");
+    for _ in 0..2 {
+        assert!(rig.ask(&wire, &keep).contains("\r\nConnection: keep-alive\r\n"));
+    }
+    assert!(rig.ask(&wire, &get("GET", "/fixed", "1.0", "")).contains("\r\nConnection: close\r\n"));
+    assert_eq!(wire.end(), Some(End::Fin));
+    rig.assert_empty();
+}
+
+#[test]
+fn to_old_clients_an_unknown_length_ends_with_the_connection() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    let answer = rig.ask(&wire, &get("GET", "/chunked?3", "1.0", ""));
+    let (head, body) = split(&answer);
+    assert!(head.contains("Connection: close") && !head.contains("Transfer-Encoding"), "{head}");
+    assert_eq!((body.len(), wire.end()), (5_011, Some(End::Fin)));
+}
+
+#[test]
+fn continue_is_sent_when_the_body_is_first_read() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    let head = get("POST", "/echo", "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
+    assert_eq!(rig.ask(&wire, &head), "HTTP/1.1 100 Continue\r\n\r\n");
+    let answer = rig.ask(&wire, b"body");
+    assert!(answer.ends_with("\r\n4\r\nbody\r\n0\r\n\r\n") && !answer.contains("close"), "{answer}");
+    // Who sends the body unasked is not asked, and stays.
+    let answer = rig.ask(&wire, &[head.as_slice(), b"body"].concat());
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && !answer.contains("close"), "{answer}");
+}
+
+#[test]
+fn an_answer_instead_of_continue_ends_the_connection() {
+    for path in ["/fixed", "/limited", "/nowhere"] {
+        let rig = Rig::quick();
+        let wire = rig.connect(0);
+        let head = get("POST", path, "1.1", "Content-Length: 40\r\nExpect: 100-continue\r\n");
+        let answer = rig.ask(&wire, &head);
+        assert!(!answer.contains("100 Continue") && answer.contains("Connection: close"), "{answer}");
+        assert_eq!(wire.end(), Some(End::Fin));
+        wire.client_closes();
+        rig.settle();
+        rig.assert_empty();
+    }
+}
+
+#[test]
+fn an_old_client_is_never_told_to_continue() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    let head = get("POST", "/echo", "1.0", "Content-Length: 4\r\nExpect: 100-continue\r\n");
+    assert_eq!(rig.ask(&wire, &head), "");
+    assert!(rig.ask(&wire, b"body").ends_with("\r\n\r\nbody"));
+}
+
+#[test]
+fn bodies_above_the_limit_are_refused_announced_or_not() {
+    for (fields, body) in [
+        ("Content-Length: 11\r\n", ""),
+        ("Transfer-Encoding: chunked\r\n", "b\r\nhello"),
+        ("Transfer-Encoding: chunked\r\n", "6\r\nhello,\r\n5\r\nworld\r\n0\r\n\r\n"),
+    ] {
+        let rig = Rig::quick();
+        let wire = rig.connect(0);
+        let answer = rig.ask(&wire, &[get("POST", "/limited", "1.1", fields), body.into()].concat());
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("Connection: close"), "{answer}");
+        assert_eq!(rig.engine.service.log.borrow()[0].3, "413 body too large");
+    }
+}
+
+#[test]
+fn a_route_may_allow_more_than_the_server_does() {
+    let limits = Limits { body_bytes_max: 3, ..Limits::default() };
+    let rig = Rig::new(limits, Timeouts::default());
+    let wire = rig.connect(0);
+    let post = |path| [get("POST", path, "1.1", "Content-Length: 9\r\n"), b"nine byte".to_vec()].concat();
+    assert!(rig.ask(&wire, &post("/limited")).ends_with("small"));
+    assert!(rig.ask(&wire, &post("/echo")).starts_with("HTTP/1.1 413 "));
+}
+
+#[test]
+fn a_head_of_exactly_the_limit_passes_however_it_is_cut() {
+    let head = HeadLimits { head_bytes_max: 300, start_line_bytes_max: 100, ..HeadLimits::default() };
+    let fitting = |bytes: usize| {
+        let short = get("GET", "/fixed", "1.1", "X-Long: \r\n");
+        let fill = format!("X-Long: {}\r\n", "x".repeat(bytes - short.len()));
+        get("GET", "/fixed", "1.1", &fill)
+    };
+    for (bytes, status) in [(300, "200"), (301, "431")] {
+        for step in [1, 7, 299, 400] {
+            let rig = Rig::new(Limits { head, ..Limits::default() }, Timeouts::default());
+            let wire = rig.connect(0);
+            for piece in fitting(bytes).chunks(step) {
+                wire.client_sends(piece);
+                rig.settle();
+            }
+            let answer = read(&wire);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{bytes} by {step}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn the_log_knows_the_request_whether_the_connection_stays_or_not() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    for fields in ["", "Connection: close\r\n"] {
+        wire.client_sends(&get("GET", "/slow?7", "1.1", fields));
+        rig.settle();
+        rig.pass(SLOW_MS);
+    }
+    let service = &rig.engine.service;
+    let record = ("GET /slow?7".to_string(), 200, 30, String::new());
+    assert_eq!(*service.log.borrow(), [record.clone(), record]);
+    assert_eq!(*service.durations_ms.borrow(), [SLOW_MS, SLOW_MS]);
+    assert_eq!(rig.engine.context.counters.requests.value(), 2);
+}
+
+#[test]
+fn faults_reach_the_log() {
+    let rig = Rig::quick();
+    for path in ["/fail", "/silent", "/panic", "/late-fail", "/short"] {
+        let wire = rig.connect(0);
+        rig.ask(&wire, &get("GET", path, "1.1", ""));
+    }
+    let wire = rig.connect(0);
+    rig.ask(&wire, b"nonsense\r\n\r\n");
+    let log: Vec<(String, u16, String)> =
+        rig.engine.service.log.take().into_iter().map(|(what, status, _, why)| (what, status, why)).collect();
+    let expected = [
+        ("GET /fail", 500, "out of order"),
+        ("GET /silent", 500, "no response"),
+        ("GET /panic", 500, "the handler panicked"),
+        ("GET /late-fail", 200, "after the response"),
+        ("GET /short", 200, "cut"),
+        ("-", 400, "400 invalid byte in the target"),
+    ];
+    for ((what, status, why), expected) in log.iter().zip(expected) {
+        assert_eq!((what.as_str(), *status), (expected.0, expected.1));
+        assert!(why == expected.2 || what == "-", "{why} instead of {}", expected.2);
+    }
+    assert_eq!(log.len(), expected.len());
+    assert_eq!((rig.core.panics(), rig.engine.context.counters.rejected.value()), (1, 1));
+}

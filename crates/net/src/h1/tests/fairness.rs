@@ -1,0 +1,93 @@
+//! One client, however fast or greedy, leaves the others their turns and the server its memory.
+
+use super::rig::{HUGE_BYTES, Rig, read};
+use crate::conn::OUT_BYTES_MAX;
+
+const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
+/// A turn of the greedy one may bring a few of its own along, but not wait for all of them.
+const TURNS_MAX: usize = 5;
+
+/// Turns that a modest client waits for its answer, once `greed` has been sent by another.
+fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::Wire>, usize) {
+    let rig = Rig::quick();
+    let (greedy, modest) = (rig.connect(0), rig.connect(1));
+    greedy.whole_sends.set(true);
+    greedy.client_sends(greed);
+    modest.client_sends(FIXED);
+    for turns in 1..=TURNS_MAX {
+        rig.turn();
+        if !read(&modest).is_empty() {
+            return (rig, greedy, turns);
+        }
+    }
+    panic!("the modest client starves");
+}
+
+#[test]
+fn pipelined_requests_without_end_take_turns() {
+    let (rig, greedy, _) = turns_beside(&FIXED.repeat(20_000));
+    assert!(greedy.unread() > 0, "the greedy one is not done");
+    rig.settle();
+    assert_eq!(read(&greedy).matches("HTTP/1.1 200").count(), 20_000);
+}
+
+#[test]
+fn a_body_without_end_takes_turns() {
+    let head = b"POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: 1000000\r\n\r\n";
+    let (rig, greedy, _) = turns_beside(&[&head[..], &vec![b'x'; 1_000_000]].concat());
+    assert!(greedy.unread() > 0);
+    rig.settle();
+    assert!(read(&greedy).ends_with("0\r\n\r\n"));
+}
+
+#[test]
+fn a_response_without_end_takes_turns() {
+    let (rig, greedy, _) = turns_beside(b"GET /huge HTTP/1.1\r\nHost: zoo\r\n\r\n");
+    let first = read(&greedy).len();
+    assert!(first > 0 && first < HUGE_BYTES / 2, "{first}");
+    rig.settle();
+    assert!(first + read(&greedy).len() > HUGE_BYTES);
+}
+
+#[test]
+fn who_takes_no_answers_is_not_read_from() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    wire.set_room(0);
+    let all = b"HEAD /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n".repeat(50_000);
+    wire.client_sends(&all);
+    rig.settle();
+    // At most what fits in one input buffer.
+    assert!(all.len() - wire.unread() <= 64 * 1024, "{} bytes taken", all.len() - wire.unread());
+}
+
+#[test]
+fn small_answers_do_not_pile_up() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    wire.whole_sends.set(true);
+    let count = 16 * 1024 / 18;
+    wire.client_sends(&b"GET /204 HTTP/1.0\r\nConnection:keep-alive\r\n\r\n".repeat(count));
+    rig.settle();
+    let sends = wire.sends.take();
+    let largest = sends.iter().max().copied().unwrap();
+    assert!(largest <= OUT_BYTES_MAX + 1_024, "{largest} bytes at once");
+    assert_eq!(read(&wire).matches("204 No Content").count(), count);
+}
+
+#[test]
+fn the_pool_of_buffers_keeps_no_more_than_it_may() {
+    let rig = Rig::quick();
+    let wires: Vec<_> = (0..300).map(|seed| rig.connect(seed)).collect();
+    for wire in &wires {
+        wire.set_room(0);
+        wire.client_sends(FIXED);
+    }
+    rig.settle();
+    assert_eq!(rig.engine.context.works.kept(), 0, "all are in use");
+    for wire in &wires {
+        wire.set_room(usize::MAX);
+    }
+    rig.settle();
+    assert_eq!(rig.engine.context.works.kept(), 256);
+}
