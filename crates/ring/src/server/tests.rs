@@ -350,6 +350,57 @@ fn a_wild_notice_mutes_its_seat_until_it_dies() {
 }
 
 #[test]
+fn a_late_tag_is_not_taken_for_the_slots_next_use() {
+    let mut rig = rig();
+    let first = rig.submit(b"1");
+    let late = Tag::new(first.index(), first.generation).finished();
+    let mut request = rig.claim();
+    request.respond(b"200").unwrap();
+    request.finish().unwrap();
+    rig.news();
+    rig.expect(first, Part::Head, b"200", true);
+    let second = rig.submit(b"2");
+    assert_eq!(second.index(), first.index(), "the slot used last is used first");
+    assert_eq!(rig.receive(first), Err(Error::Void));
+    let request = rig.claim();
+    lane::push(&rig.server.shared, 0, 0, &mut 1, late);
+    assert_eq!(rig.news(), []);
+    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(0)), breach: Breach::Tag }));
+    request.vanish();
+    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket: second, started: false }]);
+}
+
+#[test]
+fn a_final_tag_needs_a_final_state() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"1");
+    let request = rig.claim();
+    lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation).finished());
+    assert_eq!(rig.news(), []);
+    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(0)), breach: Breach::State }));
+    request.vanish();
+    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket, started: false }]);
+}
+
+#[test]
+fn a_body_before_its_head_is_not_believed() {
+    let mut rig = rig();
+    let ticket = rig.submit(b"1");
+    let request = rig.claim();
+    let pipe = rig.server.slot(0).response();
+    let mut writer = Writer::new();
+    writer.frame(pipe, Kind::Data, b"x");
+    writer.publish(pipe, false);
+    lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation));
+    assert_eq!(rig.news(), [ticket]);
+    let fault = Fault { seat: Some(Seat(0)), breach: Breach::Order };
+    assert_eq!(rig.receive(ticket), Err(Error::Fault(fault)));
+    request.vanish();
+    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
+}
+
+#[test]
 fn an_answer_not_to_be_believed_ends_its_ticket_only() {
     let mut rig = rig();
     let (ticket, other) = (rig.submit(b"1"), rig.submit(b"2"));
