@@ -173,9 +173,7 @@ impl Client {
     /// Whether the connection can carry another request now. After a 1xx it cannot: the answer is yet to come.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
-        self.head.keep_alive
-            && !self.head.status.is_informational()
-            && self.body().is_some_and(Body::is_end)
+        self.head.keep_alive && !self.head.status.is_informational() && self.body().is_some_and(Body::is_end)
     }
 
     /// Turns to the next response.
