@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -32,6 +33,8 @@ pub struct TlsClientOptions<'o> {
     pub identity_pem: Option<(&'o [u8], &'o [u8])>,
     /// Take any certificate.
     pub insecure: bool,
+    /// Make a full handshake each time.
+    pub no_resumption: bool,
 }
 
 impl TlsClient {
@@ -60,6 +63,9 @@ impl TlsClient {
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if options.no_resumption {
+            config.resumption = Resumption::disabled();
+        }
         Ok(TlsClient { config: Arc::new(config), name })
     }
 }
