@@ -219,7 +219,7 @@ fn mistakes_on_the_command_line_are_explained() {
         (&["run", "/etc/passwd"], "this is a file"),
         (&["run", "--listen", "80", "/tmp"], ":80"),
         (&["run"], "TARGET"),
-        (&["rnu"], "run"),
+        (&["stort"], "start"),
     ] {
         let (ok, _, errors) = run(arguments);
         assert!(!ok && errors.contains(part), "{arguments:?}: {errors}");

@@ -1,5 +1,5 @@
 //! The real binary on a port of its own, and clients made of plain sockets.
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, unreachable_pub)] // each test file uses a part of it
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
