@@ -85,7 +85,7 @@ pub(crate) fn serve(
     let server = net::Server::start(&options, &binds, move |core| router(core, &theirs, &their_logs, cores))?;
     hook_panics(&logs.notices);
     ready(server.addresses());
-    logs.notices.info(&format!("serving on {}", addresses(server.addresses())));
+    logs.notices.debug(&format!("serving on {}", addresses(server.addresses())));
     let stop = server.stop();
     let waiter = std::thread::spawn({
         let handle = signals.handle();

@@ -77,14 +77,14 @@ fn conditions_and_ranges() {
     let rig = Rig::files(&[("digits", "0123456789")]);
     let whole = rig.get("/digits");
     let (etag, date) = (whole.field("ETag").unwrap(), whole.field("Last-Modified").unwrap());
-    rig.get_with("/digits", &format!("If-None-Match: {etag}\r\n")).expect(304, "").expect_field("ETag", etag);
-    rig.get_with("/digits", &format!("If-None-Match: \"x\", W/{etag}\r\n")).expect(304, "");
-    rig.get_with("/digits", "If-None-Match: *\r\n").expect(304, "");
-    rig.get_with("/digits", &format!("If-Modified-Since: {date}\r\n")).expect(304, "");
-    rig.get_with("/digits", &format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {date}\r\n")).expect_status(200);
-    rig.get_with("/digits", "If-Match: \"x\"\r\n").expect_status(412);
-    rig.get_with("/digits", "If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n").expect_status(412);
-    let range = |range: &str| rig.get_with("/digits", &format!("Range: {range}\r\n"));
+    rig.ask("/digits", &format!("If-None-Match: {etag}\r\n")).expect(304, "").expect_field("ETag", etag);
+    rig.ask("/digits", &format!("If-None-Match: \"x\", W/{etag}\r\n")).expect(304, "");
+    rig.ask("/digits", "If-None-Match: *\r\n").expect(304, "");
+    rig.ask("/digits", &format!("If-Modified-Since: {date}\r\n")).expect(304, "");
+    rig.ask("/digits", &format!("If-None-Match: \"x\"\r\nIf-Modified-Since: {date}\r\n")).expect_status(200);
+    rig.ask("/digits", "If-Match: \"x\"\r\n").expect_status(412);
+    rig.ask("/digits", "If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n").expect_status(412);
+    let range = |range: &str| rig.ask("/digits", &format!("Range: {range}\r\n"));
     range("bytes=2-4").expect(206, "234").expect_field("Content-Range", "bytes 2-4/10");
     range("bytes=-3").expect(206, "789").expect_field("Content-Range", "bytes 7-9/10");
     range("bytes=8-").expect(206, "89");
@@ -94,7 +94,7 @@ fn conditions_and_ranges() {
     // Ranges this close come as one part; those far apart as several.
     range("bytes=0-1, 5-6").expect(206, "0123456").expect_field("Content-Range", "bytes 0-6/10");
     rig.folder.write("www/long", "0123456789".repeat(100));
-    let several = rig.get_with("/long", "Range: bytes=0-1, 505-506\r\n");
+    let several = rig.ask("/long", "Range: bytes=0-1, 505-506\r\n");
     several.expect_status(206);
     let media = several.field("Content-Type").unwrap();
     let boundary = media.strip_prefix("multipart/byteranges; boundary=").unwrap();
@@ -105,8 +105,8 @@ fn conditions_and_ranges() {
     assert!(parts[3].starts_with("--"));
     let many: String = (0..200).map(|at| format!("{at}-{at},")).collect();
     range(&format!("bytes={many}0-0")).expect(200, "0123456789");
-    rig.get_with("/digits", &format!("Range: bytes=0-0\r\nIf-Range: {etag}\r\n")).expect(206, "0");
-    rig.get_with("/digits", "Range: bytes=0-0\r\nIf-Range: \"x\"\r\n").expect(200, "0123456789");
+    rig.ask("/digits", &format!("Range: bytes=0-0\r\nIf-Range: {etag}\r\n")).expect(206, "0");
+    rig.ask("/digits", "Range: bytes=0-0\r\nIf-Range: \"x\"\r\n").expect(200, "0123456789");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn codings_are_chosen_by_the_client() {
     folder.write("www/a.js", &large).write("www/a.js.br", "BR").write("www/a.js.gz", "GZ").write("www/b.css", &large);
     folder.write("www/c.png", &large);
     let rig = Rig::config(folder, "[[route]]\nfiles = { root = \"www\", precompressed = true, compress = true }\n");
-    let get = |target: &str, accept: &str| rig.get_with(target, &format!("Accept-Encoding: {accept}\r\n"));
+    let get = |target: &str, accept: &str| rig.ask(target, &format!("Accept-Encoding: {accept}\r\n"));
     get("/a.js", "gzip, br").expect(200, "BR").expect_field("Content-Encoding", "br");
     get("/a.js", "gzip").expect(200, "GZ").expect_field("Vary", "Accept-Encoding");
     let plain = get("/a.js", "identity");
@@ -164,7 +164,7 @@ fn large_files_arrive_whole() {
     for _ in 0..2 {
         assert!(rig.get("/large").body == large);
     }
-    let part = rig.get_with("/large", "Range: bytes=1000000-30000000\r\n");
+    let part = rig.ask("/large", "Range: bytes=1000000-30000000\r\n");
     assert!(part.body == large[1_000_000..=30_000_000]);
 }
 
@@ -217,7 +217,7 @@ files = { root = "www", try = ["$path", "$path.html"], fallback = "/index.html",
     let listing = rig.get("/list/");
     listing.expect_status(200);
     assert!(listing.text().contains("&lt;b&gt;.txt") && !listing.text().contains(".no"), "{}", listing.text());
-    let json = rig.get_with("/list/", "Accept: application/json\r\n");
+    let json = rig.ask("/list/", "Accept: application/json\r\n");
     assert!(json.field("Content-Type").unwrap().starts_with("application/json"));
     assert!(json.text().contains("\"<b>.txt\""));
 }

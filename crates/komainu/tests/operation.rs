@@ -85,7 +85,7 @@ fn access_logs() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let rig = Rig::config(folder, "[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
-    rig.get_with("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
+    rig.ask("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
     rig.send("nonsense\r\n\r\n");
     let log = rig.folder.at("access.log");
     let lines = || fs::read_to_string(&log).unwrap_or_default();
@@ -107,7 +107,7 @@ fn json_access_logs() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let rig = Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
-    rig.get_with("/a", "User-Agent: te\"st\r\n");
+    rig.ask("/a", "User-Agent: te\"st\r\n");
     let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the line is written", || lines().ends_with('\n'));
     let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();

@@ -115,7 +115,7 @@ impl Rig {
     }
 
     /// A GET with more fields, each with its CRLF.
-    pub fn get_with(&self, target: &str, fields: &str) -> Answer {
+    pub fn ask(&self, target: &str, fields: &str) -> Answer {
         self.send(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"))
     }
 
