@@ -6,8 +6,21 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod random;
+pub mod stats;
 pub mod quantity;
 mod moment;
 pub mod url;
 pub mod request;
 pub mod list;
+pub mod plan;
+pub mod tally;
+mod failure;
+mod dial;
+mod world;
+mod lane;
+mod thread;
+pub mod load;
+pub mod procfs;
+pub mod server;
+
+pub use world::Facts;

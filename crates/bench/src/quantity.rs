@@ -95,8 +95,7 @@ mod tests {
 
     #[test]
     fn times_are_read_with_their_unit() {
-        for (text, ms) in
-            [("10s", 10_000), ("500ms", 500), ("2", 2_000), ("1.5m", 90_000), ("1h", 3_600_000)]
+        for (text, ms) in [("10s", 10_000), ("500ms", 500), ("2", 2_000), ("1.5m", 90_000), ("1h", 3_600_000)]
         {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }

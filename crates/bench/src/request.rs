@@ -61,7 +61,8 @@ pub fn render(ask: &Ask, manner: &Manner, origin: usize) -> Result<Request, Stri
     if chunked && manner.version == Version::Http10 {
         return Err("HTTP/1.0 has no chunked coding: leave out --chunked or --http1.0".into());
     }
-    if ask.method.is_empty() || !ask.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b)) {
+    if ask.method.is_empty() || !ask.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
+    {
         return Err(format!("{:?} is no method", ask.method));
     }
     let mut fields = Fields::new();

@@ -1,0 +1,306 @@
+//! A run: threads started, reports put together, somebody told of the progress.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::dial;
+use crate::moment::{now_ns, process_cpu_ns};
+use crate::plan::Plan;
+use crate::tally::Tally;
+use crate::thread::{self, Part, Report, Schedule};
+use crate::world::{Facts, Shared};
+
+/// From the start of the threads to the beginning of the load, so that all begin together.
+const LEAD_NS: u64 = 2_000_000;
+/// Longest wait for reports before the observer is asked again.
+const LISTEN: Duration = Duration::from_millis(50);
+
+/// One stretch of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Point {
+    /// Where it begins and ends, in seconds since the load began to count; negative in the warm-up.
+    pub from_s: f64,
+    /// See `from_s`.
+    pub to_s: f64,
+    /// Responses.
+    pub responses: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Requests that failed, and responses of status 400 and above.
+    pub errors: u64,
+    /// Latency in nanoseconds: median, p99, greatest.
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    pub p99_ns: u64,
+    /// See `p50_ns`.
+    pub max_ns: u64,
+}
+
+impl Point {
+    /// Responses a second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.responses as f64 / (self.to_s - self.from_s).max(1e-9)
+    }
+}
+
+/// What an observer is told, a few times a second and at each point.
+pub struct Progress<'a> {
+    /// Seconds since the load began to count; negative in the warm-up.
+    pub elapsed_s: f64,
+    /// The planned length, where there is one, in seconds.
+    pub planned_s: Option<f64>,
+    /// The points so far, without the warm-up.
+    pub points: &'a [Point],
+    /// Sums so far, without the warm-up.
+    pub tally: &'a Tally,
+}
+
+/// Watches a run. All calls come from the thread that runs it.
+pub trait Observer {
+    /// The load begins to count now.
+    fn count_begins(&mut self) {}
+    /// It goes on.
+    fn progress(&mut self, _: &Progress<'_>) {}
+    /// The load has ended.
+    fn count_ends(&mut self) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// What a run showed on the client's side.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The length of what counts, in seconds.
+    pub seconds: f64,
+    /// All that counts.
+    pub tally: Tally,
+    /// Responses within [`Measured::seconds`]: all of them in a closed loop; an open one's last answers come later.
+    pub responses_in_time: u64,
+    /// The same over time.
+    pub points: Vec<Point>,
+    /// What the server said of itself.
+    pub facts: Facts,
+    /// CPU time of the generator over what counts, in seconds.
+    pub generator_cpu_s: f64,
+    /// The share of its time that the busiest engine thread spent working, 0 to 1.
+    pub busiest_thread: f64,
+    /// It was stopped before its end.
+    pub interrupted: bool,
+}
+
+impl Measured {
+    /// Responses a second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.responses_in_time as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// Puts the load on. `stop` ends it early, with the figures so far.
+///
+/// # Errors
+/// A plan that makes no sense, a server that cannot be reached, a thread that could not start.
+pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut impl Observer) -> Result<Measured, String> {
+    plan.check()?;
+    dial::probe(plan)?;
+    let plan = Arc::new(plan.clone());
+    let shared = Arc::new(Shared {
+        expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
+        ..Shared::default()
+    });
+    let schedule = schedule(&plan);
+    let (sender, receiver) = channel();
+    let mut threads = Vec::new();
+    for number in 0..plan.threads {
+        let part = Part { number, plan: plan.clone(), shared: shared.clone(), schedule };
+        let sender = sender.clone();
+        let thread = std::thread::Builder::new().name(format!("load-{number}"));
+        let started = thread.spawn(move || thread::run(part, &sender));
+        threads.push(started.map_err(|error| format!("cannot start a thread: {error}"))?);
+    }
+    drop(sender);
+    let mut gathered = Gathering::new(&plan, schedule);
+    let outcome = gathered.listen(&receiver, &shared, stop, observer);
+    // They have nothing more to say: their senders are gone, or a failure ends them.
+    shared.stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().map_err(|_| "a load thread panicked".to_string())?;
+    }
+    outcome?;
+    gathered.measured.facts = shared.facts.get().cloned().unwrap_or_default();
+    Ok(gathered.measured)
+}
+
+fn schedule(plan: &Plan) -> Schedule {
+    let begin_ns = now_ns() + LEAD_NS;
+    let count_ns = begin_ns + plan.warm_up.as_nanos() as u64;
+    let end_ns = plan.duration.map_or(u64::MAX, |duration| count_ns + duration.as_nanos() as u64);
+    // About a hundred points, but no more than ten a second and no fewer than one.
+    let slice_ns = match plan.duration {
+        Some(duration) => (duration.as_nanos() as u64 / 100).clamp(100_000_000, 1_000_000_000),
+        None => 250_000_000,
+    };
+    Schedule { begin_ns, count_ns, end_ns, slice_ns }
+}
+
+/// Puts the threads' reports together.
+struct Gathering {
+    schedule: Schedule,
+    threads: usize,
+    planned_s: Option<f64>,
+    measured: Measured,
+    /// Slices of which not every thread has told yet: by their number, how many told, and what.
+    open: BTreeMap<u64, (usize, Slice)>,
+    ended: usize,
+    /// Where what counts began: CPU time of this process, and whether that is behind us.
+    cpu_ns: u64,
+    counting: bool,
+    last_ns: u64,
+}
+
+#[derive(Default)]
+struct Slice {
+    from_ns: u64,
+    to_ns: u64,
+    tally: Tally,
+}
+
+impl Gathering {
+    fn new(plan: &Plan, schedule: Schedule) -> Gathering {
+        Gathering {
+            schedule,
+            threads: plan.threads,
+            planned_s: plan.duration.map(|duration| duration.as_secs_f64()),
+            measured: Measured::default(),
+            open: BTreeMap::new(),
+            ended: 0,
+            cpu_ns: 0,
+            counting: false,
+            last_ns: 0,
+        }
+    }
+
+    fn listen(
+        &mut self,
+        reports: &Receiver<Report>,
+        shared: &Shared,
+        stop: &AtomicBool,
+        observer: &mut impl Observer,
+    ) -> Result<(), String> {
+        let mut counted_out = false;
+        while self.ended < self.threads {
+            let now_ns = now_ns();
+            if !self.counting && now_ns >= self.schedule.count_ns {
+                self.counting = true;
+                self.cpu_ns = process_cpu_ns();
+                observer.count_begins();
+            }
+            if stop.load(Ordering::Relaxed) {
+                self.measured.interrupted = true;
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+            if !counted_out && now_ns >= self.schedule.end_ns {
+                counted_out = true;
+                self.count_ends(observer);
+            }
+            let until_ns = if self.counting { self.schedule.end_ns } else { self.schedule.count_ns };
+            let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns))
+                .clamp(Duration::from_micros(100), LISTEN);
+            match reports.recv_timeout(wait) {
+                Ok(report) => self.take(report)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err("a load thread ended early".into()),
+            }
+            observer.progress(&Progress {
+                elapsed_s: (now_ns as f64 - self.schedule.count_ns as f64) / 1e9,
+                planned_s: self.planned_s,
+                points: &self.measured.points,
+                tally: &self.measured.tally,
+            });
+        }
+        if !counted_out {
+            self.count_ends(observer);
+        }
+        self.close();
+        Ok(())
+    }
+
+    fn count_ends(&mut self, observer: &mut impl Observer) {
+        observer.count_ends();
+        if self.counting {
+            self.measured.generator_cpu_s = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
+        }
+    }
+
+    fn take(&mut self, report: Report) -> Result<(), String> {
+        match report {
+            Report::Broken(error) => return Err(error),
+            Report::Slice { warm_up: true, tally, .. } => {
+                // Connections made ahead of the count are the ones that it runs on.
+                let total = &mut self.measured.tally;
+                total.connections += tally.connections;
+                total.connect.add(&tally.connect);
+                total.tls.add(&tally.tls);
+            }
+            Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, &tally),
+            Report::End { rest, cpu_ns, wall_ns, last_ns } => {
+                self.ended += 1;
+                self.last_ns = self.last_ns.max(last_ns);
+                let busy = cpu_ns as f64 / wall_ns.max(1) as f64;
+                self.measured.busiest_thread = self.measured.busiest_thread.max(busy);
+                self.measured.tally.add(&rest);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: &Tally) {
+        // Slices begin where the one before ended, a little late: their number is the nearest.
+        let number = (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2)
+            / self.schedule.slice_ns;
+        let (told, slice) = self.open.entry(number).or_default();
+        *told += 1;
+        slice.from_ns = if *told == 1 { from_ns } else { slice.from_ns.min(from_ns) };
+        slice.to_ns = slice.to_ns.max(to_ns);
+        slice.tally.add(tally);
+        if *told >= self.threads {
+            self.finish(number);
+        }
+    }
+
+    fn finish(&mut self, number: u64) {
+        let Some((_, slice)) = self.open.remove(&number) else { return };
+        let since = |ns: u64| (ns as f64 - self.schedule.count_ns as f64) / 1e9;
+        let tally = &slice.tally;
+        self.measured.points.push(Point {
+            from_s: since(slice.from_ns),
+            to_s: since(slice.to_ns),
+            responses: tally.responses,
+            bytes_in: tally.bytes_in,
+            errors: tally.errors.total() + tally.refusals(),
+            p50_ns: tally.latency.percentile(50.0),
+            p99_ns: tally.latency.percentile(99.0),
+            max_ns: tally.latency.max(),
+        });
+        self.measured.responses_in_time += tally.responses;
+        self.measured.tally.add(tally);
+        self.measured.seconds = self.measured.points.iter().map(|point| point.to_s).fold(0.0, f64::max);
+    }
+
+    /// Slices that not all threads told of, and the length of a run that its number of requests ended.
+    fn close(&mut self) {
+        while let Some((&number, _)) = self.open.first_key_value() {
+            self.finish(number);
+        }
+        self.measured.points.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
+        if self.schedule.end_ns == u64::MAX && self.last_ns > self.schedule.count_ns {
+            self.measured.seconds = (self.last_ns - self.schedule.count_ns) as f64 / 1e9;
+        }
+    }
+}

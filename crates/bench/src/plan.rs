@@ -1,0 +1,326 @@
+//! What load to put on whom.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use net::{Dial, TlsClient, TlsClientOptions};
+
+use crate::random::Random;
+use crate::request::{self, Ask, Manner, Request};
+
+/// What load to put on whom: everything that a run is told.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What to ask, rendered; at least one.
+    pub requests: Vec<Request>,
+    /// Where it goes; at least one.
+    pub origins: Vec<Origin>,
+    /// In which order: indexes into [`Plan::requests`], each as often as its weight says; walked round and round.
+    pub walk: Vec<u32>,
+    /// Pick from the walk at random instead of in order.
+    pub at_random: bool,
+    /// Decides everything that is random: the order, Poisson arrivals.
+    pub seed: u64,
+    /// Connections at once. At least one for each origin.
+    pub connections: usize,
+    /// Engine threads; at least 1.
+    pub threads: usize,
+    /// Whether connections are kept after a response. The requests must say the same.
+    pub keep_alive: bool,
+    /// Requests under way on one connection at once; 1 is no pipelining.
+    pub pipeline: usize,
+    /// When the next request goes out.
+    pub pace: Pace,
+    /// How long to load, the warm-up not counted; `None` to go on until [`Plan::requests_max`].
+    pub duration: Option<Duration>,
+    /// Stop after so many requests, those of the warm-up not counted.
+    pub requests_max: Option<u64>,
+    /// Load before anything counts.
+    pub warm_up: Duration,
+    /// Time over which the connections are opened, evenly; zero for all at once.
+    pub ramp: Duration,
+    /// From sending a request to the end of its response; kept to within a tenth of a second.
+    pub timeout: Duration,
+    /// For a connection to stand, TLS included.
+    pub connect_timeout: Duration,
+    /// Compare each response's content with the first one's, not only its length.
+    pub verify: bool,
+}
+
+/// Where requests go: one address, and how to talk to it.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The address.
+    pub dial: Dial,
+    /// TLS, where the scheme is `https`.
+    pub tls: Option<TlsClient>,
+    /// Host and port, for people.
+    pub name: String,
+}
+
+/// When the next request goes out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// Closed loop: when the last response has come, and after so much thinking.
+    Closed {
+        /// Zero for none.
+        think: Duration,
+    },
+    /// Open loop: by the clock, whether responses come or not; latency counts from when a request was due.
+    Open {
+        /// Requests a second, all connections together; above zero.
+        rate: f64,
+        /// How they arrive.
+        arrivals: Arrivals,
+    },
+}
+
+/// How requests of an open loop arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At even distances.
+    Constant,
+    /// Independently of each other, as those of many users do.
+    Poisson,
+}
+
+/// How origins are reached; what a URL does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// Go to this Unix socket instead of the URL's host and port.
+    pub unix: Option<PathBuf>,
+    /// Accept any certificate.
+    pub insecure: bool,
+    /// Certificates to trust instead of the system's (PEM).
+    pub ca: Option<PathBuf>,
+    /// The name for SNI and verification in place of the URL's host.
+    pub server_name: Option<String>,
+    /// Make a full handshake each time.
+    pub no_resumption: bool,
+}
+
+/// A walk longer than this is not laid out: weights are then reduced.
+const WALK_MAX: u64 = 100_000;
+
+impl Plan {
+    /// A plan for these requests with every other setting at its default: 50 connections, one thread, keep-alive,
+    /// closed loop, 10 s after 1 s of warm-up, timeouts of 10 s.
+    ///
+    /// # Errors
+    /// A request that cannot be rendered, a host that cannot be resolved.
+    pub fn new(asks: &[Ask], manner: &Manner, reach: &Reach) -> Result<Plan, String> {
+        let mut origins: Vec<Origin> = Vec::new();
+        let mut keys: Vec<(bool, String, u16)> = Vec::new();
+        let mut requests = Vec::new();
+        for ask in asks {
+            let key = (ask.url.tls, ask.url.host.clone(), ask.url.port);
+            let number = match keys.iter().position(|other| *other == key) {
+                Some(number) => number,
+                None => {
+                    origins.push(origin(ask, reach)?);
+                    keys.push(key);
+                    keys.len() - 1
+                }
+            };
+            requests.push(request::render(ask, manner, number)?);
+        }
+        if requests.is_empty() {
+            return Err("there is nothing to ask: name a URL".into());
+        }
+        Ok(Plan {
+            requests,
+            origins,
+            walk: walk(asks),
+            at_random: false,
+            seed: 1,
+            connections: 50,
+            threads: 1,
+            keep_alive: manner.keep_alive,
+            pipeline: 1,
+            pace: Pace::Closed { think: Duration::ZERO },
+            duration: Some(Duration::from_secs(10)),
+            requests_max: None,
+            warm_up: Duration::from_secs(1),
+            ramp: Duration::ZERO,
+            timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            verify: false,
+        })
+    }
+
+    /// Whether the plan makes sense as a whole.
+    ///
+    /// # Errors
+    /// What does not, for people.
+    pub fn check(&self) -> Result<(), String> {
+        let fault = match self {
+            Plan { connections, origins, .. } if *connections < origins.len() => {
+                format!("{} origins need at least as many connections (-c)", origins.len())
+            }
+            Plan { duration: None, requests_max: None, .. } => "there is no end: give -d or -n".into(),
+            Plan { duration: Some(duration), .. } if duration.is_zero() => "-d must be above zero".into(),
+            Plan { requests_max: Some(0), .. } => "-n must be above zero".into(),
+            Plan { pipeline: 0, .. } => "the pipeline's depth is at least 1".into(),
+            Plan { pipeline: 2.., keep_alive: false, .. } => "pipelining needs keep-alive".into(),
+            Plan { pace: Pace::Open { rate, .. }, .. } if *rate <= 0.0 => "--rate must be above zero".into(),
+            Plan { pace: Pace::Open { .. }, origins, .. } if origins.len() > 1 => {
+                "an open loop (--rate) loads one host: the list has several".into()
+            }
+            _ => return Ok(()),
+        };
+        Err(fault)
+    }
+
+    /// Whether the load is an open loop.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.pace, Pace::Open { .. })
+    }
+
+    /// The part of the walk that goes to one origin.
+    pub(crate) fn walk_to(&self, origin: usize) -> Vec<u32> {
+        self.walk.iter().copied().filter(|&at| self.requests[at as usize].origin == origin).collect()
+    }
+
+    /// How many of the connections each origin has, by its share of the requests; at least one.
+    pub(crate) fn connections_to(&self) -> Vec<usize> {
+        let shares: Vec<usize> = (0..self.origins.len()).map(|origin| self.walk_to(origin).len()).collect();
+        let mut counts: Vec<usize> =
+            shares.iter().map(|share| (self.connections * share / self.walk.len()).max(1)).collect();
+        // Rounding leaves a few: they go where the most requests are; and one too many comes from there.
+        while counts.iter().sum::<usize>() < self.connections {
+            let most = most(&counts, &shares);
+            counts[most] += 1;
+        }
+        while counts.iter().sum::<usize>() > self.connections {
+            let fullest = (0..counts.len()).max_by_key(|&at| counts[at]).expect("at least one origin");
+            counts[fullest] -= 1;
+        }
+        counts
+    }
+}
+
+/// The origin with the most requests for each of its connections.
+fn most(counts: &[usize], shares: &[usize]) -> usize {
+    let load = |at: usize| shares[at] as f64 / counts[at] as f64;
+    (0..counts.len()).max_by(|&a, &b| load(a).total_cmp(&load(b))).expect("at least one origin")
+}
+
+fn walk(asks: &[Ask]) -> Vec<u32> {
+    let total: u64 = asks.iter().map(|ask| u64::from(ask.weight)).sum();
+    let reduce = total.div_ceil(WALK_MAX).max(1);
+    let mut walk = Vec::new();
+    for (at, ask) in asks.iter().enumerate() {
+        let times = u64::from(ask.weight).div_ceil(reduce);
+        walk.extend((0..times).map(|_| at as u32));
+    }
+    if asks.iter().any(|ask| ask.weight > 1) {
+        // Heavy ones are spread over the walk, not asked in one go; always the same way.
+        Random::new(0x6b6f_6d61_696e_75).shuffle(&mut walk);
+    }
+    walk
+}
+
+fn origin(ask: &Ask, reach: &Reach) -> Result<Origin, String> {
+    let url = &ask.url;
+    let tls = if url.tls { Some(tls_client(&url.host, reach)?) } else { None };
+    let name = url.authority();
+    if let Some(path) = &reach.unix {
+        return Ok(Origin { dial: Dial::Unix(path.clone()), tls, name: format!("unix:{}", path.display()) });
+    }
+    Ok(Origin { dial: Dial::Tcp(resolve(&url.host, url.port)?), tls, name })
+}
+
+fn tls_client(host: &str, reach: &Reach) -> Result<TlsClient, String> {
+    let ca = match &reach.ca {
+        Some(path) => {
+            Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+        }
+        None => None,
+    };
+    TlsClient::new(&TlsClientOptions {
+        name: reach.server_name.as_deref().unwrap_or(host),
+        roots_pem: ca.as_deref(),
+        insecure: reach.insecure,
+        no_resumption: reach.no_resumption,
+        ..TlsClientOptions::default()
+    })
+}
+
+/// The first address of a name that takes a connection; the first of all where none does.
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map_err(|error| format!("{host} is not known: {error}"))?.collect();
+    match found.as_slice() {
+        [] => Err(format!("{host} has no address")),
+        [only] => Ok(*only),
+        several => {
+            let answers =
+                |to: &&SocketAddr| std::net::TcpStream::connect_timeout(to, Duration::from_secs(2)).is_ok();
+            Ok(*several.iter().find(answers).unwrap_or(&several[0]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Url;
+
+    fn plan(urls: &[(&str, u32)]) -> Plan {
+        let asks: Vec<Ask> =
+            urls.iter().map(|&(url, weight)| Ask { weight, ..Ask::get(Url::parse(url).unwrap()) }).collect();
+        Plan::new(&asks, &Manner { keep_alive: true, ..Manner::default() }, &Reach::default()).unwrap()
+    }
+
+    #[test]
+    fn requests_to_the_same_host_share_an_origin_and_weights_lengthen_the_walk() {
+        let plan =
+            plan(&[("http://127.0.0.1:81/a", 3), ("http://127.0.0.1:82/", 1), ("http://127.0.0.1:81/b", 1)]);
+        assert_eq!(
+            plan.origins.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(),
+            ["127.0.0.1:81", "127.0.0.1:82"]
+        );
+        assert_eq!(plan.requests.iter().map(|r| r.origin).collect::<Vec<_>>(), [0, 1, 0]);
+        let mut walk = plan.walk.clone();
+        walk.sort_unstable();
+        assert_eq!(walk, [0, 0, 0, 1, 2]);
+        assert_eq!(plan.walk_to(1), [1]);
+    }
+
+    #[test]
+    fn connections_follow_the_requests_and_none_is_lost() {
+        for (connections, expected) in [(10, vec![8, 2]), (2, vec![1, 1]), (51, vec![40, 11])] {
+            let plan =
+                Plan { connections, ..plan(&[("http://127.0.0.1:81/", 4), ("http://127.0.0.1:82/", 1)]) };
+            assert_eq!(plan.connections_to(), expected);
+        }
+    }
+
+    #[test]
+    fn plans_that_make_no_sense_are_told_why() {
+        let good = plan(&[("http://127.0.0.1:81/", 1)]);
+        assert_eq!(good.check(), Ok(()));
+        let two = plan(&[("http://127.0.0.1:81/", 1), ("http://127.0.0.1:82/", 1)]);
+        let open = Pace::Open { rate: 0.0, arrivals: Arrivals::Constant };
+        for (plan, what) in [
+            (Plan { connections: 1, ..two.clone() }, "-c"),
+            (Plan { duration: None, ..good.clone() }, "no end"),
+            (Plan { requests_max: Some(0), ..good.clone() }, "-n"),
+            (Plan { pipeline: 0, ..good.clone() }, "depth"),
+            (Plan { pipeline: 4, keep_alive: false, ..good.clone() }, "keep-alive"),
+            (Plan { pace: open, ..good.clone() }, "--rate"),
+            (Plan { pace: Pace::Open { rate: 9.0, arrivals: Arrivals::Poisson }, ..two }, "several"),
+        ] {
+            assert!(plan.check().unwrap_err().contains(what), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_host_is_named() {
+        let ask = Ask::get(Url::parse("http://no-such-host.invalid/").unwrap());
+        let error = Plan::new(&[ask], &Manner::default(), &Reach::default()).unwrap_err();
+        assert!(error.contains("no-such-host.invalid"), "{error}");
+    }
+}

@@ -1,0 +1,145 @@
+//! What a server on this machine spends while it is loaded.
+
+use std::time::Instant;
+
+use net::Dial;
+
+use crate::load::{Observer, Progress};
+use crate::moment::process_cpu_ns;
+use crate::plan::Plan;
+use crate::procfs::{self, Cpu, Memory};
+
+/// Seconds between two samples of the series.
+const SAMPLE_S: f64 = 1.0;
+
+/// What a server spent on a run.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    /// CPU time and context switches over what counts, the whole process tree.
+    pub cpu: Cpu,
+    /// Memory of each process before the load.
+    pub before: Vec<Memory>,
+    /// And after it.
+    pub after: Vec<Memory>,
+    /// The same over time.
+    pub series: Vec<Sample>,
+}
+
+/// A server at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Seconds since the load began to count.
+    pub at_s: f64,
+    /// CPU used since the last sample, in cores: 1 is one core's whole time.
+    pub cores: f64,
+    /// Resident memory of the tree, in bytes.
+    pub rss: u64,
+}
+
+/// The machine around a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Around {
+    /// The share of all cores' time that went to neither the server nor the generator; only known with the server.
+    pub noise: Option<f64>,
+}
+
+/// Finds the server of a plan: the processes that listen where it goes.
+#[must_use]
+pub fn find(plan: &Plan) -> Vec<u32> {
+    let mut found = Vec::new();
+    for origin in &plan.origins {
+        found.extend(match &origin.dial {
+            Dial::Tcp(address) => procfs::listeners(*address),
+            Dial::Unix(path) => procfs::unix_listeners(path),
+        });
+    }
+    found.sort_unstable();
+    found.dedup();
+    // A server inside this very process (tests) cannot be told from the generator.
+    found.retain(|&pid| pid != std::process::id());
+    found
+}
+
+/// Watches a server's process tree through a run.
+pub struct Watch {
+    roots: Vec<u32>,
+    /// The tree as last looked at.
+    pids: Vec<u32>,
+    begin: Option<Begin>,
+    last: (f64, u64),
+    spent: Spent,
+    noise: Option<f64>,
+}
+
+struct Begin {
+    at: Instant,
+    cpu: Cpu,
+    own_ns: u64,
+    busy_ns: u64,
+}
+
+impl Watch {
+    /// Watches the trees below `roots`; without any, nothing.
+    #[must_use]
+    pub fn new(roots: Vec<u32>) -> Watch {
+        let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
+        let before = procfs::memory(&pids);
+        let spent = Spent { before, ..Spent::default() };
+        Watch { roots, pids, begin: None, last: (0.0, 0), spent, noise: None }
+    }
+
+    /// What was seen; `None` where there was no server to watch.
+    #[must_use]
+    pub fn finish(mut self) -> (Option<Spent>, Around) {
+        let around = Around { noise: self.noise };
+        if self.pids.is_empty() {
+            return (None, around);
+        }
+        self.spent.after = procfs::memory(&procfs::tree(&self.roots));
+        (Some(self.spent), around)
+    }
+
+    fn look(&mut self) -> Cpu {
+        if !self.roots.is_empty() {
+            self.pids = procfs::tree(&self.roots);
+        }
+        procfs::cpu(&self.pids)
+    }
+}
+
+impl Observer for Watch {
+    fn count_begins(&mut self) {
+        if self.roots.is_empty() {
+            return;
+        }
+        let cpu = self.look();
+        self.last = (0.0, cpu.total_ns);
+        self.begin = Some(Begin {
+            at: Instant::now(),
+            cpu,
+            own_ns: process_cpu_ns(),
+            busy_ns: procfs::machine_busy_ns(),
+        });
+    }
+
+    fn progress(&mut self, progress: &Progress<'_>) {
+        let (at_s, before_ns) = self.last;
+        if self.begin.is_none() || progress.elapsed_s < at_s + SAMPLE_S {
+            return;
+        }
+        let cpu = self.look();
+        let cores = cpu.total_ns.saturating_sub(before_ns) as f64 / 1e9 / (progress.elapsed_s - at_s);
+        self.spent.series.push(Sample { at_s: progress.elapsed_s, cores, rss: procfs::rss(&self.pids) });
+        self.last = (progress.elapsed_s, cpu.total_ns);
+    }
+
+    fn count_ends(&mut self) {
+        let cpu = self.look();
+        let Some(begin) = &self.begin else { return };
+        self.spent.cpu = cpu.since(begin.cpu);
+        let busy_ns = procfs::machine_busy_ns().saturating_sub(begin.busy_ns);
+        let ours_ns = self.spent.cpu.total_ns + process_cpu_ns().saturating_sub(begin.own_ns);
+        let all_ns = begin.at.elapsed().as_nanos() as f64 * procfs::cores() as f64;
+        self.noise = Some((busy_ns.saturating_sub(ours_ns) as f64 / all_ns).min(1.0));
+    }
+}

@@ -1,0 +1,290 @@
+//! What is counted while requests fly: latencies, statuses, errors.
+
+use hdrhistogram::Histogram;
+
+/// The longest time told apart from longer ones.
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+/// A histogram of times in nanoseconds, three digits from 100 ns to an hour.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Default for Times {
+    fn default() -> Times {
+        Times(Histogram::new_with_bounds(100, HOUR_NS, 3).expect("these bounds are valid"))
+    }
+}
+
+impl Times {
+    /// Takes one time in.
+    pub fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns.max(1));
+    }
+
+    /// Takes in all of `other`.
+    pub fn add(&mut self, other: &Times) {
+        self.0.add(&other.0).expect("histograms of the same bounds add up");
+    }
+
+    /// How many were taken in.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The time that so many percent (0 to 100) do not exceed, in nanoseconds; 0 where there is none.
+    #[must_use]
+    pub fn percentile(&self, percent: f64) -> u64 {
+        // The highest value of a bucket may lie above the greatest one recorded.
+        self.0.value_at_percentile(percent).min(self.0.max())
+    }
+
+    /// The greatest.
+    #[must_use]
+    pub fn max(&self) -> u64 {
+        self.0.max()
+    }
+
+    /// The least.
+    #[must_use]
+    pub fn min(&self) -> u64 {
+        if self.0.is_empty() { 0 } else { self.0.min() }
+    }
+
+    /// The mean.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        if self.0.is_empty() { 0.0 } else { self.0.mean() }
+    }
+
+    /// The standard deviation.
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        if self.0.is_empty() { 0.0 } else { self.0.stdev() }
+    }
+
+    /// Every bucket that holds something: its highest time and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+    }
+}
+
+/// What can go wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No connection could be made.
+    Connect,
+    /// TLS could not be agreed on.
+    Tls,
+    /// No whole response in time.
+    Timeout,
+    /// The server closed the connection before the response was whole.
+    Closed,
+    /// The response was not HTTP.
+    Malformed,
+    /// Open loop: sent, but not answered when the run ended.
+    Unanswered,
+    /// Open loop: due, but no connection was free for it before the run ended.
+    Unsent,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 7] = [
+        Kind::Connect,
+        Kind::Tls,
+        Kind::Timeout,
+        Kind::Closed,
+        Kind::Malformed,
+        Kind::Unanswered,
+        Kind::Unsent,
+    ];
+
+    /// One word, for people and for machines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Connect => "connect",
+            Kind::Tls => "tls",
+            Kind::Timeout => "timeout",
+            Kind::Closed => "closed",
+            Kind::Malformed => "malformed",
+            Kind::Unanswered => "unanswered",
+            Kind::Unsent => "unsent",
+        }
+    }
+}
+
+/// Errors, counted by kind, with one example of each.
+#[derive(Clone, Debug, Default)]
+pub struct Errors([(u64, Option<String>); Kind::ALL.len()]);
+
+impl Errors {
+    /// Counts `count` errors of one kind.
+    pub fn add(&mut self, kind: Kind, count: u64, example: &str) {
+        if count > 0 {
+            let (counted, shown) = &mut self.0[kind as usize];
+            *counted += count;
+            shown.get_or_insert_with(|| example.to_string());
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(count, _)| count).sum()
+    }
+
+    /// How many of one kind, and an example.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> (u64, &str) {
+        let (count, example) = &self.0[kind as usize];
+        (*count, example.as_deref().unwrap_or_default())
+    }
+
+    /// Those that occurred.
+    pub fn iter(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
+        Kind::ALL
+            .into_iter()
+            .map(|kind| (kind, self.of(kind)))
+            .filter(|(_, (count, _))| *count > 0)
+            .map(|(kind, (count, example))| (kind, count, example))
+    }
+
+    fn merge(&mut self, other: &Errors) {
+        for (kind, count, example) in other.iter() {
+            self.add(kind, count, example);
+        }
+    }
+}
+
+/// All that a stretch of load showed on the client's side.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// From the request (open loop: from when it was due) to the end of its response; a request that timed out counts
+    /// with the time it had waited.
+    pub latency: Times,
+    /// From sending to the first byte of the response.
+    pub first_byte: Times,
+    /// Making connections, TLS not counted.
+    pub connect: Times,
+    /// TLS handshakes.
+    pub tls: Times,
+    /// Open loop: how much later than due the generator itself got to handing out a request.
+    pub lateness: Times,
+    /// Responses, of whatever status.
+    pub responses: u64,
+    /// Bytes received, heads included.
+    pub bytes_in: u64,
+    /// Bytes of content received.
+    pub content_bytes: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Responses on a connection that had carried one before.
+    pub reused: u64,
+    /// Responses whose length was not that of the first response to the same request.
+    pub lengths_differ: u64,
+    /// Responses whose content was not that of the first; only counted where the plan verifies.
+    pub contents_differ: u64,
+    /// Requests that failed.
+    pub errors: Errors,
+    statuses: Vec<(u16, u64)>,
+}
+
+impl Tally {
+    /// Counts a status.
+    pub fn count_status(&mut self, code: u16) {
+        match self.statuses.iter_mut().find(|(other, _)| *other == code) {
+            Some((_, count)) => *count += 1,
+            None => self.statuses.push((code, 1)),
+        }
+    }
+
+    /// Status codes and how often they came, by code.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<(u16, u64)> {
+        let mut statuses = self.statuses.clone();
+        statuses.sort_unstable();
+        statuses
+    }
+
+    /// Responses with a status of 400 or above.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.statuses.iter().filter(|(code, _)| *code >= 400).map(|(_, count)| count).sum()
+    }
+
+    /// Takes in all of `other`.
+    pub fn add(&mut self, other: &Tally) {
+        for (into, from) in [
+            (&mut self.latency, &other.latency),
+            (&mut self.first_byte, &other.first_byte),
+            (&mut self.connect, &other.connect),
+            (&mut self.tls, &other.tls),
+            (&mut self.lateness, &other.lateness),
+        ] {
+            if from.count() > 0 {
+                into.add(from);
+            }
+        }
+        self.responses += other.responses;
+        self.bytes_in += other.bytes_in;
+        self.content_bytes += other.content_bytes;
+        self.bytes_out += other.bytes_out;
+        self.connections += other.connections;
+        self.reused += other.reused;
+        self.lengths_differ += other.lengths_differ;
+        self.contents_differ += other.contents_differ;
+        self.errors.merge(&other.errors);
+        for &(code, count) in &other.statuses {
+            match self.statuses.iter_mut().find(|(known, _)| *known == code) {
+                Some((_, sum)) => *sum += count,
+                None => self.statuses.push((code, count)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_right_to_three_digits_and_never_above_the_greatest() {
+        let mut times = Times::default();
+        assert_eq!((times.percentile(50.0), times.min(), times.max()), (0, 0, 0));
+        (1..=10_000).for_each(|at| times.record(at * 1_000));
+        for (percent, ns) in [(50.0, 5_000_000.0), (99.0, 9_900_000.0), (99.99, 9_999_000.0)] {
+            let off = times.percentile(percent) as f64 / ns - 1.0;
+            assert!(off.abs() < 0.001, "p{percent}: {off}");
+        }
+        assert_eq!(times.percentile(100.0), times.max());
+        times.record(u64::MAX);
+        assert!(times.percentile(100.0) >= HOUR_NS);
+    }
+
+    #[test]
+    fn tallies_add_up() {
+        let (mut a, mut b) = (Tally::default(), Tally::default());
+        for (to_a, code, ns) in [(true, 200, 5), (false, 404, 7), (false, 200, 9)] {
+            let tally = if to_a { &mut a } else { &mut b };
+            tally.count_status(code);
+            tally.responses += 1;
+            tally.latency.record(ns * 1_000_000);
+        }
+        b.errors.add(Kind::Timeout, 2, "after 10 s");
+        b.errors.add(Kind::Connect, 0, "never");
+        a.add(&b);
+        assert_eq!((a.responses, a.latency.count(), a.refusals()), (3, 3, 1));
+        assert_eq!(a.statuses(), [(200, 2), (404, 1)]);
+        assert_eq!(a.errors.iter().collect::<Vec<_>>(), [(Kind::Timeout, 2, "after 10 s")]);
+        assert_eq!(a.errors.total(), 2);
+    }
+
+    #[test]
+    fn kinds_stand_in_the_order_of_their_numbers() {
+        assert!(Kind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
+    }
+}

@@ -1,0 +1,190 @@
+//! One engine thread of a run: its connections, its clock, its reports.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use net::Core;
+use net::client::Alarm;
+
+use crate::lane;
+use crate::moment::{now_ns, thread_cpu_ns};
+use crate::plan::{Arrivals, Pace, Plan};
+use crate::random::Random;
+use crate::tally::Tally;
+use crate::world::{Shared, World};
+
+/// How often a thread looks at the clock and at whether the end has come.
+const LOOK_MS: u64 = 5;
+/// What is under way when an open loop ends has so long to be answered.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// When a run's parts begin and end, by the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// Load begins.
+    pub(crate) begin_ns: u64,
+    /// What comes counts from here.
+    pub(crate) count_ns: u64,
+    /// The end; `u64::MAX` where only a number of requests ends it.
+    pub(crate) end_ns: u64,
+    /// Length of one report.
+    pub(crate) slice_ns: u64,
+}
+
+/// What a thread reports.
+pub(crate) enum Report {
+    /// A stretch of time. The first ones may be the warm-up.
+    Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
+    /// The thread has ended. What an open loop still got after the end, and CPU time and wall-clock time from where
+    /// it counts to the end.
+    End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
+    /// The thread cannot go on.
+    Broken(String),
+}
+
+/// One thread's part of the plan.
+pub(crate) struct Part {
+    pub(crate) number: usize,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) schedule: Schedule,
+}
+
+/// Runs the part to its end, and reports.
+pub(crate) fn run(part: Part, reports: &Sender<Report>) {
+    // Sending fails only where nobody listens any more.
+    let _ = match load(part, reports.clone()) {
+        Ok(end) => reports.send(end),
+        Err(error) => reports.send(Report::Broken(error.to_string())),
+    };
+}
+
+fn load(part: Part, reports: Sender<Report>) -> std::io::Result<Report> {
+    let core = Core::for_client(1)?;
+    let seed = Random::new(part.plan.seed.wrapping_add(part.number as u64)).bits();
+    let world = Rc::new(World::new(&core, part.plan.clone(), part.shared.clone(), seed));
+    let main = conduct(world.clone(), part, reports, seed);
+    let (cpu_ns, wall_ns) = core.run_until_end(main)?;
+    // The connections are gone now, and what was under way on them has been counted.
+    world.give_up_waiting(now_ns());
+    let rest = Box::new(world.tally.take());
+    Ok(Report::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
+}
+
+/// Opens the connections, cuts time into slices, sees to the end. CPU time and wall-clock time of what counts.
+async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u64) -> (u64, u64) {
+    let (plan, schedule) = (part.plan.clone(), part.schedule);
+    open_lanes(&world, &part);
+    if let Pace::Open { rate, arrivals } = plan.pace {
+        world.core.spawn(pace(world.clone(), part.number, rate, arrivals, schedule, seed));
+    }
+    let mut from_ns = schedule.begin_ns;
+    let mut warm_up = schedule.count_ns > schedule.begin_ns;
+    let mut counted = (thread_cpu_ns(), now_ns());
+    if !warm_up {
+        set_quota(&world, &part);
+    }
+    loop {
+        let boundary_ns = match warm_up {
+            true => schedule.count_ns,
+            false => (from_ns + schedule.slice_ns).min(schedule.end_ns),
+        };
+        let ended = until(&world, &part, boundary_ns, warm_up).await;
+        let to_ns = now_ns();
+        let tally = Box::new(world.tally.take());
+        let slice = Report::Slice { warm_up, from_ns, to_ns, tally };
+        if reports.send(slice).is_err() || ended || to_ns >= schedule.end_ns {
+            break;
+        }
+        if warm_up {
+            warm_up = false;
+            counted = (thread_cpu_ns(), to_ns);
+            set_quota(&world, &part);
+        }
+        from_ns = to_ns;
+    }
+    let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
+    world.end();
+    if plan.is_open() {
+        settle(&world, &part).await;
+    }
+    spent
+}
+
+fn set_quota(world: &World, part: &Part) {
+    if let Some(requests) = part.plan.requests_max {
+        let (threads, number) = (part.plan.threads as u64, part.number as u64);
+        world.set_quota(requests / threads + u64::from(number < requests % threads));
+    }
+}
+
+/// Waits for the boundary; true where the run has come to its end before it.
+async fn until(world: &World, part: &Part, boundary_ns: u64, warm_up: bool) -> bool {
+    loop {
+        let now_ns = now_ns();
+        if now_ns >= boundary_ns {
+            return false;
+        }
+        if part.shared.stop.load(Ordering::Relaxed) || (!warm_up && world.is_over() && world.is_settled()) {
+            return true;
+        }
+        let left_ms = (boundary_ns - now_ns).div_ceil(1_000_000);
+        world.core.sleep(left_ms.min(LOOK_MS)).await;
+    }
+}
+
+/// Gives what is under way in an open loop its time.
+async fn settle(world: &World, part: &Part) {
+    let until_ns = now_ns() + part.plan.timeout.min(GRACE).as_nanos() as u64;
+    while !world.is_settled() && now_ns() < until_ns && !part.shared.stop.load(Ordering::Relaxed) {
+        world.core.sleep(LOOK_MS).await;
+    }
+}
+
+/// This thread's share of the connections.
+fn open_lanes(world: &Rc<World>, part: &Part) {
+    let plan = &part.plan;
+    let origins = plan.connections_to().into_iter().enumerate();
+    let all: Vec<usize> = origins.flat_map(|(origin, count)| (0..count).map(move |_| origin)).collect();
+    for (at, &origin) in all.iter().enumerate().filter(|(at, _)| at % plan.threads == part.number) {
+        let delay = plan.ramp.mul_f64(at as f64 / all.len() as f64);
+        world.core.spawn(lane::run(world.clone(), origin, delay));
+    }
+}
+
+/// Lets requests become due by the clock, whatever becomes of them.
+async fn pace(world: Rc<World>, number: usize, rate: f64, arrivals: Arrivals, schedule: Schedule, seed: u64) {
+    let threads = world.plan.threads as f64;
+    let mean_ns = 1e9 * threads / rate;
+    let mut random = Random::new(seed ^ 0xa55a_a55a);
+    // Constant arrivals of several threads lie evenly between each other.
+    let mut due_ns = match arrivals {
+        Arrivals::Constant => mean_ns * number as f64 / threads,
+        Arrivals::Poisson => random.exponential(mean_ns),
+    };
+    let Ok(alarm) = Alarm::new(&world.core) else {
+        world.end();
+        return;
+    };
+    loop {
+        let now_ns = now_ns();
+        let mut at_ns = schedule.begin_ns + due_ns as u64;
+        while at_ns <= now_ns && at_ns < schedule.end_ns {
+            if !world.arrive(at_ns) {
+                return;
+            }
+            world.tally.borrow_mut().lateness.record(now_ns - at_ns);
+            due_ns += match arrivals {
+                Arrivals::Constant => mean_ns,
+                Arrivals::Poisson => random.exponential(mean_ns),
+            };
+            at_ns = schedule.begin_ns + due_ns as u64;
+        }
+        if at_ns >= schedule.end_ns || alarm.at(at_ns).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What the connections of one engine thread share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use http::{Limits, Method};
+use net::Core;
+use net::client::Bell;
+
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::tally::{Kind, Tally};
+
+/// Bytes read at once; also the most that a response's head may have.
+pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
+/// An open loop that falls behind by more requests than this on one thread drops the rest.
+const QUEUE_MAX: usize = 4_000_000;
+
+/// One request to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// Which of the plan's.
+    pub(crate) request: u32,
+    /// When it starts to count.
+    pub(crate) due_ns: u64,
+}
+
+/// What all threads of a run share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Set to end the run early.
+    pub(crate) stop: AtomicBool,
+    /// What the server says of itself.
+    pub(crate) facts: OnceLock<Facts>,
+    /// Length and hash of the first response to each request.
+    pub(crate) expected: Vec<OnceLock<(u64, u64)>>,
+}
+
+/// What the first response told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The `Server` field.
+    pub server: String,
+    /// Bytes of content.
+    pub content_bytes: u64,
+    /// Its status.
+    pub status: u16,
+}
+
+/// A response head that came whole and was understood: the same bytes again mean the same, because what they mean
+/// depends on nothing but them and the request's method.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) method: Method,
+    pub(crate) status: u16,
+    pub(crate) length: usize,
+}
+
+/// The requests of one origin, in the order in which they are asked.
+struct Walk {
+    requests: Vec<u32>,
+    at: usize,
+}
+
+pub(crate) struct World {
+    pub(crate) core: Core,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tally: RefCell<Tally>,
+    pub(crate) scratch: RefCell<Vec<u8>>,
+    pub(crate) limits: Limits,
+    pub(crate) known: RefCell<Known>,
+    /// The end of the latest response.
+    pub(crate) last_ns: Cell<u64>,
+    walks: RefCell<Vec<Walk>>,
+    random: RefCell<Random>,
+    /// Requests that may still be begun.
+    quota: Cell<u64>,
+    over: Cell<bool>,
+    /// Requests begun and not ended.
+    in_flight: Cell<usize>,
+    /// Open loop: due, and not yet taken up by a connection.
+    queue: RefCell<VecDeque<Job>>,
+    /// Open loop: connections with nothing to do.
+    idle: RefCell<Vec<Rc<Bell>>>,
+}
+
+impl World {
+    pub(crate) fn new(core: &Core, plan: Arc<Plan>, shared: Arc<Shared>, seed: u64) -> World {
+        let walks = (0..plan.origins.len()).map(|origin| Walk { requests: plan.walk_to(origin), at: 0 });
+        World {
+            core: core.clone(),
+            walks: RefCell::new(walks.collect()),
+            plan,
+            shared,
+            tally: RefCell::default(),
+            scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
+            limits: Limits {
+                head_bytes_max: SCRATCH_BYTES / 2,
+                start_line_bytes_max: 16 * 1024,
+                fields_max: 500,
+                bare_lf: false,
+            },
+            known: RefCell::default(),
+            last_ns: Cell::new(0),
+            random: RefCell::new(Random::new(seed)),
+            quota: Cell::new(u64::MAX),
+            over: Cell::new(false),
+            in_flight: Cell::new(0),
+            queue: RefCell::default(),
+            idle: RefCell::default(),
+        }
+    }
+
+    /// No more than so many requests are begun from now on.
+    pub(crate) fn set_quota(&self, requests: u64) {
+        self.quota.set(requests);
+    }
+
+    /// Begin nothing more.
+    pub(crate) fn end(&self) {
+        self.over.set(true);
+    }
+
+    /// Whether nothing more is to be begun.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get() || self.quota.get() == 0
+    }
+
+    /// Whether all that was begun has ended, and nothing waits.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.in_flight.get() == 0 && self.queue.borrow().is_empty()
+    }
+
+    /// The next request of the walk to `origin`.
+    fn next_request(&self, origin: usize) -> u32 {
+        let walk = &mut self.walks.borrow_mut()[origin];
+        if let &[only] = walk.requests.as_slice() {
+            return only;
+        }
+        let at = match self.plan.at_random {
+            true => self.random.borrow_mut().below(walk.requests.len()),
+            false => {
+                let at = walk.at;
+                walk.at = (at + 1) % walk.requests.len();
+                at
+            }
+        };
+        walk.requests[at]
+    }
+
+    /// A request to make now: in an open loop one that is due, in a closed one another unless the end has come.
+    pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<Job> {
+        let job = match self.plan.is_open() {
+            true => self.queue.borrow_mut().pop_front()?,
+            false if self.is_over() => return None,
+            false => {
+                self.quota.set(self.quota.get() - 1);
+                Job { request: self.next_request(origin), due_ns: now_ns }
+            }
+        };
+        self.in_flight.set(self.in_flight.get() + 1);
+        Some(job)
+    }
+
+    /// A request that was taken is answered or has failed.
+    pub(crate) fn ended(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
+    }
+
+    /// Counts a failed request that had been taken. One that waited in vain counts with the time it waited.
+    pub(crate) fn fail(&self, job: Job, kind: Kind, example: &str, now_ns: u64) {
+        let mut tally = self.tally.borrow_mut();
+        tally.errors.add(kind, 1, example);
+        if matches!(kind, Kind::Timeout | Kind::Unanswered | Kind::Unsent) {
+            tally.latency.record(now_ns.saturating_sub(job.due_ns));
+        }
+        self.ended();
+    }
+
+    // ---- open loop ----
+
+    /// Another request has become due; false where the quota is used up.
+    pub(crate) fn arrive(&self, due_ns: u64) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        self.quota.set(self.quota.get() - 1);
+        let job = Job { request: self.next_request(0), due_ns };
+        let mut queue = self.queue.borrow_mut();
+        if queue.len() == QUEUE_MAX {
+            self.tally.borrow_mut().errors.add(Kind::Unsent, 1, "too many requests were waiting to be sent");
+        } else {
+            queue.push_back(job);
+        }
+        if let Some(bell) = self.idle.borrow_mut().pop() {
+            bell.ring();
+        }
+        true
+    }
+
+    /// A connection has nothing to do: `bell` calls it.
+    pub(crate) fn offer(&self, bell: Rc<Bell>) {
+        self.idle.borrow_mut().push(bell);
+    }
+
+    /// What is still waiting to be sent counts as an error, with the time it has waited.
+    pub(crate) fn give_up_waiting(&self, now_ns: u64) {
+        while let Some(job) = self.queue.borrow_mut().pop_front() {
+            self.in_flight.set(self.in_flight.get() + 1);
+            self.fail(job, Kind::Unsent, "no connection was free for it", now_ns);
+        }
+    }
+}
