@@ -1,0 +1,81 @@
+//! Stopping: what has been asked is answered.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use net::{Bind, Options, Timeouts};
+
+use crate::rig::{Client, finish, options, socket_path, start, tcp};
+
+#[test]
+fn a_drain_under_load_loses_no_request() {
+    for bind in [tcp(), Bind::Unix(socket_path())] {
+        let server = start(&options(2), &[bind]);
+        let address = server.addresses()[0].clone();
+        let (answers, warm) = (Arc::new(AtomicU64::new(0)), Arc::new(Barrier::new(17)));
+        let clients: Vec<_> = (0..16)
+            .map(|_| {
+                let (address, answers, warm) = (address.clone(), answers.clone(), warm.clone());
+                std::thread::spawn(move || {
+                    let mut client = Client::connect(&address).unwrap();
+                    client.ask("/").unwrap();
+                    warm.wait();
+                    // Until told to go: each of these must be answered.
+                    while !client.ask("/").unwrap().closes() {
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    assert_eq!(client.rest().unwrap(), b"");
+                })
+            })
+            .collect();
+        warm.wait();
+        while answers.load(Ordering::Relaxed) < 1_000 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.stop().drain();
+        for client in clients {
+            client.join().unwrap();
+        }
+        assert!(server.join().unwrap());
+        assert!(Client::connect(&address).is_err(), "nobody listens any more");
+    }
+}
+
+#[test]
+fn what_runs_is_finished_and_what_is_idle_is_closed() {
+    let server = start(&options(2), &[tcp()]);
+    let address = &server.addresses()[0];
+    let (mut busy, mut idle, mut silent) = (
+        Client::connect(address).unwrap(),
+        Client::connect(address).unwrap(),
+        Client::connect(address).unwrap(),
+    );
+    idle.ask("/").unwrap();
+    busy.ask("/").unwrap();
+    busy.send(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\nGET /slow HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    assert!(finish(server));
+    let answer = busy.answer().unwrap();
+    // The one that ran when the stop came, or the one after it.
+    let last = if answer.closes() { answer } else { busy.answer().unwrap() };
+    assert!(last.closes());
+    assert_eq!(last.body, b"slow");
+    assert_eq!((idle.rest().unwrap(), silent.rest().unwrap()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn the_deadline_ends_what_does_not_end_by_itself() {
+    let timeouts = Timeouts { drain_ms: 300, ..Timeouts::default() };
+    let server = start(&Options { timeouts, ..options(1) }, &[tcp()]);
+    let address = &server.addresses()[0];
+    let (mut hanging, mut cut) = (Client::connect(address).unwrap(), Client::connect(address).unwrap());
+    hanging.send(b"GET /hang HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    cut.send(b"GET /until-close HTTP/1.0\r\n\r\n").unwrap();
+    // A third answers only after the others have been taken up.
+    Client::connect(address).unwrap().ask("/slow").unwrap();
+    assert!(!finish(server), "not all were finished");
+    assert_eq!(hanging.rest().unwrap(), b"");
+    // What ends with the connection must not look whole.
+    assert_eq!(cut.rest().expect_err("a cut body").kind(), ErrorKind::ConnectionReset);
+}

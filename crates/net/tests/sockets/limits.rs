@@ -1,0 +1,82 @@
+//! The limit on connections: newcomers wait, they do not fail.
+
+use std::time::Duration;
+
+use net::{Bind, Limits, Options};
+
+use crate::rig::{Client, finish, options, socket_path, start, tcp, wait_until};
+
+fn seats(connections_max: usize) -> Options {
+    Options { limits: Limits { connections_max, ..Limits::default() }, ..options(1) }
+}
+
+#[test]
+fn newcomers_get_the_seats_of_idle_connections() {
+    let server = start(&seats(2), &[tcp()]);
+    let address = &server.addresses()[0];
+    let mut clients: Vec<Client> = Vec::new();
+    // Before and after the moment that an idle connection keeps its future.
+    for pause_ms in [0, 0, 0, 1_300, 0, 0] {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        let mut client = Client::connect(address).unwrap();
+        assert_eq!(client.ask("/").unwrap().body, b"hello");
+        clients.push(client);
+    }
+    assert_eq!(server.counters()[0].connections_open.value(), 2);
+    assert!(finish(server));
+}
+
+#[test]
+fn newcomers_wait_for_busy_connections_on_every_listener() {
+    let path = socket_path();
+    let server = start(&seats(2), &[tcp(), Bind::Unix(path)]);
+    let addresses = server.addresses().to_vec();
+    let waiting: Vec<_> = (0..12)
+        .map(|number| {
+            let address = addresses[number % 2].clone();
+            std::thread::spawn(move || Client::connect(&address).unwrap().ask("/slow").unwrap().body)
+        })
+        .collect();
+    for client in waiting {
+        assert_eq!(client.join().unwrap(), b"slow");
+    }
+    // Both listeners have survived it.
+    for address in &addresses {
+        assert_eq!(Client::connect(address).unwrap().ask("/").unwrap().body, b"hello");
+    }
+    assert_eq!(server.counters()[0].panics.value(), 0);
+    assert!(finish(server));
+}
+
+#[test]
+fn nobody_is_closed_for_nobody() {
+    let server = start(&seats(3), &[tcp()]);
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();
+    for _ in 0..2 {
+        for client in &mut clients {
+            assert!(!client.ask("/").unwrap().closes());
+        }
+        // Long enough to be parked, and so to be closed if somebody came.
+        std::thread::sleep(Duration::from_millis(1_300));
+    }
+    assert_eq!(server.counters()[0].connections.value(), 3);
+    assert!(finish(server));
+}
+
+#[test]
+fn two_thousand_connections_are_kept_and_given_back() {
+    let server = start(&options(2), &[tcp()]);
+    let mut clients: Vec<Client> =
+        (0..2_000).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();
+    for _ in 0..2 {
+        for client in &mut clients {
+            assert_eq!(client.ask("/").unwrap().body, b"hello");
+        }
+    }
+    let open = || server.counters().iter().map(|core| core.connections_open.value()).collect::<Vec<_>>();
+    assert_eq!(open().iter().sum::<u64>(), 2_000);
+    assert!(open().iter().all(|&count| count > 0), "one thread has them all: {:?}", open());
+    drop(clients);
+    wait_until("seats are given back", || open().iter().sum::<u64>() == 0);
+    assert!(finish(server));
+}
