@@ -19,6 +19,8 @@ const UNSETTLED_S: i64 = 2;
 /// A file.
 #[derive(Debug)]
 pub struct Entry {
+    /// Its place in the cache.
+    pub key: Box<[u8]>,
     /// Its representations: as it is, then the siblings.
     pub variants: Vec<Rc<Variant>>,
     /// The codings to choose from, in the order of preference, identity last; empty where there is no choice.
@@ -70,9 +72,9 @@ pub enum Made {
 }
 
 impl Entry {
-    /// Makes the entry of a file. `now_s` is the wall clock's, `now_ms` the core's.
+    /// Makes the entry of a file, to be kept at `key`. `now_s` is the wall clock's, `now_ms` the core's.
     #[must_use]
-    pub fn new(loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> Entry {
+    pub fn new(key: &[u8], loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> Entry {
         let media = media::media_type(&loaded.path);
         let plain = &loaded.plain;
         let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
@@ -96,6 +98,7 @@ impl Entry {
         }
         let settled = stamps.iter().all(|stamp| stamp.modified_s + UNSETTLED_S < now_s as i64);
         Entry {
+            key: key.into(),
             variants,
             codings,
             checked_ms: Cell::new(now_ms),

@@ -12,8 +12,8 @@ use http::{Coding, Fields, Length, Method, Name, Status, range};
 use net::{Core, Exchange, Fault};
 
 use crate::asked::{Asked, Plan};
-use crate::entry::Variant;
-use crate::finder::{Answer, Finder, Hit};
+use crate::entry::{Entry, Variant};
+use crate::finder::{Answer, Finder};
 use crate::folder;
 use crate::listing::{self, Format, Style};
 use crate::multipart::Multipart;
@@ -74,7 +74,7 @@ impl Files {
             Ok(Answer::Missing) => return Ok(Outcome::Declined),
             Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
             Ok(_) if !reads => self.refuse_method(x, method).await?,
-            Ok(Answer::File(hit)) => self.send_file(x, &hit).await?,
+            Ok(Answer::File(entry)) => self.send_file(x, &entry).await?,
             Ok(Answer::Unslashed) => redirect(x).await?,
             Ok(Answer::Folder(folder)) => self.send_listing(x, folder).await?,
             Err(Trouble::Failed(error)) => return Err(Fault::Io(error)),
@@ -96,11 +96,11 @@ impl Files {
         }
     }
 
-    async fn send_file(&self, x: &mut Exchange<'_>, hit: &Hit) -> Result<(), Fault> {
+    async fn send_file(&self, x: &mut Exchange<'_>, entry: &Rc<Entry>) -> Result<(), Fault> {
         let chosen = {
             let request = x.request();
             let asked = Asked::of(request.fields().map(|(name, _, value)| (name, value)));
-            self.choose(hit, &asked, x.core()).await.map(|variant| {
+            self.choose(entry, &asked, x.core()).await.map(|variant| {
                 let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
                 let plan = asked.plan(request.method(), &variant.validators(), variant.length, ranges_max);
                 (variant, plan)
@@ -133,8 +133,7 @@ impl Files {
 
     /// The representation for this client; `None` where it accepts none. What is compressed live has no stable
     /// bytes to take ranges of, so a request for a range gets the file as it is.
-    async fn choose(&self, hit: &Hit, asked: &Asked<'_>, core: &Core) -> Option<Rc<Variant>> {
-        let entry = &hit.entry;
+    async fn choose(&self, entry: &Rc<Entry>, asked: &Asked<'_>, core: &Core) -> Option<Rc<Variant>> {
         if entry.codings.is_empty() {
             return Some(entry.plain().clone());
         }
@@ -144,7 +143,7 @@ impl Files {
         }
         let compressed = match asked.has_range() {
             true => None,
-            false => self.finder.compressed(hit, coding, core).await,
+            false => self.finder.compressed(entry, coding, core).await,
         };
         match compressed {
             Some(variant) => Some(variant),
@@ -209,7 +208,7 @@ async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -
 }
 
 /// To the same path with a slash at its end. The reference is relative and begins with `./`, so that it can name
-/// no other host and holds wherever the route is mounted.
+/// no other host and holds wherever the route is mounted, behind a proxy that strips a prefix too.
 async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     let request = x.request();
     let path = normal_path(request.path())?;
@@ -223,6 +222,3 @@ async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     fields.push(Name::Location, &location);
     x.reply(Status::MOVED_PERMANENTLY, &fields, b"").await
 }
-
-#[cfg(test)]
-mod tests;

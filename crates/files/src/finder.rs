@@ -28,7 +28,7 @@ pub struct Finder {
 #[derive(Debug)]
 pub enum Answer {
     /// A file.
-    File(Hit),
+    File(Rc<Entry>),
     /// A redirect to the same path with a slash at its end.
     Unslashed,
     /// The listing of the folder at this path.
@@ -37,14 +37,6 @@ pub enum Answer {
     Missing,
     /// 403, and why.
     Refused(&'static str),
-}
-
-/// A file that was found, and its place in the cache.
-#[derive(Debug)]
-pub struct Hit {
-    /// The file.
-    pub entry: Rc<Entry>,
-    key: Vec<u8>,
 }
 
 /// A path to look for.
@@ -100,11 +92,11 @@ impl Finder {
 
     /// The file at that path, if it is known and was looked at a moment ago: no system call.
     #[must_use]
-    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Hit> {
+    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<Entry>> {
         let now_ms = core.now_ms();
         let entry = self.store.borrow_mut().find(path, now_ms)?;
         let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
-        is_fresh.then(|| Hit { entry, key: path.to_vec() })
+        is_fresh.then_some(entry)
     }
 
     /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
@@ -112,8 +104,8 @@ impl Finder {
     /// # Errors
     /// [`Trouble`], but not [`Trouble::WouldBlock`].
     pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, Trouble> {
-        if let Some(hit) = self.fresh(path, core) {
-            return Ok(Answer::File(hit));
+        if let Some(entry) = self.fresh(path, core) {
+            return Ok(Answer::File(entry));
         }
         self.claim_check(path, core);
         for candidate in &self.candidates {
@@ -127,7 +119,7 @@ impl Finder {
                 }
                 Candidate::Fixed { .. } if !fixed => continue,
                 Candidate::Fixed { path, key } => match self.fresh(key, core) {
-                    Some(hit) => Answer::File(hit),
+                    Some(entry) => Answer::File(entry),
                     None => {
                         self.claim_check(key, core);
                         self.look(path, key, core).await?
@@ -177,25 +169,24 @@ impl Finder {
     }
 
     /// The entry for a file just opened: the one at hand where nothing has changed.
-    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Hit {
+    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Rc<Entry> {
         let now_ms = core.now_ms();
-        let entry = Entry::new(loaded, &self.options, core.unix_s(), now_ms);
+        let entry = Entry::new(key, loaded, &self.options, core.unix_s(), now_ms);
         let mut store = self.store.borrow_mut();
         if let Some(known) = store.find(key, now_ms)
             && known.is_same_as(&entry)
         {
             known.checked_ms.set(now_ms);
-            return Hit { entry: known, key: key.to_vec() };
+            return known;
         }
         let entry = Rc::new(entry);
         store.drop_unused(now_ms.saturating_sub(self.options.cache.idle_ms_max));
         store.insert(key, entry.clone(), entry.bytes(), now_ms);
-        Hit { entry, key: key.to_vec() }
+        entry
     }
 
     /// The file compressed with that coding, where that is worth it and not under way for another request.
-    pub async fn compressed(&self, hit: &Hit, coding: Coding, core: &Core) -> Option<Rc<Variant>> {
-        let entry = &hit.entry;
+    pub async fn compressed(&self, entry: &Rc<Entry>, coding: Coding, core: &Core) -> Option<Rc<Variant>> {
         match entry.made(coding) {
             Some(Made::Ready(variant)) => return Some(variant),
             Some(Made::Running | Made::Useless) => return None,
@@ -212,8 +203,8 @@ impl Finder {
                 let variant = Rc::new(entry.compressed(coding, bytes));
                 entry.set_made(coding, Some(Made::Ready(variant.clone())));
                 let mut store = self.store.borrow_mut();
-                if store.find(&hit.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
-                    store.grow(&hit.key, variant.bytes());
+                if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
+                    store.grow(&entry.key, variant.bytes());
                 }
                 Some(variant)
             }

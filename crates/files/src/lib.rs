@@ -23,8 +23,6 @@ pub mod folder;
 pub mod listing;
 pub mod finder;
 pub mod files;
-#[cfg(test)]
-mod rig;
 
 pub use files::{Files, Outcome};
 pub use options::{Applies, CacheLimits, CacheRule, Compression, Effort, Options, Symlinks};

@@ -1,4 +1,9 @@
 //! Whole requests over a real socket.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+#[path = "../src/scratch.rs"]
+mod scratch;
 
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use http::{Coding, Fields};
 
-use crate::options::{Applies, CacheRule, Compression, Options};
+use files::{Applies, CacheRule, Compression, Files, Options};
+
 use crate::rig::{Answer, Rig};
 
 /// Bytes that differ from their neighbours, so that a wrong offset shows.
@@ -54,35 +60,35 @@ fn conditions_save_the_body() {
         format!("If-None-Match: \"x\", W/{etag}"),
         format!("If-Modified-Since: {modified}"),
     ] {
-        let answer = rig.get_with("/a.txt", &[&field]);
+        let answer = rig.ask_for("/a.txt", &[&field]);
         answer.expect(304, "").expect_field("ETag", etag).expect_field("Content-Type", "");
         assert_eq!(rig.ask("HEAD", "/a.txt", &[&field]).status, 304);
     }
-    rig.get_with("/a.txt", &["If-None-Match: \"x\"", &format!("If-Modified-Since: {modified}")])
+    rig.ask_for("/a.txt", &["If-None-Match: \"x\"", &format!("If-Modified-Since: {modified}")])
         .expect(200, "0123456789");
-    rig.get_with("/a.txt", &[&format!("If-Match: {etag}")]).expect(200, "0123456789");
-    rig.get_with("/a.txt", &["If-Match: \"x\""]).expect_status(412);
-    rig.get_with("/a.txt", &["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT"]).expect_status(412);
+    rig.ask_for("/a.txt", &[&format!("If-Match: {etag}")]).expect(200, "0123456789");
+    rig.ask_for("/a.txt", &["If-Match: \"x\""]).expect_status(412);
+    rig.ask_for("/a.txt", &["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT"]).expect_status(412);
 }
 
 #[test]
 fn ranges_come_alone() {
     let rig = plain();
-    rig.get_with("/a.txt", &["Range: bytes=2-4"])
+    rig.ask_for("/a.txt", &["Range: bytes=2-4"])
         .expect(206, "234")
         .expect_field("Content-Range", "bytes 2-4/10")
         .expect_field("Content-Length", "3");
-    rig.get_with("/a.txt", &["Range: bytes=-3"]).expect(206, "789");
-    rig.get_with("/a.txt", &["Range: bytes=10-"])
+    rig.ask_for("/a.txt", &["Range: bytes=-3"]).expect(206, "789");
+    rig.ask_for("/a.txt", &["Range: bytes=10-"])
         .expect_status(416)
         .expect_field("Content-Range", "bytes */10");
-    rig.get_with("/a.txt", &["Range: lines=1-2"]).expect(200, "0123456789");
+    rig.ask_for("/a.txt", &["Range: lines=1-2"]).expect(200, "0123456789");
     rig.ask("HEAD", "/a.txt", &["Range: bytes=2-4"]).expect(200, "").expect_field("Content-Length", "10");
     let etag = rig.get("/a.txt").field("ETag").to_owned();
-    rig.get_with("/a.txt", &["Range: bytes=2-4", &format!("If-Range: {etag}")]).expect(206, "234");
-    rig.get_with("/a.txt", &["Range: bytes=2-4", "If-Range: \"x\""]).expect(200, "0123456789");
+    rig.ask_for("/a.txt", &["Range: bytes=2-4", &format!("If-Range: {etag}")]).expect(206, "234");
+    rig.ask_for("/a.txt", &["Range: bytes=2-4", "If-Range: \"x\""]).expect(200, "0123456789");
 
-    let middle = rig.get_with("/large.bin", &["Range: bytes=3000000-4999999"]);
+    let middle = rig.ask_for("/large.bin", &["Range: bytes=3000000-4999999"]);
     assert!(middle.expect_status(206).body == pattern(LARGE)[3_000_000..5_000_000]);
 }
 
@@ -90,7 +96,7 @@ fn ranges_come_alone() {
 fn several_ranges_come_in_parts() {
     let rig = plain();
     let whole = pattern(LARGE);
-    let answer = rig.get_with("/large.bin", &["Range: bytes=3000000-3000004, 100-49999"]);
+    let answer = rig.ask_for("/large.bin", &["Range: bytes=3000000-3000004, 100-49999"]);
     let content_type = answer.expect_status(206).field("Content-Type");
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("a multipart type");
     let mut want = Vec::new();
@@ -107,11 +113,11 @@ fn several_ranges_come_in_parts() {
     assert!(answer.body == want);
     answer.expect_field("Content-Length", &want.len().to_string()).expect_field("Content-Range", "");
     // Close together, the two are one.
-    rig.get_with("/a.txt", &["Range: bytes=9-9, 0-0"])
+    rig.ask_for("/a.txt", &["Range: bytes=9-9, 0-0"])
         .expect(206, "0123456789")
         .expect_field("Content-Range", "bytes 0-9/10");
     let many: Vec<String> = (0..17).map(|at| format!("{}-{}", at * 1000, at * 1000)).collect();
-    let answer = rig.get_with("/large.bin", &[&format!("Range: bytes={}", many.join(","))]);
+    let answer = rig.ask_for("/large.bin", &[&format!("Range: bytes={}", many.join(","))]);
     assert_eq!((answer.status, answer.body.len()), (200, LARGE));
 }
 
@@ -139,6 +145,7 @@ fn folders_have_a_slash_at_their_end() {
         folder.write("root/docs/index.html", "docs");
         folder.write("root/a b:c?/index.html", "odd");
         folder.write("root/evil.com/index.html", "evil");
+        folder.write("root/\\evil.com/index.html", "evil");
         folder.write("root/bare/a.txt", "a");
     });
     for (target, location) in [
@@ -147,6 +154,7 @@ fn folders_have_a_slash_at_their_end() {
         ("/x/../docs", "./docs/"),
         ("/a%20b:c%3f", "./a%20b%3Ac%3F/"),
         ("//evil.com", "./evil.com/"),
+        ("/%5cevil.com", "./%5Cevil.com/"),
     ] {
         rig.get(target).expect(301, "").expect_field("Location", location);
     }
@@ -314,7 +322,7 @@ fn siblings_go_to_those_who_take_them() {
         ("zstd", "", "plain plain plain"),
         ("identity, br;q=0.5", "", "plain plain plain"),
     ] {
-        let answer = rig.get_with("/app.js", &[&format!("Accept-Encoding: {accept}")]);
+        let answer = rig.ask_for("/app.js", &[&format!("Accept-Encoding: {accept}")]);
         answer
             .expect(200, body)
             .expect_field("Content-Encoding", coding)
@@ -325,19 +333,19 @@ fn siblings_go_to_those_who_take_them() {
     assert!(tags[0] != tags[1] && tags[1] == tags[2] && tags[1] != tags[3] && tags[3] == tags[4]);
     let br = "Accept-Encoding: br";
     rig.get("/app.js").expect(200, "plain plain plain").expect_field("Vary", "Accept-Encoding");
-    rig.get_with("/app.js", &[br, "Range: bytes=0-1"])
+    rig.ask_for("/app.js", &[br, "Range: bytes=0-1"])
         .expect(206, "br")
         .expect_field("Content-Encoding", "br");
-    let not_modified = rig.get_with("/app.js", &[br, &format!("If-None-Match: {}", tags[0])]);
+    let not_modified = rig.ask_for("/app.js", &[br, &format!("If-None-Match: {}", tags[0])]);
     not_modified.expect(304, "").expect_field("Vary", "Accept-Encoding").expect_field("ETag", &tags[0]);
-    rig.get_with("/app.js", &[br, &format!("If-None-Match: {}", tags[3])]).expect(200, "brotli");
-    rig.get_with("/app.js", &["Accept-Encoding: *;q=0"]).expect_status(406);
-    rig.get_with("/alone.js", &[br]).expect(200, "alone").expect_field("Vary", "");
+    rig.ask_for("/app.js", &[br, &format!("If-None-Match: {}", tags[3])]).expect(200, "brotli");
+    rig.ask_for("/app.js", &["Accept-Encoding: *;q=0"]).expect_status(406);
+    rig.ask_for("/alone.js", &[br]).expect(200, "alone").expect_field("Vary", "");
     // A change that left the siblings behind.
     let later = SystemTime::now() + Duration::from_secs(5);
     let file = File::options().write(true).open(rig.folder.path("root/app.js")).unwrap();
     file.set_modified(later).unwrap();
-    rig.get_with("/app.js", &[br]).expect(200, "plain plain plain").expect_field("Content-Encoding", "");
+    rig.ask_for("/app.js", &[br]).expect(200, "plain plain plain").expect_field("Content-Encoding", "");
 }
 
 fn decoded(answer: &Answer) -> Vec<u8> {
@@ -373,7 +381,7 @@ fn compression_on_the_way() {
     for coding in ["gzip", "zstd", "br"] {
         let accept = format!("Accept-Encoding: {coding}");
         for (path, want) in [("/a.txt", &text), ("/large.txt", &large)] {
-            let answer = rig.get_with(path, &[&accept]);
+            let answer = rig.ask_for(path, &[&accept]);
             answer
                 .expect_status(200)
                 .expect_field("Vary", "Accept-Encoding")
@@ -382,23 +390,23 @@ fn compression_on_the_way() {
             let etag = answer.field("ETag");
             assert!(etag.starts_with("W/\"") && etag.ends_with(&format!("-{coding}\"")), "{etag}");
             let tag = format!("If-None-Match: {etag}");
-            rig.get_with(path, &[&accept, &tag]).expect(304, "").expect_field("ETag", etag);
+            rig.ask_for(path, &[&accept, &tag]).expect(304, "").expect_field("ETag", etag);
             rig.ask("HEAD", path, &[&accept])
                 .expect(200, "")
                 .expect_field("Content-Length", &answer.body.len().to_string());
         }
-        let range = rig.get_with("/a.txt", &[&accept, "Range: bytes=2-5"]);
+        let range = rig.ask_for("/a.txt", &[&accept, "Range: bytes=2-5"]);
         range
             .expect(206, "line")
             .expect_field("Content-Encoding", "")
             .expect_field("Vary", "Accept-Encoding");
         for path in ["/noise.txt", "/short.txt", "/a.png"] {
-            rig.get_with(path, &[&accept]).expect_status(200).expect_field("Content-Encoding", "");
+            rig.ask_for(path, &[&accept]).expect_status(200).expect_field("Content-Encoding", "");
         }
     }
     rig.get("/a.txt").expect(200, &text).expect_field("Vary", "Accept-Encoding");
     rig.folder.write("root/a.txt", text.replace("again", "never"));
-    let answer = rig.get_with("/a.txt", &["Accept-Encoding: gzip"]);
+    let answer = rig.ask_for("/a.txt", &["Accept-Encoding: gzip"]);
     assert!(decoded(&answer) == text.replace("again", "never").as_bytes());
 }
 
@@ -423,7 +431,7 @@ fn rules_for_caches_and_fields_for_all() {
         let answer = rig.get(path);
         answer.expect_status(200).expect_field("Cache-Control", want).expect_field("X-Frame-Options", "DENY");
         let tag = format!("If-None-Match: {}", answer.field("ETag"));
-        rig.get_with(path, &[&tag]).expect(304, "").expect_field("Cache-Control", want);
+        rig.ask_for(path, &[&tag]).expect(304, "").expect_field("Cache-Control", want);
     }
 }
 
@@ -443,7 +451,7 @@ fn listings_for_people_and_programs() {
         .expect_field("Vary", "Accept");
     let (title, link) = ("<title>/files/sub/</title>", "<a href=\"./a.txt\">a.txt</a>");
     assert!(page.text().contains(title) && page.text().contains(link) && !page.text().contains("hidden"));
-    let json = rig.get_with("/files/sub/?sort=size&order=desc", &["Accept: application/json"]);
+    let json = rig.ask_for("/files/sub/?sort=size&order=desc", &["Accept: application/json"]);
     json.expect_status(200).expect_field("Content-Type", "application/json");
     let (larger, smaller) = (json.text().find("a.txt").unwrap(), json.text().find("b.txt").unwrap());
     assert!(json.text().starts_with("{\"path\":\"/files/sub/\",\"truncated\":false") && larger < smaller);
@@ -457,7 +465,7 @@ fn options_are_checked_at_the_start() {
     let refused = |change: fn(&mut Options)| {
         let mut options = Options { roots: vec![std::env::temp_dir()], ..Options::default() };
         change(&mut options);
-        super::Files::new(options).unwrap_err().to_string()
+        Files::new(options).unwrap_err().to_string()
     };
     assert_eq!(refused(|options| options.roots.clear()), "no folder to serve");
     assert!(refused(|options| options.roots.push("/none".into())).starts_with("cannot serve /none: "));
@@ -465,6 +473,6 @@ fn options_are_checked_at_the_start() {
     for candidate in ["a", "", "/../a", "$path/../a"] {
         let mut options = Options { roots: vec![std::env::temp_dir()], ..Options::default() };
         options.candidates.push(candidate.into());
-        assert!(super::Files::new(options).is_err(), "{candidate}");
+        assert!(Files::new(options).is_err(), "{candidate}");
     }
 }

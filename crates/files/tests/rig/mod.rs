@@ -1,5 +1,8 @@
 //! A real server on a free port, for tests that read as sentences.
 
+// Not every test uses all of it.
+#![allow(dead_code)]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -7,8 +10,8 @@ use http::Status;
 use http::target::normal_path;
 use net::{Bind, Exchange, Fault, Record, Server, Service};
 
-use crate::files::{Files, Outcome};
-use crate::options::Options;
+use files::{Files, Options, Outcome};
+
 use crate::scratch::Scratch;
 
 /// A server over a folder of its own.
@@ -70,9 +73,14 @@ impl Rig {
         Rig { folder, address, server: Some(server) }
     }
 
+    /// A connection to it.
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).unwrap()
+    }
+
     /// Sends a request and hands over the connection.
     pub(crate) fn send(&self, method: &str, target: &str, fields: &[&str]) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).unwrap();
+        let mut stream = self.connect();
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
         for field in fields {
             head.push_str(field);
@@ -93,7 +101,7 @@ impl Rig {
         self.ask("GET", target, &[])
     }
 
-    pub(crate) fn get_with(&self, target: &str, fields: &[&str]) -> Answer {
+    pub(crate) fn ask_for(&self, target: &str, fields: &[&str]) -> Answer {
         self.ask("GET", target, fields)
     }
 }
