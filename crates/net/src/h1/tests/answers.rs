@@ -99,6 +99,17 @@ fn an_answer_instead_of_continue_ends_the_connection() {
 }
 
 #[test]
+fn continue_does_not_follow_the_answer() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    let head = get("POST", "/late-echo", "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
+    let answer = rig.ask(&wire, &head);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close"), "{answer}");
+    assert!(!answer.contains("100 Continue"), "{answer}");
+    assert_eq!(rig.ask(&wire, b"body"), "4\r\nbody\r\n0\r\n\r\n");
+}
+
+#[test]
 fn an_old_client_is_never_told_to_continue() {
     let rig = Rig::quick();
     let wire = rig.connect(0);

@@ -25,6 +25,17 @@ fn a_connection_that_says_nothing_is_closed_without_a_word() {
 }
 
 #[test]
+fn a_first_head_is_timed_from_the_accept() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    rig.pass(quick().head_ms - 500);
+    rig.ask(&wire, &FIXED[..10]);
+    rig.pass(500 + COARSE_MS);
+    assert!(read(&wire).starts_with("HTTP/1.1 408 "));
+    assert_eq!(wire.end(), Some(End::Fin));
+}
+
+#[test]
 fn a_kept_connection_is_closed_when_idle_for_too_long() {
     let rig = Rig::quick();
     let wire = rig.connect(0);

@@ -266,6 +266,19 @@ impl Service for Zoo {
             b"/big" => self.big(exchange, n).await,
             b"/file" => self.file(exchange, n).await,
             b"/offload" => self.offload(exchange, n).await,
+            b"/late-echo" => {
+                exchange.begin(Status::OK, &none, Length::Unknown);
+                while let Some(piece) = exchange.read().await? {
+                    let piece = piece.to_vec();
+                    exchange.write(&piece).await?;
+                }
+                Ok(())
+            }
+            b"/fat" => {
+                let mut fat = Fields::new();
+                fat.try_push(b"X-Fat", &pattern(n, 1_000)).unwrap();
+                exchange.reply(Status::of(204).unwrap(), &fat, b"").await
+            }
             b"/huge" => {
                 exchange.begin(Status::OK, &none, Length::Known(HUGE_BYTES as u64));
                 let piece = pattern(n, 100_000);
