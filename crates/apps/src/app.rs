@@ -1,0 +1,98 @@
+//! An application: what the server holds of it.
+
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use net::Core;
+
+use crate::handle::Handle;
+use crate::log::{Log, Teller};
+use crate::mail::{Inbox, Mailbox, Order, lock};
+use crate::options::Options;
+use crate::process::Process;
+use crate::supervisor::{Board, Supervisor};
+
+/// How long the supervisor may take to tell of its processes.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// An application with its processes, shared by all cores. Its processes end with it.
+pub struct App {
+    options: Arc<Options>,
+    teller: Teller,
+    mailbox: Arc<Mailbox>,
+    inboxes: Vec<Arc<Inbox>>,
+    board: Arc<Board>,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl App {
+    /// Starts it, for a server of so many cores. Returns before the application is loaded: requests wait for it.
+    ///
+    /// # Errors
+    /// Where the system gives no memory, descriptors or thread, or the options are out of range.
+    pub fn start(options: Options, cores: usize, log: Log) -> io::Result<App> {
+        // Forked workers lose their parent on purpose, and become children of this process.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        let options = Arc::new(options);
+        let teller = Teller { app: options.name.as_str().into(), log };
+        let mailbox = Arc::new(Mailbox::new()?);
+        let inboxes: Vec<Arc<Inbox>> = (0..cores.max(1)).map(|_| Arc::default()).collect();
+        let board = Arc::new(Board { look: Mutex::default() });
+        let supervisor =
+            Supervisor::new(options.clone(), teller.clone(), mailbox.clone(), inboxes.clone(), board.clone())?;
+        let thread = std::thread::Builder::new()
+            .name(format!("app-{}", options.name))
+            .spawn(move || supervisor.run())?;
+        Ok(App { options, teller, mailbox, inboxes, board, supervisor: Mutex::new(Some(thread)) })
+    }
+
+    /// The way to it from core `index`; to be made once on each.
+    ///
+    /// # Panics
+    /// Where there is no such core.
+    #[must_use]
+    pub fn handle(&self, core: &Core, index: usize) -> Handle {
+        let (inbox, mailbox) = (self.inboxes[index].clone(), self.mailbox.clone());
+        Handle::new(core, index, self.options.clone(), inbox, mailbox, self.teller.clone())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Loads the application anew; its workers take over when they are ready, and no request is lost. If it does not
+    /// load, that is told in the log, and the old workers go on.
+    pub fn reload(&self) {
+        self.mailbox.send(Order::Reload);
+    }
+
+    /// Its processes and what they cost; empty where the supervisor has ended.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Process> {
+        let (tell, told) = sync_channel(1);
+        *lock(&self.board.look) = Some(tell);
+        self.mailbox.send(Order::Look);
+        told.recv_timeout(LOOK_MAX).unwrap_or_default()
+    }
+
+    /// Ends its processes, which finish what they hold as long as they may; waits for that. To be called when the cores
+    /// have no more requests.
+    pub fn stop(&self) {
+        self.mailbox.send(Order::Stop);
+        if let Some(thread) = lock(&self.supervisor).take() {
+            // It has told the log why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,248 @@
+//! One request in a worker's hands, from its slot to the last byte of the response.
+
+use std::rc::Rc;
+
+use http::{Length, Status};
+use net::{Exchange, Fault, Interest};
+use ring::{Error, FilePart, Part, Received};
+
+use crate::desk::{Desk, Errand, Expect, Fate};
+use crate::file;
+use crate::log::{Teller, Urgency};
+use crate::reply::{self, Reply, Spelling};
+use crate::upload::Upload;
+
+/// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
+const TOGETHER_BYTES: usize = 64 * 1024;
+
+/// How a call ended.
+pub(crate) enum Ended {
+    /// The client has its response.
+    Answered,
+    /// By another end than an answer, and nothing was sent.
+    Unanswered(Fate),
+    /// The worker gave up, or what it said makes no response, and nothing was sent.
+    Bad,
+}
+
+/// A call under way.
+pub(crate) struct Call<'c> {
+    pub(crate) errand: Errand,
+    pub(crate) upload: &'c mut Upload,
+    pub(crate) spelling: &'c Spelling,
+    pub(crate) teller: &'c Teller,
+    /// Whether the length of the response was told: then files can be sent by the kernel.
+    length_known: bool,
+}
+
+/// What stands in the buffer after a look at the answer: a head, then body, then what ended the look.
+struct Gathered {
+    /// Where the head ends, if there was one.
+    head: Option<usize>,
+    /// Where the body ends.
+    body_end: usize,
+    /// What ended the look, unless there simply was no more.
+    stop: Option<Received>,
+}
+
+impl<'c> Call<'c> {
+    pub(crate) fn new(
+        errand: Errand,
+        upload: &'c mut Upload,
+        spelling: &'c Spelling,
+        teller: &'c Teller,
+    ) -> Call<'c> {
+        Call { errand, upload, spelling, teller, length_known: false }
+    }
+
+    /// Carries the request and the response to their ends.
+    ///
+    /// # Errors
+    /// The client's; and [`Fault::Broken`] where the response cannot be brought to its end.
+    pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<Ended, Fault> {
+        loop {
+            if !self.upload.is_given() {
+                self.upload.go_on(x, &self.errand).await?;
+                let client = self.upload.waits_for_client();
+                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
+            }
+            if let Err(fate) = self.wait(x).await {
+                return fated(x, fate);
+            }
+            if x.is_half_closed() && !self.errand.is_claimed() {
+                return Err(Fault::Gone);
+            }
+            let desk: Rc<Desk> = self.errand.desk.clone();
+            let mut buffer = desk.buffer();
+            let ended = self.answer(x, &mut buffer).await;
+            desk.give_back(buffer);
+            if let Some(ended) = ended? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
+    async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
+        let wanted = (self.upload.waits_for_client(), x.backlog() > 0);
+        match wanted {
+            (false, false) => self.errand.news(None).await,
+            (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
+        }
+    }
+
+    /// Takes and sends what there is of the answer.
+    async fn answer(&mut self, x: &mut Exchange<'_>, buffer: &mut Vec<u8>) -> Result<Option<Ended>, Fault> {
+        loop {
+            buffer.clear();
+            let gathered = match self.gather(buffer) {
+                Ok(gathered) => gathered,
+                Err(Error::Fault(fault)) => {
+                    self.teller.tell(Urgency::Error, &fault.to_string());
+                    return bad(x);
+                }
+                Err(Error::Void) => return bad(x),
+            };
+            let Gathered { head, body_end, stop } = gathered;
+            if let Some(Received { part: Part::Aborted(_), .. }) = stop {
+                return bad(x);
+            }
+            if let Some(head) = head {
+                let whole = stop.is_some_and(|stop| stop.part == Part::End);
+                let length = whole.then_some((body_end - head) as u64);
+                if let Err(why) = self.begin(x, &buffer[..head], length) {
+                    self.teller.tell(Urgency::Error, &format!("its answer makes no response: {why}"));
+                    return bad(x);
+                }
+            }
+            let (body, more) = buffer[head.unwrap_or(0)..].split_at(body_end - head.unwrap_or(0));
+            self.send(x, body, stop.is_some_and(|stop| stop.last)).await?;
+            match stop {
+                Some(stop) => {
+                    self.special(x, stop.part, more).await?;
+                    if stop.last {
+                        return Ok(Some(Ended::Answered));
+                    }
+                }
+                None if buffer.len() >= TOGETHER_BYTES => {}
+                None => {
+                    x.try_flush()?;
+                    self.errand.expect(Expect::Worker);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Takes parts as long as they are head and body; what is neither ends the look. Log lines are told on the way.
+    fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<Gathered, Error> {
+        let mut head = None;
+        while buffer.len() < TOGETHER_BYTES {
+            let body_end = buffer.len();
+            let room = TOGETHER_BYTES - body_end;
+            let Some(mut received) = self.errand.receive(buffer, room)? else {
+                return Ok(Gathered { head, body_end, stop: None });
+            };
+            match received.part {
+                Part::Head => head = Some(buffer.len()),
+                Part::Data => {}
+                Part::Log(_) => {
+                    self.teller.output(None, &buffer[body_end..]);
+                    buffer.truncate(body_end);
+                }
+                _ => return Ok(Gathered { head, body_end, stop: Some(received) }),
+            }
+            if received.last {
+                received.part = Part::End;
+                return Ok(Gathered { head, body_end: buffer.len(), stop: Some(received) });
+            }
+        }
+        Ok(Gathered { head, body_end: buffer.len(), stop: None })
+    }
+
+    fn begin(&mut self, x: &mut Exchange<'_>, head: &[u8], body: Option<u64>) -> Result<(), &'static str> {
+        let reply = Reply::read(head, self.spelling)?;
+        if reply.status.is_informational() {
+            return Err("an interim status at the end");
+        }
+        let length = match reply.length.or(body) {
+            Some(length) => Length::Known(length),
+            None => Length::Unknown,
+        };
+        self.length_known = length != Length::Unknown;
+        x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.spelling, lines));
+        Ok(())
+    }
+
+    /// Sends a piece of the body. What a slow client does not take is kept, up to a limit, so that the worker can go on.
+    async fn send(&self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
+        if body.is_empty() {
+            return Ok(());
+        }
+        if last {
+            return x.write(body).await;
+        }
+        x.offer(body)?;
+        if x.backlog() > self.errand.desk.options.answer_ahead_bytes {
+            self.errand.expect(Expect::Nobody);
+            x.flush().await?;
+            self.errand.expect(Expect::Worker);
+        }
+        Ok(())
+    }
+
+    /// What is neither head nor body; its bytes are `more`.
+    async fn special(&mut self, x: &mut Exchange<'_>, part: Part, more: &[u8]) -> Result<(), Fault> {
+        match part {
+            Part::Interim => {
+                let reply = Reply::read(more, self.spelling);
+                let fits = |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
+                match reply {
+                    Ok(reply) if fits(reply.status) => {
+                        x.inform(reply.status, |lines| reply.write(self.spelling, lines));
+                        x.try_flush()?;
+                    }
+                    _ => self.teller.tell(Urgency::Error, "an interim answer that is none was left out"),
+                }
+                Ok(())
+            }
+            Part::Trailers => x.end(&reply::trailers(more, self.spelling)),
+            Part::File(part) => self.send_file(x, part).await,
+            Part::Head | Part::Data | Part::Log(_) | Part::End | Part::Aborted(_) => Ok(()),
+        }
+    }
+
+    async fn send_file(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<(), Fault> {
+        let process = self.errand.process().ok_or(Fault::Broken("the worker is gone"))?;
+        match file::take(&process, part) {
+            Ok(_) if !x.content_wanted() => Ok(()),
+            Ok(taken) => {
+                self.errand.expect(Expect::Nobody);
+                file::send(x, taken, part, self.length_known).await?;
+                self.errand.expect(Expect::Worker);
+                Ok(())
+            }
+            Err(why) => {
+                self.teller.tell(Urgency::Error, &why);
+                Err(Fault::Broken("the application's file cannot be sent"))
+            }
+        }
+    }
+}
+
+fn fated(x: &Exchange<'_>, fate: Fate) -> Result<Ended, Fault> {
+    match fate {
+        Fate::Stalled => Err(Fault::Timeout),
+        fate if !x.has_begun() => Ok(Ended::Unanswered(fate)),
+        Fate::Late => Err(Fault::Broken("the application stopped in the middle of its answer")),
+        _ => Err(Fault::Broken("the worker died in the middle of its answer")),
+    }
+}
+
+/// The answer is not to be had any more.
+fn bad(x: &Exchange<'_>) -> Result<Option<Ended>, Fault> {
+    match x.has_begun() {
+        false => Ok(Some(Ended::Bad)),
+        true => Err(Fault::Broken("the application gave up in the middle of its answer")),
+    }
+}

@@ -1,0 +1,243 @@
+//! One process: how it is started, what it says, how it ends.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, prlimit,
+    waitid,
+};
+
+use crate::generation::Generation;
+use crate::log::Lines;
+use crate::mail::lock;
+use crate::options::Options;
+
+/// Longest message of a process; an application's error beyond that is cut by its sender.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// The last output of a process that is kept to explain its end.
+const LAST_BYTES_MAX: usize = 8 * 1024;
+
+/// Between clearing close-on-exec and setting it again nobody else may start a process.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// What a process says on its control socket.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It exists; the kernel vouches for its id.
+    Born(Pid),
+    /// The application is loaded.
+    Ready,
+    /// It cannot be loaded: its own words.
+    NotLoaded(String),
+    /// The prototype could not fork.
+    NotForked(String),
+    /// It closed the socket: it is gone, or was never there.
+    Gone,
+}
+
+/// A process's own ends of its control socket and its output.
+pub(crate) struct Theirs {
+    control: OwnedFd,
+    output: OwnedFd,
+}
+
+/// A process, as far as it is known.
+pub(crate) struct Child {
+    pub(crate) pid: Option<Pid>,
+    /// There once the id is known.
+    pub(crate) pidfd: Option<Arc<OwnedFd>>,
+    pub(crate) control: OwnedFd,
+    pub(crate) output: OwnedFd,
+    lines: Lines,
+    last: Vec<u8>,
+}
+
+impl Child {
+    /// The server's side of a process that is to be.
+    pub(crate) fn conceive() -> io::Result<(Child, Theirs)> {
+        let (control, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::io::ioctl_fionbio(&control, true)?;
+        rustix::net::sockopt::set_socket_passcred(&control, true)?;
+        let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&output, true)?;
+        let child = Child { pid: None, pidfd: None, control, output, lines: Lines::default(), last: Vec::new() };
+        Ok((child, Theirs { control: theirs, output: output_theirs }))
+    }
+
+    /// Starts the application's program: as the prototype, or as the worker of some seats.
+    pub(crate) fn start(
+        options: &Options,
+        generation: &Generation,
+        seats: Option<std::ops::Range<usize>>,
+    ) -> io::Result<Child> {
+        let (mut child, theirs) = Child::conceive()?;
+        let (program, arguments) = options
+            .command
+            .split_first()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program to start"))?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(options.env.iter().map(|(name, value)| (name, value)))
+            .env(ring::ENVIRONMENT, generation.channel.environment())
+            .env("KOMAINU_CONTROL", theirs.control.as_raw_fd().to_string())
+            .env("KOMAINU_SERVER", std::process::id().to_string())
+            .env("KOMAINU_APP", &options.name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(theirs.output.try_clone()?))
+            .stderr(Stdio::from(theirs.output))
+            // Signals from the terminal are for the server, which ends its processes in its own time.
+            .process_group(0);
+        match seats {
+            None => command.env("KOMAINU_ROLE", "prototype"),
+            Some(seats) => command
+                .env("KOMAINU_ROLE", "worker")
+                .env("KOMAINU_SEAT", seats.start.to_string())
+                .env("KOMAINU_SEATS", seats.len().to_string()),
+        };
+        if let Some(folder) = &options.folder {
+            command.current_dir(folder);
+        }
+        if let Some((user, group)) = options.user {
+            command.uid(user).gid(group);
+        }
+        let process = {
+            let _alone = lock(&SPAWNING);
+            let inherited: Vec<BorrowedFd<'_>> =
+                generation.channel.descriptors().chain([theirs.control.as_fd()]).collect();
+            inherited.iter().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
+            let process = command.spawn();
+            inherited.iter().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
+            process.map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
+            })?
+        };
+        let pid = Pid::from_child(&process);
+        child.adopt(pid)?;
+        for (resource, value) in &options.limits {
+            limit(pid, *resource, *value)?;
+        }
+        Ok(child)
+    }
+
+    /// The process has an id.
+    pub(crate) fn adopt(&mut self, pid: Pid) -> io::Result<()> {
+        if self.pid != Some(pid) {
+            self.pidfd = Some(Arc::new(pidfd_open(pid, PidfdFlags::empty())?));
+            self.pid = Some(pid);
+        }
+        Ok(())
+    }
+
+    /// Asks a prototype to fork a worker that takes these seats, with the ends that another [`Child`] was conceived with.
+    pub(crate) fn ask_to_fork(&self, seats: std::ops::Range<usize>, theirs: &Theirs) -> io::Result<()> {
+        let order = format!("fork {} {}", seats.start, seats.len());
+        let descriptors = [theirs.control.as_fd(), theirs.output.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(&self.control, &[IoSlice::new(order.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next thing it has said, if it has.
+    pub(crate) fn hear(&self) -> Option<Word> {
+        let mut text = vec![0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(&self.control, &mut [IoSliceMut::new(&mut text)], &mut ancillary, RecvFlags::DONTWAIT);
+        let len = match received {
+            Ok(received) if received.bytes > 0 => received.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Ok(_) | Err(_) => return Some(Word::Gone),
+        };
+        let sender = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid),
+            _ => None,
+        });
+        let rest = String::from_utf8_lossy(&text[1..len]).trim_end().to_owned();
+        match (text[0], sender) {
+            (b'B', Some(pid)) => Some(Word::Born(pid)),
+            (b'R', _) => Some(Word::Ready),
+            (b'E', _) => Some(Word::NotLoaded(rest)),
+            (b'F', _) => Some(Word::NotForked(rest)),
+            // Not of this protocol.
+            _ => Some(Word::Gone),
+        }
+    }
+
+    /// Reads its output; false at the end of it.
+    pub(crate) fn read_output(&mut self, mut each: impl FnMut(&[u8])) -> bool {
+        let mut bytes = [0; 16 * 1024];
+        // Not for ever: others have something to say too.
+        for _ in 0..16 {
+            match rustix::io::read(&self.output, &mut bytes) {
+                Ok(0) => {
+                    self.lines.finish(&mut each);
+                    return false;
+                }
+                Ok(len) => {
+                    self.last.extend_from_slice(&bytes[..len]);
+                    let excess = self.last.len().saturating_sub(LAST_BYTES_MAX);
+                    self.last.drain(..excess);
+                    self.lines.feed(&bytes[..len], &mut each);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// The last it has said on its output.
+    pub(crate) fn last_output(&self) -> String {
+        String::from_utf8_lossy(&self.last).trim().to_owned()
+    }
+
+    /// Sends a signal, if it is known whom to.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(pidfd) = &self.pidfd {
+            // Only a process that is gone already cannot be signalled.
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+    }
+
+    /// How it ended, once it has: true where it left by itself, and words for the log.
+    pub(crate) fn end(&self) -> (bool, String) {
+        let status = match &self.pidfd {
+            Some(pidfd) => {
+                waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok().flatten()
+            }
+            None => None,
+        };
+        let Some(status) = status else { return (false, "is gone".into()) };
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(0), _) => (true, "left".into()),
+            (Some(code), _) => (false, format!("ended with status {code}")),
+            (_, Some(signal)) => (false, format!("was killed by signal {signal}")),
+            (None, None) => (false, "is gone".into()),
+        }
+    }
+}
+
+fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
+    let value = Rlimit { current: Some(value), maximum: Some(value) };
+    match prlimit(Some(pid), resource, value) {
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

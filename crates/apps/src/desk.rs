@@ -1,0 +1,465 @@
+//! One core's side of one generation: which task waits for which ticket.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use net::{Core, Exchange, Interest, TaskId};
+use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
+
+use crate::generation::Generation;
+use crate::mail::{Mailbox, Order};
+use crate::options::Options;
+
+/// Why a worker's request is cancelled: what `komainu_cancelled` returns.
+pub(crate) mod reason {
+    use std::num::NonZeroU32;
+
+    /// The client is gone, or its request is not to be believed.
+    pub(crate) const GONE: NonZeroU32 = NonZeroU32::MIN;
+    /// The time for an answer is over.
+    pub(crate) const LATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
+    /// It waited for too long, or made room for another.
+    pub(crate) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
+}
+
+/// A request that waits longer than this is a reason to look whether its client is still there.
+const LOOK_MS: u64 = 1_000;
+/// One that waits longer than this is a reason for one more worker.
+const NEED_MS: u64 = 20;
+/// Buffers kept; more were a burst.
+const BUFFERS_MAX: usize = 32;
+/// A kept buffer is not larger than this.
+const BUFFER_BYTES_MAX: usize = 128 * 1024;
+
+/// How a request ended otherwise than by an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its worker died; whether any part of the answer had been received.
+    Lost { started: bool },
+    /// The time for an answer is over.
+    Late,
+    /// No worker took it in time.
+    Unserved,
+    /// It made room for a newer one.
+    Crowded,
+    /// The application does not load.
+    Down,
+    /// The client did not go on sending its body.
+    Stalled,
+}
+
+/// Who has to move next; for so long as that lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// The worker, within its time.
+    Worker,
+    /// The client, within so many milliseconds.
+    Client(u64),
+    /// Somebody else keeps the time.
+    Nobody,
+}
+
+/// What is known of the request of one ticket.
+#[derive(Clone, Copy)]
+struct Entry {
+    ticket: Ticket,
+    task: TaskId,
+    news: bool,
+    fate: Option<Fate>,
+    since_ms: u64,
+    /// When it was seen that a worker has it.
+    claimed_ms: Option<u64>,
+    expect: Expect,
+    expect_since_ms: u64,
+}
+
+impl Entry {
+    /// When the time is over for whoever has to move next, once a worker has it.
+    fn deadline_ms(&self, request_ms_max: u64) -> u64 {
+        let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
+        match self.expect {
+            Expect::Worker => since_ms.saturating_add(request_ms_max),
+            Expect::Client(ms) => since_ms.saturating_add(ms),
+            Expect::Nobody => u64::MAX,
+        }
+    }
+}
+
+/// One core's side of one generation.
+pub(crate) struct Desk {
+    pub(crate) core: Core,
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) options: Arc<Options>,
+    index: usize,
+    mailbox: Arc<Mailbox>,
+    server: RefCell<Server>,
+    entries: RefCell<Vec<Option<Entry>>>,
+    /// Tickets that died with their worker and whose tasks have not seen it yet; whether the answer had begun. Their
+    /// slots may be in use again.
+    lost: RefCell<Vec<(Ticket, bool)>>,
+    buffers: RefCell<Vec<Vec<u8>>>,
+    armed: Cell<bool>,
+    queue_max: usize,
+}
+
+impl Desk {
+    /// The side of core `index` of `cores`; made once on it.
+    pub(crate) fn new(
+        core: &Core,
+        generation: Arc<Generation>,
+        options: Arc<Options>,
+        index: usize,
+        mailbox: Arc<Mailbox>,
+    ) -> std::io::Result<Desk> {
+        let server = generation.channel.server(index);
+        core.hear(&server.fd())?;
+        let queue_max = options.queue_max.div_ceil(generation.loads.len()).max(1);
+        Ok(Desk {
+            core: core.clone(),
+            index,
+            mailbox,
+            entries: RefCell::new(vec![None; server.slots()]),
+            server: RefCell::new(server),
+            lost: RefCell::default(),
+            buffers: RefCell::default(),
+            armed: Cell::new(false),
+            queue_max,
+            generation,
+            options,
+        })
+    }
+
+    /// An empty buffer.
+    pub(crate) fn buffer(&self) -> Vec<u8> {
+        self.buffers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
+            buffer.clear();
+            buffers.push(buffer);
+        }
+    }
+
+    /// Requests under way.
+    pub(crate) fn in_use(&self) -> usize {
+        self.server.borrow().in_use()
+    }
+
+    /// Queues a request; tells how much of the body was taken. Where too many wait, the oldest makes room.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub(crate) fn submit(
+        self: &Rc<Desk>,
+        head: &[u8],
+        body: &[u8],
+        last: bool,
+    ) -> Result<(Errand, usize), Refused> {
+        if self.in_use() > self.queue_max {
+            self.make_room();
+        }
+        let (ticket, taken) = self.server.borrow_mut().submit(head, body, last)?;
+        let now_ms = self.core.now_ms();
+        let entry = Entry {
+            ticket,
+            task: self.core.task(),
+            news: false,
+            fate: None,
+            since_ms: now_ms,
+            claimed_ms: None,
+            expect: Expect::Worker,
+            expect_since_ms: now_ms,
+        };
+        self.entries.borrow_mut()[ticket.index()] = Some(entry);
+        Ok((Errand { desk: self.clone(), ticket, over: false }, taken))
+    }
+
+    /// Refuses the oldest of the waiting requests if there are as many as may be: it is the one whose client has
+    /// likeliest lost patience.
+    fn make_room(&self) {
+        self.look_who_claimed();
+        let mut entries = self.entries.borrow_mut();
+        let waiting = || entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.fate.is_none());
+        if waiting().count() < self.queue_max {
+            return;
+        }
+        let Some(at) = waiting().min_by_key(|entry| entry.since_ms).map(|entry| entry.ticket.index()) else {
+            return;
+        };
+        if let Some(entry) = &mut entries[at] {
+            self.decide(entry, Fate::Crowded);
+        }
+    }
+
+    /// Ends a request otherwise than by its answer: its task is told, and gives the ticket up.
+    fn decide(&self, entry: &mut Entry, fate: Fate) {
+        if entry.fate.is_none() {
+            entry.fate = Some(fate);
+            self.core.wake_task(entry.task);
+        }
+    }
+
+    fn look_who_claimed(&self) {
+        let server = self.server.borrow();
+        for entry in self.entries.borrow_mut().iter_mut().flatten() {
+            if entry.claimed_ms.is_none() && entry.fate.is_none() && server.claimant(entry.ticket).is_some() {
+                entry.claimed_ms = Some(self.core.now_ms());
+            }
+        }
+    }
+
+    /// Looks at everybody's deadlines, and tells the others how much there is to do. A few times a second.
+    pub(crate) fn sweep(&self) {
+        if self.in_use() == 0 {
+            return self.tell_load(0, 0);
+        }
+        self.look_who_claimed();
+        let now_ms = self.core.now_ms();
+        let (mut waiting, mut claimed, mut need) = (0, 0, false);
+        for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
+            if entry.claimed_ms.is_some() {
+                claimed += 1;
+                if now_ms < entry.deadline_ms(self.options.request_ms_max) {
+                    continue;
+                }
+                if let Expect::Client(_) = entry.expect {
+                    self.decide(entry, Fate::Stalled);
+                } else {
+                    let seat = self.server.borrow().claimant(entry.ticket);
+                    self.decide(entry, Fate::Late);
+                    seat.iter().for_each(|seat| self.kill(*seat, "it took too long to answer"));
+                }
+                continue;
+            }
+            let waited_ms = now_ms - entry.since_ms;
+            if waited_ms >= self.options.queue_ms_max {
+                self.decide(entry, Fate::Unserved);
+                continue;
+            }
+            waiting += 1;
+            need |= waited_ms >= NEED_MS;
+            if waited_ms >= LOOK_MS {
+                entry.news = true;
+                self.core.wake_task(entry.task);
+            }
+        }
+        self.tell_load(waiting, claimed);
+        if need {
+            self.mailbox.send(Order::Need);
+        }
+    }
+
+    fn tell_load(&self, waiting: usize, claimed: usize) {
+        let load = &self.generation.loads[self.index];
+        load.waiting.store(waiting, Ordering::Relaxed);
+        load.claimed.store(claimed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn kill(&self, Seat(seat): Seat, why: &'static str) {
+        self.mailbox.send(Order::Kill { generation: self.generation.number, seat, why });
+    }
+
+    /// The application does not load: nobody will take what waits.
+    pub(crate) fn give_up(&self) {
+        self.look_who_claimed();
+        for entry in self.entries.borrow_mut().iter_mut().flatten() {
+            if entry.claimed_ms.is_none() {
+                self.decide(entry, Fate::Down);
+            }
+        }
+    }
+
+    /// A worker is dead: whoever waits for it is told.
+    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>) {
+        for seat in seats {
+            let lost = self.server.borrow_mut().worker_died(Seat(seat));
+            let mut entries = self.entries.borrow_mut();
+            for Lost { ticket, started } in lost {
+                if let Some(entry) = entries[ticket.index()].take_if(|entry| entry.ticket == ticket) {
+                    self.lost.borrow_mut().push((ticket, started));
+                    self.core.wake_task(entry.task);
+                }
+            }
+        }
+        self.mailbox.send(Order::Buried { generation: self.generation.number, place });
+    }
+
+    /// Nothing is under way, and nothing will be.
+    pub(crate) fn close(&self) {
+        self.core.ignore(&self.server.borrow().fd());
+        self.tell_load(0, 0);
+        self.mailbox.send(Order::Drained { generation: self.generation.number });
+    }
+
+    // ---- around the engine's wait ----
+
+    /// Takes what the workers have left, and wakes those who wait for it.
+    pub(crate) fn drain(&self) {
+        let mut server = self.server.borrow_mut();
+        if server.in_use() == 0 {
+            return;
+        }
+        let mut entries = self.entries.borrow_mut();
+        server.poll(|_, ticket| {
+            if let Some(entry) = &mut entries[ticket.index()] {
+                entry.news = true;
+                self.core.wake_task(entry.task);
+            }
+        });
+        while let Some(fault) = server.take_fault() {
+            // One that nobody can be named for shows in its requests; the generation goes on without their slots.
+            fault.seat.iter().for_each(|seat| self.kill(*seat, "it broke the rules of the channel"));
+        }
+    }
+
+    /// Rings the workers, and lets them ring from now on; false where there is news already.
+    pub(crate) fn rest(&self) -> bool {
+        let mut server = self.server.borrow_mut();
+        server.flush_doorbells();
+        if server.in_use() == 0 {
+            return true;
+        }
+        let armed = server.arm();
+        self.armed.set(armed);
+        armed
+    }
+
+    /// The engine is awake.
+    pub(crate) fn wake(&self) {
+        if self.armed.take() {
+            self.server.borrow_mut().disarm();
+        }
+    }
+
+    /// What is known of a ticket; `None` once it is void.
+    fn with_entry<R>(&self, ticket: Ticket, look: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let mut entries = self.entries.borrow_mut();
+        entries[ticket.index()].as_mut().filter(|entry| entry.ticket == ticket).map(look)
+    }
+
+    /// The fate of a ticket that is void.
+    fn fate_of_lost(&self, ticket: Ticket) -> Fate {
+        let lost = self.lost.borrow();
+        let started = lost.iter().find(|(other, _)| *other == ticket).is_none_or(|(_, started)| *started);
+        Fate::Lost { started }
+    }
+}
+
+/// A request under way; cancelled when it is dropped before its end.
+pub(crate) struct Errand {
+    pub(crate) desk: Rc<Desk>,
+    ticket: Ticket,
+    over: bool,
+}
+
+impl Errand {
+    /// Waits until there may be more of the answer, or room for more of the body; with `client`, also until that
+    /// can do what is wanted of it.
+    ///
+    /// # Errors
+    /// The request's fate.
+    pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Fate> {
+        poll_fn(|_| {
+            let found = self.desk.with_entry(self.ticket, |entry| {
+                entry.task = self.desk.core.task();
+                match entry.fate {
+                    Some(fate) => Some(Err(fate)),
+                    None => std::mem::take(&mut entry.news).then_some(Ok(())),
+                }
+            });
+            match found.unwrap_or_else(|| Some(Err(self.desk.fate_of_lost(self.ticket)))) {
+                Some(found) => Poll::Ready(found),
+                None if client.is_some_and(|(x, interest)| x.poll_client(interest)) => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// From now on this one has to move next, with its whole time.
+    pub(crate) fn expect(&self, expect: Expect) {
+        let now_ms = self.desk.core.now_ms();
+        self.desk.with_entry(self.ticket, |entry| (entry.expect, entry.expect_since_ms) = (expect, now_ms));
+    }
+
+    /// Whether a worker has it; as of the last look.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.desk.with_entry(self.ticket, |entry| entry.claimed_ms.is_some()).unwrap_or(true)
+    }
+
+    /// The next part of the answer, if any has come; see [`Server::receive`].
+    ///
+    /// # Errors
+    /// The answer cannot be believed.
+    pub(crate) fn receive(&mut self, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Error> {
+        let mut server = self.desk.server.borrow_mut();
+        let seat = server.claimant(self.ticket);
+        let received = server.receive(self.ticket, into, bytes_max);
+        drop(server);
+        match &received {
+            Ok(Some(part)) if part.last => {
+                self.end();
+                seat.iter().for_each(|seat| self.count(*seat));
+            }
+            Err(_) => self.end(),
+            Ok(_) => {}
+        }
+        received
+    }
+
+    /// The ticket is void: the slot may be in use again.
+    fn end(&mut self) {
+        self.over = true;
+        self.desk.entries.borrow_mut()[self.ticket.index()] = None;
+    }
+
+    fn count(&self, Seat(at): Seat) {
+        let seat = &self.desk.generation.seats[at];
+        let requests = seat.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        if requests == seat.requests_max.load(Ordering::Relaxed) {
+            let generation = self.desk.generation.number;
+            self.desk.mailbox.send(Order::Recycle { generation, seat: at });
+        }
+    }
+
+    /// Streams more of the request's body; see [`Server::push_body`].
+    ///
+    /// # Errors
+    /// The request is over.
+    pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
+        self.desk.server.borrow_mut().push_body(self.ticket, body, last)
+    }
+
+    /// The process that holds it, for taking a descriptor out of it.
+    pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
+        let Seat(seat) = self.desk.server.borrow().claimant(self.ticket)?;
+        let generation = &self.desk.generation;
+        crate::mail::lock(&generation.processes[generation.place_of(seat)]).clone()
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let (desk, ticket) = (&self.desk, self.ticket);
+        let entry = desk.entries.borrow_mut()[ticket.index()].take_if(|entry| entry.ticket == ticket);
+        let Some(entry) = entry else {
+            return desk.lost.borrow_mut().retain(|(other, _)| *other != ticket);
+        };
+        let why = match entry.fate {
+            None | Some(Fate::Lost { .. } | Fate::Stalled) => reason::GONE,
+            Some(Fate::Late) => reason::LATE,
+            Some(Fate::Unserved | Fate::Crowded | Fate::Down) => reason::UNSERVED,
+        };
+        desk.server.borrow_mut().cancel(ticket, why);
+    }
+}

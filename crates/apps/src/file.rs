@@ -1,0 +1,79 @@
+//! A file that a worker wants to be sent.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use net::{Exchange, Fault};
+use ring::FilePart;
+use rustix::fs::{FileType, fstat};
+use rustix::io::{ReadWriteFlags, pread, preadv2};
+use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
+
+/// Bytes read at a time where the kernel cannot send the file by itself, or it is not in memory.
+const WINDOW_BYTES: u64 = 1024 * 1024;
+
+/// The server's own descriptor of a worker's file, checked.
+///
+/// # Errors
+/// Why it cannot be sent, for the log.
+pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
+    let file = pidfd_getfd(process, part.fd as ForeignRawFd, PidfdGetfdFlags::empty())
+        .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
+    let stat = fstat(&file).map_err(|error| error.to_string())?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err("what the worker wants to be sent is no file".into());
+    }
+    match part.offset.checked_add(part.len) {
+        Some(end) if end <= stat.st_size as u64 => Ok(file),
+        _ => Err("the worker wants more of a file to be sent than it has".into()),
+    }
+}
+
+/// Writes a part of a file as the next piece of the response's body. What is not in memory is read by another thread
+/// first, so that no disk holds up the core.
+///
+/// # Errors
+/// Those of [`Exchange::write`] and [`Exchange::write_file`].
+pub(crate) async fn send(
+    x: &mut Exchange<'_>,
+    file: OwnedFd,
+    part: FilePart,
+    length_known: bool,
+) -> Result<(), Fault> {
+    let file = Arc::new(file);
+    let (mut at, end) = (part.offset, part.offset + part.len);
+    while at < end {
+        let next = end.min(at + WINDOW_BYTES);
+        if !length_known {
+            let (theirs, len) = (file.clone(), (next - at) as usize);
+            let bytes = x.core().offload(move || read(&theirs, at, len)).await?;
+            x.write(&bytes).await?;
+        } else {
+            if !is_cached(&file, next - 1) || !is_cached(&file, at) {
+                x.flush().await?;
+                let (theirs, len) = (file.clone(), (next - at) as usize);
+                x.core().offload(move || read(&theirs, at, len)).await?;
+            }
+            x.write_file(&file.as_fd(), at..next).await?;
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+fn is_cached(file: &OwnedFd, at: u64) -> bool {
+    let mut byte = [0];
+    preadv2(file, &mut [std::io::IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok()
+}
+
+fn read(file: &OwnedFd, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match pread(file, &mut bytes[filled..], at + filled as u64)? {
+            0 => return Err(std::io::Error::other("the file shrank while it was sent")),
+            count => filled += count,
+        }
+    }
+    Ok(bytes)
+}

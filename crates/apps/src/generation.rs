@@ -1,0 +1,80 @@
+//! One load of an application's code: its channel, and what cores and supervisor both look at.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex};
+
+use ring::Channel;
+
+use crate::options::Options;
+
+/// What is known of one seat. On a line of its own: every core counts here.
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Seat {
+    /// Requests answered by its holder.
+    pub(crate) requests: AtomicU64,
+    /// At how many of them the holder is to be replaced; 0 for never.
+    pub(crate) requests_max: AtomicU64,
+}
+
+/// What one core has under way, as of its last look.
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Load {
+    /// Requests that wait for a worker.
+    pub(crate) waiting: AtomicUsize,
+    /// Requests in workers' hands.
+    pub(crate) claimed: AtomicUsize,
+}
+
+/// A generation.
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    pub(crate) channel: Channel,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) loads: Vec<Load>,
+    /// By place: the process, for taking descriptors out of it.
+    pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
+    /// Seats of one place.
+    threads: usize,
+    /// Whether a worker was ever ready.
+    pub(crate) is_up: AtomicBool,
+}
+
+impl Generation {
+    pub(crate) fn new(number: u64, options: &Options, cores: usize) -> io::Result<Generation> {
+        let (places, threads) = (options.places(), options.threads.max(1));
+        // What is queued, and what is in workers' hands: on one core it may be all of it.
+        let slots = options.queue_max.div_ceil(cores) + places * threads;
+        let channel = Channel::create(&ring::Options {
+            threads: cores,
+            seats: places * threads,
+            slots: slots.min(16 * 1024),
+            request_bytes: options.request_bytes,
+            response_bytes: options.response_bytes,
+            seat_fds: options.event_loop,
+        })?;
+        Ok(Generation {
+            number,
+            channel,
+            seats: (0..places * threads).map(|_| Seat::default()).collect(),
+            loads: (0..cores).map(|_| Load::default()).collect(),
+            processes: (0..places).map(|_| Mutex::default()).collect(),
+            threads,
+            is_up: AtomicBool::new(false),
+        })
+    }
+
+    /// The seats of the worker at `place`.
+    pub(crate) fn seats_of(&self, place: usize) -> Range<usize> {
+        place * self.threads..(place + 1) * self.threads
+    }
+
+    /// The place that a seat belongs to.
+    pub(crate) fn place_of(&self, seat: usize) -> usize {
+        seat / self.threads
+    }
+}

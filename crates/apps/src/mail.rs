@@ -1,0 +1,104 @@
+//! How the supervisor and the cores speak: nobody waits for an answer.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::generation::Generation;
+
+/// What the supervisor is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Load the application anew; the new generation takes over when it is ready.
+    Reload,
+    /// End all processes.
+    Stop,
+    /// Somebody asked for the processes.
+    Look,
+    /// Requests wait for a worker.
+    Need,
+    /// The holder of this seat is stuck, or broke the channel's rules.
+    Kill { generation: u64, seat: usize, why: &'static str },
+    /// The holder of this seat has answered its share of requests.
+    Recycle { generation: u64, seat: usize },
+    /// A core has settled a worker's death.
+    Buried { generation: u64, place: usize },
+    /// A core has no more requests under way in a generation that was replaced.
+    Drained { generation: u64 },
+}
+
+/// The supervisor's mailbox.
+pub(crate) struct Mailbox {
+    orders: Mutex<Vec<Order>>,
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Mailbox> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Mailbox { orders: Mutex::default(), bell })
+    }
+
+    pub(crate) fn send(&self, order: Order) {
+        lock(&self.orders).push(order);
+        // A full counter has rung already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take(&self) -> Vec<Order> {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut lock(&self.orders))
+    }
+
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// What a core is told.
+#[derive(Clone)]
+pub(crate) enum Notice {
+    /// This generation serves from now on; the one before finishes what it has.
+    Serve(Arc<Generation>),
+    /// The application does not load: its own words. Nothing serves until the next [`Notice::Serve`].
+    Down(Arc<str>),
+    /// A worker is dead: its place and seats.
+    Died { generation: u64, place: usize, seats: Range<usize> },
+}
+
+/// A core's mailbox.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    state: Mutex<(Vec<Notice>, Option<Waker>)>,
+}
+
+impl Inbox {
+    pub(crate) fn send(&self, notice: Notice) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.0.push(notice);
+            state.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// What has come; if nothing has, the task is woken when something does.
+    pub(crate) fn take(&self, context: &Context<'_>) -> Vec<Notice> {
+        let mut state = lock(&self.state);
+        if state.0.is_empty() {
+            state.1 = Some(context.waker().clone());
+        }
+        std::mem::take(&mut state.0)
+    }
+}
+
+/// Nobody panics while it is held, and what it holds is always whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

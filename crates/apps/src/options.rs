@@ -1,0 +1,115 @@
+//! What an application is given, as plain data.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use rustix::process::Resource;
+
+/// How many worker processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// As many are always there. At least 1.
+    pub min: usize,
+    /// As many at most, when requests wait. At least `min`; at most 1024.
+    pub max: usize,
+}
+
+/// When a worker is replaced by a fresh one. Each limit differs from worker to worker by up to a tenth, so that they do
+/// not leave together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recycle {
+    /// After so many requests.
+    pub requests: Option<u64>,
+    /// Above so many bytes of memory that it shares with nobody, looked at once in a while.
+    pub memory_bytes: Option<u64>,
+    /// After so many milliseconds.
+    pub age_ms: Option<u64>,
+}
+
+/// One application.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, for the log and the status.
+    pub name: String,
+    /// The program that is started and its arguments; it speaks the protocol of `workers/README.md`.
+    pub command: Vec<OsString>,
+    /// Variables set beside those of the server.
+    pub env: Vec<(OsString, OsString)>,
+    /// The folder it is started in; the server's where `None`.
+    pub folder: Option<PathBuf>,
+    /// User and group ids to run as, without supplementary groups; the server's own where `None`.
+    pub user: Option<(u32, u32)>,
+    /// Resource limits, soft and hard alike.
+    pub limits: Vec<(Resource, u64)>,
+    /// Load the application once and fork the workers from that process.
+    pub preload: bool,
+    /// How many workers.
+    pub workers: Workers,
+    /// Requests that one worker answers at once, each in a thread of its own. At least 1.
+    pub threads: usize,
+    /// Whether workers sleep in an event loop and so need a descriptor each.
+    pub event_loop: bool,
+    /// Requests that may wait for a worker, over all cores; beyond that the oldest is refused with 503.
+    pub queue_max: usize,
+    /// Milliseconds that a request may wait for a worker; then 503.
+    pub queue_ms_max: u64,
+    /// Milliseconds that a worker may take until the head of its answer, and between two pieces of it while the client
+    /// waits. Then the client gets 504 and the worker is killed.
+    pub request_ms_max: u64,
+    /// Milliseconds for loading the application.
+    pub start_ms_max: u64,
+    /// Milliseconds that a worker asked to leave may take to finish; then it is killed.
+    pub stop_ms_max: u64,
+    /// Milliseconds without need after which one of the workers above the least is sent away.
+    pub idle_ms: u64,
+    /// When workers are replaced.
+    pub recycle: Recycle,
+    /// Show the application's own error to the browser where it does not load. For development.
+    pub show_errors: bool,
+    /// Bytes of a slot for the request; a head must fit whole.
+    pub request_bytes: usize,
+    /// Bytes of a slot for the response; its head must fit whole.
+    pub response_bytes: usize,
+    /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none. At most
+    /// half of `request_bytes` is of use.
+    pub body_ahead_bytes: usize,
+    /// Bytes of a response that the server keeps for a slow client, so that its worker is free earlier.
+    pub answer_ahead_bytes: usize,
+}
+
+impl Options {
+    /// An application with these defaults: preloaded, 2 workers of one thread, a queue of 1024 for at most 30 s, a
+    /// minute for an answer, a minute to load, 30 s to leave; nothing recycled.
+    #[must_use]
+    pub fn new(name: &str, command: Vec<OsString>) -> Options {
+        Options {
+            name: name.to_owned(),
+            command,
+            env: Vec::new(),
+            folder: None,
+            user: None,
+            limits: Vec::new(),
+            preload: true,
+            workers: Workers { min: 2, max: 2 },
+            threads: 1,
+            event_loop: false,
+            queue_max: 1024,
+            queue_ms_max: 30_000,
+            request_ms_max: 60_000,
+            start_ms_max: 60_000,
+            stop_ms_max: 30_000,
+            idle_ms: 60_000,
+            recycle: Recycle::default(),
+            show_errors: false,
+            request_bytes: 64 * 1024,
+            response_bytes: 64 * 1024,
+            body_ahead_bytes: 32 * 1024,
+            answer_ahead_bytes: 256 * 1024,
+        }
+    }
+
+    /// Places for worker processes: the most there may be, and some for fresh ones beside those that leave.
+    pub(crate) fn places(&self) -> usize {
+        self.workers.max + self.workers.max.div_ceil(4) + 1
+    }
+}

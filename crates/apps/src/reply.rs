@@ -1,0 +1,184 @@
+//! An answer's head, as a worker wrote it: not to be trusted with what frames a message.
+
+use http::encode::Lines;
+use http::{Fields, Name, Status, scan};
+use net::Own;
+use ring::wire::{self, Name as Part};
+
+/// What becomes of a field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Pass,
+    /// The server frames its messages itself.
+    Drop,
+    Length,
+    Server,
+    Date,
+}
+
+/// What to do with each well-known name, and how it is usually spelt.
+pub(crate) struct Spelling([(Fate, &'static str); 256]);
+
+impl Spelling {
+    pub(crate) fn new() -> Spelling {
+        let mut table = [(Fate::Drop, ""); 256];
+        for part in (0..=u8::MAX).filter_map(Part::of_id).filter(|part| part.is_header()) {
+            let name = Name::of(part.text().as_bytes());
+            let fate = match name {
+                Name::ContentLength => Fate::Length,
+                Name::TransferEncoding
+                | Name::Connection
+                | Name::KeepAlive
+                | Name::ProxyConnection
+                | Name::Upgrade => Fate::Drop,
+                Name::Server => Fate::Server,
+                Name::Date => Fate::Date,
+                _ => Fate::Pass,
+            };
+            let text = if name == Name::Other { part.text() } else { name.text() };
+            table[usize::from(part.id())] = (fate, text);
+        }
+        Spelling(table)
+    }
+
+    fn of(&self, field: &wire::Field<'_>) -> (Fate, Option<&'static str>) {
+        match field.known {
+            Some(part) => {
+                let (fate, text) = self.0[usize::from(part.id())];
+                (fate, Some(text))
+            }
+            None => (Fate::Pass, None),
+        }
+    }
+}
+
+/// A head that was checked.
+#[derive(Debug)]
+pub(crate) struct Reply<'h> {
+    pub(crate) status: Status,
+    /// `Content-Length`.
+    pub(crate) length: Option<u64>,
+    pub(crate) own: Own,
+    fields: wire::Fields<'h>,
+}
+
+impl<'h> Reply<'h> {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// Why no response can be made of it, for the log.
+    pub(crate) fn read(head: &'h [u8], spelling: &Spelling) -> Result<Reply<'h>, &'static str> {
+        let (code, fields) = wire::response(head).map_err(|_| "a head without a status")?;
+        let status = Status::of(code).ok_or("a status that has not three digits")?;
+        let mut reply = Reply { status, length: None, own: Own::default(), fields: fields.clone() };
+        for field in fields {
+            let field = field.map_err(|_| "a malformed head")?;
+            if field.known.is_none() && !scan::is_token(field.name) {
+                return Err("a header name that is not valid");
+            }
+            if scan::value(field.value) != field.value.len() {
+                return Err("a header value with control bytes");
+            }
+            match spelling.of(&field).0 {
+                Fate::Length => {
+                    let length = scan::decimal(scan::trim(field.value)).ok_or("an invalid Content-Length")?;
+                    if reply.length.is_some_and(|other| other != length) {
+                        return Err("two values of Content-Length");
+                    }
+                    reply.length = Some(length);
+                }
+                Fate::Server => reply.own.server = true,
+                Fate::Date => reply.own.date = true,
+                Fate::Pass | Fate::Drop => {}
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Writes the field lines that go to the client.
+    pub(crate) fn write(&self, spelling: &Spelling, lines: &mut Lines<'_>) {
+        for field in self.fields.clone().flatten() {
+            match spelling.of(&field) {
+                (Fate::Drop | Fate::Length, _) => {}
+                (_, Some(text)) => lines.line(text.as_bytes(), field.value),
+                (_, None) => lines.line(field.name, field.value),
+            }
+        }
+    }
+}
+
+/// Trailer fields that may go to the client; the others are left out.
+pub(crate) fn trailers(bytes: &[u8], spelling: &Spelling) -> Fields {
+    let mut trailers = Fields::new();
+    for field in wire::Fields(bytes).map_while(Result::ok) {
+        if let (Fate::Pass, text) = spelling.of(&field) {
+            // What is not valid in a field cannot be sent, and the response has been.
+            let _ = trailers.try_push(text.map_or(field.name, str::as_bytes), field.value);
+        }
+    }
+    trailers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, fields: &[(&str, &str)]) -> Vec<u8> {
+        let mut head = Vec::new();
+        wire::put_status(&mut head, status);
+        for (name, value) in fields {
+            wire::put_header(&mut head, name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        head
+    }
+
+    fn written(head: &[u8]) -> String {
+        let (spelling, mut out) = (Spelling::new(), Vec::new());
+        Reply::read(head, &spelling).unwrap().write(&spelling, &mut Lines::new(&mut out));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_frames_a_message_is_not_the_workers() {
+        let head = head(
+            200,
+            &[
+                ("content-type", "text/plain"),
+                ("Content-Length", "5"),
+                ("Connection", "close"),
+                ("Transfer-Encoding", "chunked"),
+                ("X-mine", "1"),
+            ],
+        );
+        assert_eq!(written(&head), "Content-Type: text/plain\r\nX-mine: 1\r\n");
+        let spelling = Spelling::new();
+        let reply = Reply::read(&head, &spelling).unwrap();
+        assert_eq!((reply.status, reply.length, reply.own), (Status::OK, Some(5), Own::default()));
+    }
+
+    #[test]
+    fn what_could_split_a_response_is_refused() {
+        let spelling = Spelling::new();
+        for (status, name, value) in [
+            (200, "X-A", "a\r\nb: c"),
+            (200, "X A", "a"),
+            (200, "", "a"),
+            (200, "content-length", "5, 5"),
+            (200, "content-length", "-1"),
+            (99, "x", "a"),
+            (1000, "x", "a"),
+        ] {
+            assert!(Reply::read(&head(status, &[(name, value)]), &spelling).is_err(), "{status} {name} {value}");
+        }
+        let twice = head(200, &[("content-length", "5"), ("content-length", "6")]);
+        assert!(Reply::read(&twice, &spelling).is_err());
+        assert!(Reply::read(&twice[..1], &spelling).is_err());
+    }
+
+    #[test]
+    fn trailers_do_not_frame_either() {
+        let mut fields = head(200, &[("X-Sum", "1"), ("Content-Length", "3"), ("X Y", "2")]);
+        fields.drain(..2);
+        assert_eq!(trailers(&fields, &Spelling::new()).wire(), b"X-Sum: 1\r\n");
+    }
+}

@@ -1,0 +1,135 @@
+//! A request's head, written down for a worker.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Name, encode};
+use net::{Peer, Request};
+use ring::wire::{self, Name as Part, TooLong};
+
+/// Where an application is mounted, and what of the path it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Mount<'m> {
+    /// What stands before `path`, without a slash at its end: `SCRIPT_NAME`. Empty at the root.
+    pub prefix: &'m [u8],
+    /// The rest of the path, decoded: `PATH_INFO`.
+    pub path: &'m [u8],
+    /// `http` or `https`.
+    pub scheme: &'m str,
+    /// The host and port for requests that name none.
+    pub host: &'m [u8],
+}
+
+/// From the names that `http` knows to those that `ring` knows.
+pub(crate) struct Names([Option<Part>; 256]);
+
+impl Names {
+    pub(crate) fn new() -> Names {
+        let mut table = [None; 256];
+        for part in (0..=u8::MAX).filter_map(Part::of_id).filter(|part| part.is_header()) {
+            let name = Name::of(part.text().as_bytes());
+            if name != Name::Other {
+                table[name as usize] = Some(part);
+            }
+        }
+        Names(table)
+    }
+
+    fn put(&self, into: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
+        match self.0[id as usize] {
+            Some(part) => wire::put(into, part, value),
+            None => wire::put_header(into, name, value),
+        }
+    }
+}
+
+/// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
+/// chunked, and is no longer.
+///
+/// # Errors
+/// A field longer than any head that the server reads.
+pub(crate) fn encode(
+    into: &mut Vec<u8>,
+    request: &Request<'_>,
+    mount: &Mount<'_>,
+    length: Option<u64>,
+    names: &Names,
+) -> Result<(), TooLong> {
+    wire::put(into, Part::METHOD, request.method_name())?;
+    wire::put(into, Part::TARGET, request.target())?;
+    if !mount.prefix.is_empty() {
+        wire::put(into, Part::SCRIPT_NAME, mount.prefix)?;
+    }
+    wire::put(into, Part::PATH, mount.path)?;
+    if let Some(query) = request.query() {
+        wire::put(into, Part::QUERY, query)?;
+    }
+    wire::put(into, Part::PROTOCOL, request.version().text().as_bytes())?;
+    wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
+    put_peer(into, request.peer())?;
+    put_host(into, request.authority(), mount)?;
+    for (id, name, value) in request.fields() {
+        match id {
+            // As variables these two could not be told from others: `A_B` from `A-B`, and `HTTP_PROXY` from the
+            // variable that programs take their proxy from.
+            Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
+            Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
+            _ => names.put(into, id, name, value)?,
+        }
+    }
+    if let Some(length) = length {
+        let mut digits = Vec::with_capacity(20);
+        encode::decimal(&mut digits, length);
+        names.put(into, Name::ContentLength, b"content-length", &digits)?;
+    }
+    Ok(())
+}
+
+fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
+    let Peer::Tcp(address) = peer else {
+        return wire::put(into, Part::REMOTE_ADDR, b"127.0.0.1");
+    };
+    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+    let mut text = Small::default();
+    match address.ip() {
+        IpAddr::V4(v4) => {
+            for (at, octet) in v4.octets().into_iter().enumerate() {
+                if at > 0 {
+                    text.push(b'.');
+                }
+                text.number(octet.into());
+            }
+        }
+        IpAddr::V6(v6) => text.0.extend_from_slice(v6.to_string().as_bytes()),
+    }
+    wire::put(into, Part::REMOTE_ADDR, &text.0)?;
+    text.0.clear();
+    text.number(address.port());
+    wire::put(into, Part::REMOTE_PORT, &text.0)
+}
+
+fn put_host(into: &mut Vec<u8>, authority: &[u8], mount: &Mount<'_>) -> Result<(), TooLong> {
+    let named = if authority.is_empty() { mount.host } else { authority };
+    let (host, port) = http::target::split_port(named).unwrap_or((named, None));
+    let port = port.unwrap_or(if mount.scheme == "https" { b"443" } else { b"80" });
+    wire::put(into, Part::SERVER_NAME, host)?;
+    wire::put(into, Part::SERVER_PORT, port)
+}
+
+/// A short text.
+struct Small(Vec<u8>);
+
+impl Default for Small {
+    fn default() -> Small {
+        Small(Vec::with_capacity(40))
+    }
+}
+
+impl Small {
+    fn push(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    fn number(&mut self, number: u16) {
+        encode::decimal(&mut self.0, number.into());
+    }
+}

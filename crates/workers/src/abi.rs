@@ -1,0 +1,160 @@
+//! The life of a worker process for C: `workers/include/komainu_life.h` is its document.
+//!
+//! A process has one life, so there is no handle. The functions are called from the process's first thread.
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
+use std::slice;
+
+use crate::life::{Birth, Life, Order, Role};
+
+/// A prototype.
+pub const KOMAINU_PROTOTYPE: c_int = 1;
+/// A worker.
+pub const KOMAINU_WORKER: c_int = 2;
+/// From [`komainu_order`]: leave.
+pub const KOMAINU_LEAVE: c_int = 0;
+/// From [`komainu_order`]: fork.
+pub const KOMAINU_FORK: c_int = 1;
+/// From [`komainu_order`]: a signal came, ask again.
+pub const KOMAINU_SIGNAL: c_int = 2;
+/// What went wrong stands in the buffer.
+pub const KOMAINU_FAILED: c_int = -1;
+/// The status of a process that could not load its application and has said so.
+pub const KOMAINU_EXIT_NOT_LOADED: c_int = 3;
+
+thread_local! {
+    static LIFE: RefCell<Option<Life>> = const { RefCell::new(None) };
+    /// What the order was that the next fork obeys.
+    static BIRTH: RefCell<Option<Birth>> = const { RefCell::new(None) };
+}
+
+/// # Safety
+/// `buffer` has `size` bytes, or that is 0.
+unsafe fn tell(text: &str, buffer: *mut c_char, size: usize) {
+    if size == 0 {
+        return;
+    }
+    let len = text.len().min(size - 1);
+    // SAFETY: `len` and the terminator fit into the caller's `size` bytes.
+    unsafe {
+        buffer.copy_from_nonoverlapping(text.as_ptr().cast(), len);
+        buffer.add(len).write(0);
+    }
+}
+
+/// # Safety
+/// `text` has `len` bytes, or that is 0.
+unsafe fn bytes<'a>(text: *const c_char, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's word.
+    unsafe { slice::from_raw_parts(text.cast(), len) }
+}
+
+fn with_life<R>(look: impl FnOnce(&Life) -> R) -> Option<R> {
+    LIFE.with_borrow(|life| life.as_ref().map(look))
+}
+
+/// Begins the life of a process that the server started.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) -> c_int {
+    match Life::begin() {
+        Ok(life) => {
+            let role = life.role();
+            LIFE.set(Some(life));
+            if role == Role::Prototype { KOMAINU_PROTOTYPE } else { KOMAINU_WORKER }
+        }
+        Err(text) => {
+            // SAFETY: the caller's buffer.
+            unsafe { tell(&text, error, error_size) };
+            KOMAINU_FAILED
+        }
+    }
+}
+
+/// Says that the application is loaded.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_loaded() -> c_int {
+    match with_life(Life::loaded) {
+        Some(Ok(())) => 0,
+        _ => KOMAINU_FAILED,
+    }
+}
+
+/// Says why the application cannot be loaded.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_not_loaded(text: *const c_char, len: usize) {
+    // SAFETY: the caller's text.
+    with_life(|life| life.not_loaded(unsafe { bytes(text, len) }));
+}
+
+/// Says why a fork failed.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_not_forked(text: *const c_char, len: usize) {
+    // SAFETY: the caller's text.
+    with_life(|life| life.not_forked(unsafe { bytes(text, len) }));
+    BIRTH.set(None);
+}
+
+/// Waits for the server's next order to a prototype.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_order() -> c_int {
+    // The descriptors of the order before belong to the worker it made.
+    BIRTH.set(None);
+    match with_life(Life::order) {
+        Some(Some(Order::Fork(birth))) => {
+            BIRTH.set(Some(birth));
+            KOMAINU_FORK
+        }
+        Some(None) => KOMAINU_SIGNAL,
+        Some(Some(Order::Leave)) | None => KOMAINU_LEAVE,
+    }
+}
+
+/// Begins the life of a forked worker.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> c_int {
+    let Some(birth) = BIRTH.take() else {
+        // SAFETY: the caller's buffer.
+        unsafe { tell("nobody asked for a worker", error, error_size) };
+        return KOMAINU_FAILED;
+    };
+    let born = LIFE.with_borrow_mut(|life| match life {
+        Some(life) => life.born(birth).map_err(|error| error.to_string()),
+        None => Err("komainu_begin was not called".into()),
+    });
+    match born {
+        Ok(()) => 0,
+        Err(text) => {
+            // SAFETY: the caller's buffer.
+            unsafe { tell(&text, error, error_size) };
+            KOMAINU_FAILED
+        }
+    }
+}
+
+/// A worker's first seat.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_seat() -> c_int {
+    with_life(|life| life.seats().0 as c_int).unwrap_or(KOMAINU_FAILED)
+}
+
+/// How many seats a worker has.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_seats() -> c_int {
+    with_life(|life| life.seats().1 as c_int).unwrap_or(0)
+}
