@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use http::{Fields, Name, Status};
-use net::{Bind, Exchange, Fault, Options, Record, Server, Service};
+use net::{Bind, Exchange, Fault, Limits, Options, Record, Server, Service};
 
 struct Fixed {
     fields: Fields,
@@ -22,7 +22,8 @@ impl Service for Fixed {
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
     let bytes = arguments.next().unwrap_or(1024);
-    let options = Options { threads: arguments.next().unwrap_or(2), ..Options::default() };
+    let limits = Limits { connections_max: 40_000, ..Limits::default() };
+    let options = Options { threads: arguments.next().unwrap_or(2), limits, ..Options::default() };
     let bind = Bind::Tcp("127.0.0.1:0".parse().expect("an address"));
     let server = Server::start(&options, &[bind], move |_| {
         let mut fields = Fields::new();
