@@ -13,8 +13,9 @@ use rustix::time::{
 };
 
 use crate::clock::Clock;
-use crate::core::{Core, READ, Source};
+use crate::core::Core;
 use crate::offload::Pool;
+use crate::source::{READ, Source};
 
 impl Core {
     /// An engine for this thread that serves nothing. At most `blocking_threads_max` threads (at least one) take
@@ -135,7 +136,7 @@ async fn until_read(core: &Core, source: &Source) {
         if source.ready() & READ != 0 {
             return Poll::Ready(());
         }
-        source.wait_read(core);
+        source.wait_read(core.current());
         Poll::Pending
     })
     .await;

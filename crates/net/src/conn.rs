@@ -46,7 +46,7 @@ pub(crate) struct Context {
 pub(crate) struct Seats {
     pub(crate) max: usize,
     pub(crate) taken: Cell<usize>,
-    pub(crate) waiting: RefCell<Vec<Rc<crate::core::Source>>>,
+    pub(crate) waiting: RefCell<Vec<Rc<crate::source::Source>>>,
 }
 
 impl Seats {

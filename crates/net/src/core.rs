@@ -16,18 +16,9 @@ use rustix::event::{Timespec, epoll};
 use crate::clock::Clock;
 use crate::offload::Pool;
 use crate::remote::{Remote, SlotWaker};
+use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE, readiness};
 use crate::tick::{TaskId, Tick, Ticks};
 
-/// A source can be read, or its end seen.
-pub(crate) const READ: u8 = 1;
-/// A source can be written.
-pub(crate) const WRITE: u8 = 2;
-/// The peer closed its sending side.
-pub(crate) const HALF_CLOSED: u8 = 4;
-/// The connection is gone both ways, or in error.
-pub(crate) const GONE: u8 = 8;
-
-const NO_TASK: u32 = u32::MAX;
 const REMOTE_TOKEN: u64 = u64::MAX;
 /// A [`Tick`]'s own bell: that it rang is all there is to know.
 const TICK_TOKEN: u64 = u64::MAX - 1;
@@ -51,16 +42,6 @@ enum Task {
     Polled(bool),
     Future(TaskFuture),
     Parked(Box<dyn Parked>),
-}
-
-/// What the reactor knows of one descriptor. Shared by its owner and the reactor's table.
-pub(crate) struct Source {
-    token: u64,
-    ready: Cell<u8>,
-    reader: Cell<u32>,
-    writer: Cell<u32>,
-    deadline_ms: Cell<u64>,
-    expired: Cell<bool>,
 }
 
 struct SourceSlot {
@@ -277,14 +258,7 @@ impl Core {
             u32::try_from(sources.len() - 1).expect("fewer sources than descriptors")
         });
         let slot = &mut sources[index as usize];
-        let source = Rc::new(Source {
-            token: u64::from(slot.generation) << 32 | u64::from(index),
-            ready: Cell::new(WRITE),
-            reader: Cell::new(NO_TASK),
-            writer: Cell::new(NO_TASK),
-            deadline_ms: Cell::new(u64::MAX),
-            expired: Cell::new(false),
-        });
+        let source = Rc::new(Source::new(u64::from(slot.generation) << 32 | u64::from(index)));
         slot.source = Some(source.clone());
         source
     }
@@ -578,70 +552,6 @@ struct Timer<'c> {
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
         self.core.0.timers.borrow_mut().remove(&self.key);
-    }
-}
-
-fn readiness(flags: epoll::EventFlags) -> u8 {
-    use epoll::EventFlags;
-    let mut ready = 0;
-    if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-        ready |= READ;
-    }
-    if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
-        ready |= WRITE;
-    }
-    if flags.contains(EventFlags::RDHUP) {
-        ready |= HALF_CLOSED;
-    }
-    if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-        ready |= GONE;
-    }
-    ready
-}
-
-impl Source {
-    /// How the reactor names it.
-    #[cfg(test)]
-    pub(crate) fn token(&self) -> u64 {
-        self.token
-    }
-
-    /// Readiness bits that are set.
-    pub(crate) fn ready(&self) -> u8 {
-        self.ready.get()
-    }
-
-    /// The last call would have blocked: wait for the next edge.
-    pub(crate) fn clear(&self, bits: u8) {
-        self.ready.set(self.ready.get() & !bits);
-    }
-
-    /// From when on the waiting task is told [`Source::take_expired`]; `u64::MAX` for never.
-    pub(crate) fn set_deadline(&self, at_ms: u64) {
-        self.deadline_ms.set(at_ms);
-    }
-
-    /// Whether the deadline passed since the last look.
-    pub(crate) fn take_expired(&self) -> bool {
-        self.expired.take()
-    }
-
-    /// Nobody waits for it any more.
-    pub(crate) fn forget_waiters(&self) {
-        self.reader.set(NO_TASK);
-        self.writer.set(NO_TASK);
-        self.deadline_ms.set(u64::MAX);
-        self.expired.set(false);
-    }
-
-    /// The current task waits to read.
-    pub(crate) fn wait_read(&self, core: &Core) {
-        self.reader.set(core.current());
-    }
-
-    /// The current task waits to write.
-    pub(crate) fn wait_write(&self, core: &Core) {
-        self.writer.set(core.current());
     }
 }
 

@@ -5,7 +5,7 @@ use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
 use crate::conn::{Piece, Reply};
-use crate::core::HALF_CLOSED;
+use crate::source::HALF_CLOSED;
 use crate::exchange::{Exchange, after_server};
 use crate::fault::Fault;
 use crate::stream::{self, Interest, Stream};
@@ -213,6 +213,12 @@ impl Exchange<'_> {
     #[must_use]
     pub fn is_half_closed(&self) -> bool {
         self.conn.stream.source().ready() & HALF_CLOSED != 0
+    }
+
+    /// The address that the client connected to; none over a Unix socket.
+    #[must_use]
+    pub fn local_address(&self) -> Option<std::net::SocketAddr> {
+        self.conn.stream.local_address()
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

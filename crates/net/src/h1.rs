@@ -18,10 +18,11 @@ use http::{Fields, Framing, Reject, Status};
 
 use crate::address::Peer;
 use crate::conn::{Conn, Context, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES, Reply, Seat};
-use crate::core::{GONE, Parked, READ, TaskFuture};
+use crate::core::{Parked, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::service::{Record, Service};
+use crate::source::{GONE, READ};
 use crate::stream::Stream;
 use crate::work::Work;
 
@@ -103,7 +104,7 @@ impl<S: Service> Idle<S> {
             return Wait::TooLong;
         }
         source.set_deadline(deadline_ms);
-        source.wait_read(core);
+        source.wait_read(core.current());
         Wait::Park
     }
 }
@@ -316,7 +317,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
 
 /// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
 async fn guarded<S>(
-    source: &crate::core::Source,
+    source: &crate::source::Source,
     engine: &Engine<S>,
     serving: impl Future<Output = Result<(), Fault>>,
 ) -> Result<(), Fault> {

@@ -13,6 +13,7 @@ pub mod address;
 mod remote;
 pub mod offload;
 pub mod tick;
+mod source;
 pub mod core;
 #[cfg(test)]
 mod sim;

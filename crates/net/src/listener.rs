@@ -14,9 +14,10 @@ use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::address::{Bind, Peer};
-use crate::core::{Core, READ, Source};
+use crate::core::Core;
 use crate::h1::{Engine, Idle};
 use crate::service::Service;
+use crate::source::{READ, Source};
 use crate::stream::Stream;
 
 /// Connections that one wake-up accepts before others get their turn.
@@ -196,7 +197,7 @@ async fn wait(core: &Core, source: &Rc<Source>) {
         if source.ready() & READ != 0 {
             return std::task::Poll::Ready(());
         }
-        source.wait_read(core);
+        source.wait_read(core.current());
         std::task::Poll::Pending
     })
     .await;

@@ -9,7 +9,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use crate::core::{Core, GONE, HALF_CLOSED, READ, WRITE};
+use crate::core::Core;
+use crate::source::{GONE, HALF_CLOSED, READ, WRITE};
 
 /// Random numbers that a seed decides (splitmix64).
 pub(crate) struct Dice(Cell<u64>);

@@ -14,8 +14,9 @@ use rustix::net::{
 };
 
 use crate::address::Dial;
-use crate::core::{Core, GONE, HALF_CLOSED, READ, Source, WRITE};
+use crate::core::Core;
 use crate::fault::Fault;
+use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
 /// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
 ///
@@ -111,7 +112,7 @@ impl Stream {
     #[cfg(test)]
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
-        wire.attach(source.token());
+        wire.attach(source.token);
         Stream { core: core.clone(), source, transport: Transport::Sim(wire), resets: Cell::new(false) }
     }
 
@@ -189,6 +190,32 @@ impl Stream {
     /// more use. Costs no system call.
     pub fn has_news(&self) -> bool {
         self.source.ready() & (READ | GONE) != 0
+    }
+
+    /// Asks the kernel whether anything has come, or the end: [`Stream::has_news`] learns of it only when the core
+    /// turns next.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK);
+                matches!(peeked, Err(Errno::AGAIN))
+            }
+            #[cfg(test)]
+            Transport::Sim(_) => !self.has_news(),
+        }
+    }
+
+    /// The address of this end; none for a Unix socket.
+    #[must_use]
+    pub fn local_address(&self) -> Option<std::net::SocketAddr> {
+        match &self.transport {
+            Transport::Socket(socket) => {
+                std::net::SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
+            }
+            #[cfg(test)]
+            Transport::Sim(_) => None,
+        }
     }
 
     /// Waits until it can be read or written.
@@ -342,10 +369,10 @@ impl Stream {
     /// The current task is to run at these.
     fn wait(&self, bits: u8) {
         if bits & READ != 0 {
-            self.source.wait_read(&self.core);
+            self.source.wait_read(self.core.current());
         }
         if bits & WRITE != 0 {
-            self.source.wait_write(&self.core);
+            self.source.wait_write(self.core.current());
         }
     }
 

@@ -36,7 +36,7 @@ impl Ticks {
 
     /// Whether all of them rest. Those that do not are still armed where they can be: the wait is short.
     pub(crate) fn rest(&self) -> bool {
-        self.0.borrow().iter().fold(true, |rests, tick| tick.rest() && rests)
+        self.0.borrow().iter().filter(|tick| !tick.rest()).count() == 0
     }
 
     pub(crate) fn wake(&self) {

@@ -135,7 +135,7 @@ fn a_nudge_runs_nobody_within_the_call() {
     core.spawn(async move {
         std::future::poll_fn(|_| match waiting.ready() & READ {
             0 => {
-                waiting.wait_read(&handle);
+                waiting.wait_read(handle.current());
                 Poll::Pending
             }
             _ => Poll::Ready(()),
@@ -158,11 +158,11 @@ fn events_of_a_closed_source_reach_nobody() {
     core.deregister(&old);
     core.deregister(&old);
     let new = core.add_source();
-    assert_eq!(old.token() as u32, new.token() as u32, "the slot is used again");
-    core.deliver(old.token(), READ);
+    assert_eq!(old.token as u32, new.token as u32, "the slot is used again");
+    core.deliver(old.token, READ);
     assert_eq!(new.ready() & READ, 0);
     core.deliver(u64::MAX - 1, READ);
-    core.deliver(new.token(), READ);
+    core.deliver(new.token, READ);
     assert_eq!(new.ready() & READ, READ);
     assert_eq!(core.sources_alive(), 1);
 }
@@ -175,7 +175,7 @@ impl Parked for Sleeper {
         Box::pin(async move {
             self.2.write("woken");
             self.0.clear(READ);
-            self.0.wait_read(&self.1);
+            self.0.wait_read(self.1.current());
             Some(self as Box<dyn Parked>)
         })
     }
@@ -193,7 +193,7 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
     core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!((diary.read().len(), core.running()), (0, 0));
-    core.deliver(source.token(), READ);
+    core.deliver(source.token, READ);
     assert_eq!((diary.read(), core.running(), core.tasks_alive()), (vec!["woken"], 0, 1));
     pass(&core, 4_900);
     assert_eq!(diary.read().len(), 0);
@@ -208,7 +208,7 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
 fn news_that_came_before_parking_is_not_lost() {
     let (core, diary) = (core(), Diary::default());
     let source = core.add_source();
-    core.deliver(source.token(), READ);
+    core.deliver(source.token, READ);
     core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!(diary.read(), ["woken"]);
@@ -228,7 +228,7 @@ fn the_longest_idle_are_closed_first() {
         .collect();
     assert_eq!(core.close_idle(2), 2);
     for source in &sources {
-        core.deliver(source.token(), READ);
+        core.deliver(source.token, READ);
     }
     assert_eq!(diary.read().len(), 2, "the one that may not be closed, and the youngest");
     assert_eq!(core.close_idle(10), 1);

@@ -104,7 +104,7 @@ fn a_free_seat_wakes_every_listener_that_waits() {
     wire.client_closes();
     rig.settle();
     for listener in &listeners {
-        assert_ne!(listener.ready() & crate::core::READ, 0);
+        assert_ne!(listener.ready() & crate::source::READ, 0);
         rig.core.deregister(listener);
     }
     assert!(!rig.engine.context.seats.crowded());

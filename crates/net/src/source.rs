@@ -1,0 +1,98 @@
+//! What is known of one descriptor: whether it is ready, who waits for it, and until when.
+
+use std::cell::Cell;
+
+use rustix::event::epoll;
+
+/// A source can be read, or its end seen.
+pub(crate) const READ: u8 = 1;
+/// A source can be written.
+pub(crate) const WRITE: u8 = 2;
+/// The peer closed its sending side.
+pub(crate) const HALF_CLOSED: u8 = 4;
+/// The connection is gone both ways, or in error.
+pub(crate) const GONE: u8 = 8;
+
+/// The number of no task.
+pub(crate) const NO_TASK: u32 = u32::MAX;
+
+/// What the reactor knows of one descriptor. Shared by its owner and the reactor's table.
+pub(crate) struct Source {
+    pub(crate) token: u64,
+    pub(crate) ready: Cell<u8>,
+    pub(crate) reader: Cell<u32>,
+    pub(crate) writer: Cell<u32>,
+    pub(crate) deadline_ms: Cell<u64>,
+    pub(crate) expired: Cell<bool>,
+}
+
+impl Source {
+    /// A source that nobody waits for; a socket that has not said otherwise can be written.
+    pub(crate) fn new(token: u64) -> Source {
+        Source {
+            token,
+            ready: Cell::new(WRITE),
+            reader: Cell::new(NO_TASK),
+            writer: Cell::new(NO_TASK),
+            deadline_ms: Cell::new(u64::MAX),
+            expired: Cell::new(false),
+        }
+    }
+
+    /// Readiness bits that are set.
+    pub(crate) fn ready(&self) -> u8 {
+        self.ready.get()
+    }
+
+    /// The last call would have blocked: wait for the next edge.
+    pub(crate) fn clear(&self, bits: u8) {
+        self.ready.set(self.ready.get() & !bits);
+    }
+
+    /// From when on the waiting task is told [`Source::take_expired`]; `u64::MAX` for never.
+    pub(crate) fn set_deadline(&self, at_ms: u64) {
+        self.deadline_ms.set(at_ms);
+    }
+
+    /// Whether the deadline passed since the last look.
+    pub(crate) fn take_expired(&self) -> bool {
+        self.expired.take()
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn forget_waiters(&self) {
+        self.reader.set(NO_TASK);
+        self.writer.set(NO_TASK);
+        self.deadline_ms.set(u64::MAX);
+        self.expired.set(false);
+    }
+
+    /// This task waits to read.
+    pub(crate) fn wait_read(&self, task: u32) {
+        self.reader.set(task);
+    }
+
+    /// This task waits to write.
+    pub(crate) fn wait_write(&self, task: u32) {
+        self.writer.set(task);
+    }
+}
+
+/// What an event says.
+pub(crate) fn readiness(flags: epoll::EventFlags) -> u8 {
+    use epoll::EventFlags;
+    let mut ready = 0;
+    if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+        ready |= READ;
+    }
+    if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
+        ready |= WRITE;
+    }
+    if flags.contains(EventFlags::RDHUP) {
+        ready |= HALF_CLOSED;
+    }
+    if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+        ready |= GONE;
+    }
+    ready
+}
