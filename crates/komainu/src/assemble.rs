@@ -212,6 +212,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         cache_control: files.cache_control.iter().map(cache_rule).collect(),
         precompressed: files.precompressed.iter().map(coding).collect(),
         compression: files.compress.as_ref().map(|compress| files::Compression {
+            codings: compress.codings.iter().map(coding).collect(),
             bytes_min: compress.min_bytes,
             bytes_max: compress.max_bytes,
             effort: match compress.effort {
@@ -220,7 +221,6 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
                 config::Effort::Small => files::Effort::Small,
             },
             media: compress.types.clone(),
-            ..files::Compression::default()
         }),
         charset: files.charset.clone(),
         ranges_max: files.ranges_max as usize,

@@ -37,11 +37,10 @@ pub(crate) struct Route {
 pub(crate) struct Strip(pub(crate) Vec<u8>);
 
 impl Strip {
-    /// The path below the prefix; the whole path where it does not lie below it.
+    /// The path below the prefix, empty for the prefix itself; the whole path where it does not lie below it.
     fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path.strip_prefix(self.0.as_slice()) {
-            Some(rest) if rest.starts_with(b"/") => rest,
-            Some([]) => b"/",
+            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
             _ => path,
         }
     }

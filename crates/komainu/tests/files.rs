@@ -1,4 +1,5 @@
 //! Serving files, as clients see it.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod rig;
 
@@ -14,7 +15,11 @@ fn a_folder_is_served() {
     let index = rig.get("/");
     index.expect(200, "<h1>hi</h1>").expect_field("Content-Type", "text/html; charset=utf-8");
     index.expect_field("Content-Length", "11").expect_field("Accept-Ranges", "bytes");
-    assert!(index.field("ETag").is_some() && index.field("Last-Modified").is_some() && index.field("Date").is_some());
+    assert!(
+        index.field("ETag").is_some()
+            && index.field("Last-Modified").is_some()
+            && index.field("Date").is_some()
+    );
     rig.get("/a/b.txt").expect(200, "text").expect_field("Content-Type", "text/plain; charset=utf-8");
     rig.get("/a/").expect(200, "sub");
     rig.get("/a?x=1").expect_status(301).expect_field("Location", "./a/?x=1");
@@ -24,14 +29,19 @@ fn a_folder_is_served() {
     rig.send("HEAD /a/b.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .expect(200, "")
         .expect_field("Content-Length", "4");
-    rig.send("POST /a/b.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").expect_status(405);
+    rig.send("POST /a/b.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        .expect_status(405);
     rig.send("DELETE /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect_status(404);
 }
 
 #[test]
 fn nothing_outside_the_root_is_served() {
     let folder = Folder::new();
-    folder.write("secret", "secret").write("www/in", "in").write("www/.hidden", "no").write("www/.git/config", "no");
+    folder
+        .write("secret", "secret")
+        .write("www/in", "in")
+        .write("www/.hidden", "no")
+        .write("www/.git/config", "no");
     folder.write("www/.well-known/acme", "yes");
     symlink("../secret", folder.at("www/out")).unwrap();
     symlink("in", folder.at("www/inner")).unwrap();
@@ -39,9 +49,25 @@ fn nothing_outside_the_root_is_served() {
     command.args(["run", "--listen", "127.0.0.1:0"]).arg(folder.at("www"));
     let rig = Rig::start(command, folder);
     for target in [
-        "/../secret", "/a/../../secret", "/%2e%2e/secret", "/..%2fsecret", "/.%2e/secret", "/in/../../secret",
-        "/%2e%2e%2fsecret", "/\\..\\secret", "/in%00.html", "/%", "/%zz", "/out", "/.hidden", "/.git/config", "//secret",
-        "/in/", "/in/x", "/..", "/./../secret",
+        "/../secret",
+        "/a/../../secret",
+        "/%2e%2e/secret",
+        "/..%2fsecret",
+        "/.%2e/secret",
+        "/in/../../secret",
+        "/%2e%2e%2fsecret",
+        "/\\..\\secret",
+        "/in%00.html",
+        "/%",
+        "/%zz",
+        "/out",
+        "/.hidden",
+        "/.git/config",
+        "//secret",
+        "/in/",
+        "/in/x",
+        "/..",
+        "/./../secret",
     ] {
         let answer = rig.get(target);
         assert!((400..500).contains(&answer.status()), "{target}: {}", answer.head);
@@ -54,7 +80,10 @@ fn nothing_outside_the_root_is_served() {
         let folder = Folder::new();
         folder.write("secret", "out").write("www/in", "in");
         symlink("../secret", folder.at("www/out")).unwrap();
-        let rig = Rig::config(folder, &format!("[[route]]\nfiles = {{ root = \"www\", symlinks = \"{policy}\" }}\n"));
+        let rig = Rig::config(
+            folder,
+            &format!("[[route]]\nfiles = {{ root = \"www\", symlinks = \"{policy}\" }}\n"),
+        );
         rig.get("/out").expect_status(status);
         rig.get("/in").expect(200, "in");
     }
@@ -113,9 +142,14 @@ fn conditions_and_ranges() {
 fn codings_are_chosen_by_the_client() {
     let folder = Folder::new();
     let large = "all work and no play makes jack a dull boy\n".repeat(500);
-    folder.write("www/a.js", &large).write("www/a.js.br", "BR").write("www/a.js.gz", "GZ").write("www/b.css", &large);
+    folder
+        .write("www/a.js", &large)
+        .write("www/a.js.br", "BR")
+        .write("www/a.js.gz", "GZ")
+        .write("www/b.css", &large);
     folder.write("www/c.png", &large);
-    let rig = Rig::config(folder, "[[route]]\nfiles = { root = \"www\", precompressed = true, compress = true }\n");
+    let rig =
+        Rig::config(folder, "[[route]]\nfiles = { root = \"www\", precompressed = true, compress = true }\n");
     let get = |target: &str, accept: &str| rig.ask(target, &format!("Accept-Encoding: {accept}\r\n"));
     get("/a.js", "gzip, br").expect(200, "BR").expect_field("Content-Encoding", "br");
     get("/a.js", "gzip").expect(200, "GZ").expect_field("Vary", "Accept-Encoding");
@@ -216,7 +250,11 @@ files = { root = "www", try = ["$path", "$path.html"], fallback = "/index.html",
     rig.get("/x.css").expect(200, "css").expect_field("Cache-Control", "max-age=60");
     let listing = rig.get("/list/");
     listing.expect_status(200);
-    assert!(listing.text().contains("&lt;b&gt;.txt") && !listing.text().contains(".no"), "{}", listing.text());
+    assert!(
+        listing.text().contains("&lt;b&gt;.txt") && !listing.text().contains(".no"),
+        "{}",
+        listing.text()
+    );
     let json = rig.ask("/list/", "Accept: application/json\r\n");
     assert!(json.field("Content-Type").unwrap().starts_with("application/json"));
     assert!(json.text().contains("\"<b>.txt\""));
@@ -237,7 +275,17 @@ fn curl_is_content() {
     let body = "x".repeat(2_000_000);
     rig.folder.write("body", &body);
     let data = format!("@{}", rig.folder.at("body").display());
-    let posted = curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", "Expect: 100-continue", "--data-binary", &data, &url]);
+    let posted = curl(&[
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "-H",
+        "Expect: 100-continue",
+        "--data-binary",
+        &data,
+        &url,
+    ]);
     assert_eq!(text(&posted.stdout), "405");
 }
 

@@ -1,4 +1,5 @@
 //! Limits, timeouts and hostile clients: what is too much is refused, and nobody else notices.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod rig;
 
@@ -25,7 +26,11 @@ fn what_is_no_request_is_refused_and_the_connection_closed() {
         (400, "GET / HTTP/1.1\r\nHost : a\r\n\r\n".to_owned()),
         (400, "GET / HTTP/1.1\nHost: a\n\n".to_owned()),
         (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n".to_owned()),
-        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned()),
+        (
+            400,
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+                .to_owned(),
+        ),
         (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_owned()),
         (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na".to_owned()),
         (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n".to_owned()),
@@ -52,20 +57,25 @@ fn bodies_have_a_limit() {
     // Within the limit the body is read and the connection lives.
     let mut stream = rig.connect();
     for _ in 0..2 {
-        stream.write_all(format!("{head}Content-Length: 1000\r\n\r\n{}", "x".repeat(1000)).as_bytes()).unwrap();
+        stream
+            .write_all(format!("{head}Content-Length: 1000\r\n\r\n{}", "x".repeat(1000)).as_bytes())
+            .unwrap();
         read_answer(&mut stream).expect_status(405);
     }
     let chunk = format!("3e8\r\n{}\r\n", "x".repeat(1000));
     stream.write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").as_bytes()).unwrap();
     read_answer(&mut stream).expect_status(405);
-    stream.write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n").as_bytes())
+        .unwrap();
     read_answer(&mut stream).expect_status(405);
     assert!(is_closed(&mut stream), "a body above the limit costs the connection");
 }
 
 #[test]
 fn slow_heads_are_answered_408() {
-    let rig = Rig::config(small(), "[timeouts]\nhead = \"300ms\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
+    let rig =
+        Rig::config(small(), "[timeouts]\nhead = \"300ms\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
     // A byte now and then does not buy time.
     let mut stream = rig.connect();
     stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();

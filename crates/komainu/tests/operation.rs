@@ -1,4 +1,5 @@
 //! Running it: configuration, logs, signals, and what a new user meets.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod rig;
 
@@ -84,7 +85,10 @@ fn the_configuration_is_read_again() {
 fn access_logs() {
     let folder = Folder::new();
     folder.write("www/a", "A");
-    let rig = Rig::config(folder, "[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        folder,
+        "[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+    );
     rig.ask("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
     rig.send("nonsense\r\n\r\n");
     let log = rig.folder.at("access.log");
@@ -92,7 +96,11 @@ fn access_logs() {
     eventually("both lines are written", || lines().lines().count() == 2);
     let told = lines();
     let (first, second) = told.split_once('\n').unwrap();
-    assert!(first.starts_with("127.0.0.1 - - [") && first.contains("+0000] \"GET /a?q=1 HTTP/1.1\" 200 1 \"http://r/\" \"te\\x22st\""), "{first}");
+    assert!(
+        first.starts_with("127.0.0.1 - - [")
+            && first.contains("+0000] \"GET /a?q=1 HTTP/1.1\" 200 1 \"http://r/\" \"te\\x22st\""),
+        "{first}"
+    );
     assert!(second.contains("\"-\" 400 "), "{second}");
     // Rotation: the file is moved away, and made anew at the signal.
     fs::rename(&log, rig.folder.at("access.log.1")).unwrap();
@@ -106,12 +114,16 @@ fn access_logs() {
 fn json_access_logs() {
     let folder = Folder::new();
     folder.write("www/a", "A");
-    let rig = Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    let rig =
+        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
     rig.ask("/a", "User-Agent: te\"st\r\n");
     let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the line is written", || lines().ends_with('\n'));
     let line: serde_json::Value = serde_json::from_str(&lines()).unwrap();
-    assert_eq!((line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()), (Some(200), Some("/a"), Some("te\"st")));
+    assert_eq!(
+        (line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()),
+        (Some(200), Some("/a"), Some("te\"st"))
+    );
 }
 
 #[test]
@@ -163,7 +175,9 @@ respond = "default"
     a.expect(200, "A").expect_field("X-All", "all").expect_field("X-Path", "/a").expect_no_field("Server");
     get("example.com", "/old/x%20y?z=1").expect_status(308).expect_field("Location", "/new/x%20y?z=1");
     get("example.com", "/teapot").expect(418, "short and stout");
-    get("example.com", "/nothing").expect(404, "<p>lost").expect_field("Content-Type", "text/html; charset=utf-8");
+    get("example.com", "/nothing")
+        .expect(404, "<p>lost")
+        .expect_field("Content-Type", "text/html; charset=utf-8");
     get("www.example.com", "/p").expect_status(302).expect_field("Location", "https://www.example.com/p");
     get("other", "/only").expect(200, "default").expect_field("Server", "Komainu");
     get("other", "/a").expect(404, "<p>lost");
@@ -253,7 +267,8 @@ fn every_address_means_both_families() {
     command.args(["run", "--listen", ":0"]).arg(folder.at("www"));
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
     let port = line.split(':').nth(2).unwrap().split(' ').next().unwrap().trim().to_owned();
     for host in ["127.0.0.1", "[::1]"] {
         let has_v6 = std::net::TcpListener::bind("[::1]:0").is_ok();

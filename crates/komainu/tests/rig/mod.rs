@@ -1,5 +1,5 @@
 //! The real binary on a port of its own, and clients made of plain sockets.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part of it
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -129,7 +129,9 @@ impl Rig {
     }
 
     pub fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success()
+        );
     }
 
     /// Waits for the process to end.
