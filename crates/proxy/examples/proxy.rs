@@ -5,8 +5,8 @@
 #![allow(clippy::print_stdout)]
 
 use net::{Bind, Exchange, Fault, Record, Server, Service};
-use proxy::Proxy;
 use proxy::options::{self, Options, Place};
+use proxy::{Proxy, Shared};
 
 struct Hop(Proxy);
 
@@ -37,9 +37,9 @@ fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("LISTEN").parse().expect("an address");
     let options = Options::to(arguments.map(|text| upstream(&text)).collect());
+    let shared = Shared::new(options).map_err(std::io::Error::other)?;
     let run = net::Options { threads: 1, ..net::Options::default() };
-    let server =
-        Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, options.clone()))))?;
+    let server = Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, &shared))))?;
     println!("{}", server.addresses()[0]);
     server.join().map(|_| ())
 }

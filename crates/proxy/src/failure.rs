@@ -8,6 +8,8 @@ use net::Fault;
 pub(crate) enum Failure {
     /// No connection came about.
     Connect(&'static str),
+    /// Nor in the time it may take.
+    ConnectSlow,
     /// A kept connection was closed before anything of a response came: most likely while it lay idle.
     Stale,
     /// The connection broke before the response's head was whole.
@@ -22,6 +24,13 @@ pub(crate) enum Failure {
     Body(&'static str),
     /// It is the client's fault, or ours: not a matter of upstreams.
     Ours(Fault),
+}
+
+impl Failure {
+    /// Whether it counts against the server. A kept connection that was closed does not.
+    pub(crate) fn is_the_servers(&self) -> bool {
+        !matches!(self, Failure::Stale | Failure::Ours(_))
+    }
 }
 
 impl From<Fault> for Failure {

@@ -8,18 +8,31 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod cidr;
+mod hash;
 pub mod template;
 pub mod options;
 pub mod path;
 pub mod reverse;
 pub mod request;
 pub mod response;
+pub mod preface;
+pub mod balance;
+pub mod health;
+pub mod gate;
 mod failure;
+mod retry;
+mod names;
+mod shared;
+mod dial;
+mod check;
 mod leg;
+mod pool;
 mod relay;
-pub mod proxy;
+mod choose;
+mod proxy;
 
 pub use cidr::Cidr;
 pub use options::Options;
 pub use proxy::Proxy;
+pub use shared::Shared;
 pub use template::Template;

@@ -1,97 +1,328 @@
-//! milestone
-use std::cell::RefCell;
-use std::rc::Rc;
+//! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use http::Status;
-use net::{Core, Dial, Exchange, Fault, Link, Stream};
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use http::{Fields, Method, Name, Status};
+use net::{Core, Exchange, Fault};
+
+use crate::check;
+use crate::choose::{Chooser, NoServer, Ticket};
+use crate::dial::dial;
 use crate::failure::Failure;
+use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
-use crate::options::{Options, Place};
+use crate::pool::Pool;
+use crate::preface::{self, Ends};
 use crate::relay::{Kept, Outcome, Plan, Relay};
 use crate::request::RequestRules;
 use crate::response::ResponseRules;
+use crate::retry::{self, Budget, Next, Progress};
+use crate::shared::Shared;
 use crate::template::Ask;
 
-/// A proxy on one core.
+/// How often kept connections are looked through.
+const SWEEP_MS: u64 = 1_000;
+
+/// A proxy on one core. Cheap to clone; kept connections live as long as the last clone.
+#[derive(Clone)]
 pub struct Proxy(Rc<Inner>);
 
 struct Inner {
     core: Core,
-    options: Options,
+    shared: Arc<Shared>,
     request: RequestRules,
     response: ResponseRules,
-    pools: Vec<RefCell<Vec<Rested>>>,
-    authorities: Vec<String>,
+    /// One for each server.
+    pools: Vec<Pool>,
     spare: Spare,
+    chooser: Chooser,
+    budget: Cell<Budget>,
+    /// Connections made: which of several addresses comes first.
+    dialled: Cell<usize>,
+}
+
+/// What one request has come to so far.
+struct Trial {
+    secure: bool,
+    deadline_ms: u64,
+    /// Servers that have failed it.
+    tried: Vec<usize>,
+    attempts: u32,
+    kept: Kept,
 }
 
 impl Proxy {
-    /// new
-    pub fn new(core: &Core, options: Options) -> Proxy {
-        Proxy(Rc::new(Inner {
+    /// A core's part of a group. The first core also runs the checks.
+    #[must_use]
+    pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
+        let options = &shared.options;
+        let inner = Rc::new(Inner {
             core: core.clone(),
-            request: RequestRules::new(&options),
-            response: ResponseRules::new(&options),
-            pools: options.servers.iter().map(|_| RefCell::default()).collect(),
-            authorities: options.servers.iter().map(|s| s.authority()).collect(),
+            request: RequestRules::new(options),
+            response: ResponseRules::new(options),
+            pools: options.servers.iter().map(|_| Pool::default()).collect(),
             spare: Spare::default(),
-            options,
-        }))
+            chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
+            budget: Cell::new(Budget::full()),
+            dialled: Cell::new(0),
+            shared: shared.clone(),
+        });
+        core.spawn(sweep(Rc::downgrade(&inner), core.clone()));
+        if options.check.is_some() && !shared.checked.swap(true, Ordering::Relaxed) {
+            for server in 0..shared.count() {
+                core.spawn(watch(Rc::downgrade(&inner), core.clone(), server));
+            }
+        }
+        Proxy(inner)
     }
 
-    /// serve
+    /// The state of the group.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Connections to a server kept on this core now.
+    #[must_use]
+    pub fn kept(&self, server: usize) -> usize {
+        self.0.pools[server].len()
+    }
+
+    /// Carries a request to an upstream server and its response back. `secure` says that it came over TLS.
+    ///
+    /// # Errors
+    /// The client is gone, or a response under way cannot be completed: pass it up.
     pub async fn serve(&self, x: &mut Exchange<'_>, secure: bool) -> Result<(), Fault> {
         let inner = &*self.0;
-        let upstream = inner.authorities[0].as_str();
-        let mut leg = match inner.leg().await {
-            Ok(leg) => leg,
-            Err(_) => return x.refuse(Status::BAD_GATEWAY, "no connection").await,
-        };
-        let request = x.request();
-        let (head, bytes) = request.head();
-        let ask = Ask { head, bytes, peer: request.peer(), secure, upstream };
-        let sent = inner.request.write(&mut leg.buffers.out, &ask)?;
-        let plan = Plan {
-            options: &inner.options,
-            response: &inner.response,
-            upstream,
+        let options = &inner.shared.options;
+        if matches!(x.request().method(), Method::Connect | Method::Trace) {
+            return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
+        }
+        inner.budget.set(inner.budget.get().earn(&options.retry));
+        let mut trial = Trial {
             secure,
-            deadline_ms: u64::MAX,
-            cookie: None,
-            may_retry: false,
+            deadline_ms: match options.timeouts.total_ms {
+                0 => u64::MAX,
+                total_ms => inner.core.now_ms().saturating_add(total_ms),
+            },
+            tried: Vec::new(),
+            attempts: 0,
+            kept: Kept::new(inner.kept_bytes_max(x)),
         };
-        let mut kept = Kept::new(0);
-        match Relay::new(x, &mut leg, &plan, &mut kept, sent).run().await {
-            Ok(Outcome::Complete(true)) => {
-                let (rested, buffers) = leg.rest(&inner.options.keep_alive, inner.core.now_ms());
-                inner.pools[0].borrow_mut().extend(rested);
-                inner.spare.give_back(buffers);
-                Ok(())
+        // The place of a failed attempt, where the next one is to go to the same server.
+        let mut same = None;
+        loop {
+            let (ticket, anew) = match same.take() {
+                Some(ticket) => (ticket, true),
+                None => match inner.choose(x, &trial).await {
+                    Ok(ticket) => (ticket, false),
+                    Err(no_server) => return tell(x, no_server).await,
+                },
+            };
+            let failure = match inner.attempt(x, &ticket, &mut trial, anew).await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Ours(fault)) => return Err(fault),
+                Err(failure) => failure,
+            };
+            if failure.is_the_servers() {
+                ticket.failed();
             }
-            Ok(_) => Ok(()),
-            Err(Failure::Ours(fault)) => Err(fault),
-            Err(Failure::Body(reason)) => Err(Fault::Broken(reason)),
-            Err(_) => x.refuse(Status::BAD_GATEWAY, "bad").await,
+            match inner.next(x, &failure, &trial) {
+                Next::Fresh => same = Some(ticket),
+                Next::Elsewhere => trial.tried.push(ticket.server),
+                Next::Tell => return give_up(x, &failure).await,
+            }
         }
     }
 }
 
 impl Inner {
-    async fn leg(&self) -> Result<Leg, Fault> {
-        loop {
-            let Some(mut rested) = self.pools[0].borrow_mut().pop() else { break };
-            if rested.link.is_fresh() && rested.until_ms > self.core.now_ms() {
-                return Ok(rested.take_up(self.spare.take()));
+    async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoServer> {
+        self.chooser.choose(&self.shared, &self.core, x, &self.request, &trial.tried).await
+    }
+
+    /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
+    fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
+        let retry = &self.shared.options.retry;
+        let repeats = x.request().method().is_idempotent() || retry.non_idempotent;
+        if repeats { retry.body_bytes_max } else { 0 }
+    }
+
+    /// One attempt at one server; `anew` on a connection made for it.
+    async fn attempt(
+        &self,
+        x: &mut Exchange<'_>,
+        ticket: &Ticket<'_>,
+        trial: &mut Trial,
+        anew: bool,
+    ) -> Result<(), Failure> {
+        let options = &self.shared.options;
+        let upstream = &self.shared.servers[ticket.server];
+        trial.attempts += u32::from(!anew);
+        let mut leg = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
+        let sent = {
+            let request = x.request();
+            let (head, bytes) = request.head();
+            let (peer, secure) = (request.peer(), trial.secure);
+            let ask = Ask { head, bytes, peer, secure, upstream: &upstream.authority };
+            self.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?
+        };
+        let cookie = ticket.cookie.as_ref().map(|pair| {
+            let secure = if trial.secure { "; Secure" } else { "" };
+            format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
+        });
+        let may_retry = trial.attempts < options.retry.attempts_max
+            && (x.request().method().is_idempotent() || options.retry.non_idempotent)
+            && self.budget.get().spend().is_some();
+        let plan = Plan {
+            options,
+            response: &self.response,
+            upstream: &upstream.authority,
+            secure: trial.secure,
+            deadline_ms: trial.deadline_ms,
+            cookie: cookie.as_deref().map(str::as_bytes),
+            may_retry,
+        };
+        let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
+        ticket.succeeded();
+        match outcome {
+            Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
+            Outcome::Upgraded => {
+                let Leg { mut link, buffers, .. } = leg;
+                let early = buffers.rest().to_vec();
+                self.spare.give_back(buffers);
+                net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms).await?;
             }
         }
-        let dial = match &self.options.servers[0].at {
-            Place::Tcp { host, port } => {
-                Dial::Tcp(std::net::SocketAddr::new(host.parse().expect("ip"), *port))
-            }
-            Place::Unix(path) => Dial::Unix(path.clone()),
+        Ok(())
+    }
+
+    /// A connection to a server: a kept one, or a new one.
+    async fn leg(
+        &self,
+        x: &Exchange<'_>,
+        server: usize,
+        deadline_ms: u64,
+        anew: bool,
+    ) -> Result<Leg, Failure> {
+        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let now_ms = self.core.now_ms();
+        let certain = !x.request().method().is_idempotent();
+        if !anew
+            && options.proxy_protocol.is_none()
+            && let Some(rested) = self.pools[server].take(now_ms, certain, |rested| self.fits(server, rested))
+        {
+            return Ok(rested.take_up(self.spare.take()));
+        }
+        let mut preface = Vec::new();
+        if let Some(version) = options.proxy_protocol {
+            preface::write(&mut preface, version, ends(x));
+        }
+        let turn = self.dialled.get();
+        self.dialled.set(turn.wrapping_add(1));
+        let connect_by_ms = now_ms.saturating_add(options.timeouts.connect_ms).min(deadline_ms);
+        let (link, address) =
+            dial(&self.core, options, server, upstream, turn, &preface, connect_by_ms).await?;
+        Ok(Leg::new(link, address, self.spare.take()))
+    }
+
+    /// Whether a kept connection still goes where its server is.
+    fn fits(&self, server: usize, rested: &Rested) -> bool {
+        match (&self.shared.servers[server].names, rested.address) {
+            (Some(names), Some(address)) => names.has(address),
+            _ => true,
+        }
+    }
+
+    fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
+        let options = &self.shared.options;
+        let serves = sent_whole && options.proxy_protocol.is_none();
+        if !serves {
+            self.spare.give_back(leg.buffers);
+            return;
+        }
+        let (rested, buffers) = leg.rest(&options.keep_alive, self.core.now_ms());
+        self.spare.give_back(buffers);
+        if let Some(rested) = rested {
+            self.pools[server].put(rested, options.keep_alive.idle_max);
+        }
+    }
+
+    /// What follows a failure.
+    fn next(&self, x: &Exchange<'_>, failure: &Failure, trial: &Trial) -> Next {
+        let options = &self.shared.options;
+        let progress = Progress {
+            method: x.request().method(),
+            begun: x.has_begun(),
+            replayable: trial.kept.is_whole(),
+            attempts: trial.attempts,
         };
-        let stream = Stream::connect(&self.core, &dial, self.core.now_ms() + 5000).await?;
-        Ok(Leg::new(Link::Plain(stream), None, self.spare.take()))
+        let next = retry::next(failure, &progress, &options.retry);
+        // A lone server that cannot be reached, or is slow, will be so again at once.
+        let alone = self.shared.count() == 1 && !matches!(failure, Failure::Cut | Failure::Refused(_));
+        let late = self.core.now_ms() >= trial.deadline_ms;
+        match next {
+            Next::Fresh if !late => Next::Fresh,
+            Next::Elsewhere if !late && !alone => match self.budget.get().spend() {
+                Some(rest) => {
+                    self.budget.set(rest);
+                    Next::Elsewhere
+                }
+                None => Next::Tell,
+            },
+            _ => Next::Tell,
+        }
+    }
+}
+
+/// Both ends of the client's connection, where they have addresses.
+fn ends(x: &Exchange<'_>) -> Option<Ends> {
+    match (x.request().peer(), x.local_address()) {
+        (net::Peer::Tcp(source), Some(destination)) => Some(Ends { source, destination }),
+        _ => None,
+    }
+}
+
+async fn tell(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
+    let mut fields = Fields::new();
+    fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
+    x.refuse_with(no_server.status, no_server.reason, &fields).await
+}
+
+async fn give_up(x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
+    let (status, reason) = retry::answer(failure);
+    if x.has_begun() {
+        return Err(Fault::Broken(reason));
+    }
+    x.refuse(status, reason).await
+}
+
+/// Looks through the kept connections, as long as the proxy lives.
+async fn sweep(inner: Weak<Inner>, core: Core) {
+    loop {
+        core.sleep(SWEEP_MS).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let now_ms = core.now_ms();
+        for (server, pool) in inner.pools.iter().enumerate() {
+            let down = inner.shared.standing(server, now_ms) == Standing::Down;
+            pool.sweep(now_ms, |rested| !down && inner.fits(server, rested));
+        }
+    }
+}
+
+/// Checks one server, as long as the proxy lives.
+async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
+    loop {
+        let Some(this) = inner.upgrade() else { return };
+        let shared = this.shared.clone();
+        drop(this);
+        let Some(check) = &shared.options.check else { return };
+        let upstream = &shared.servers[server];
+        let well = check::probe(&core, &shared.options, server, upstream, check).await;
+        upstream.health.checked(well, core.now_ms(), check);
+        core.sleep(check.interval_ms).await;
     }
 }

@@ -360,7 +360,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.leg.buffers.machine.next();
             return Ok(false);
         }
-        if self.plan.may_retry && self.plan.options.retry.statuses.contains(&status) {
+        if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
             return Err(Failure::Refused(status));
         }
         self.leg.idle_ms = leg::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);

@@ -1,1 +1,176 @@
-//! tests
+use super::*;
+use crate::cidr::Cidr;
+use crate::options::{Forwarded, Place, Server};
+use crate::template::Template;
+use http::RequestHead;
+use net::Peer;
+
+fn options() -> Options {
+    Options::to(vec![Server::at(Place::Tcp { host: "app".into(), port: 3000 })])
+}
+
+/// The head that goes upstream for a request with these lines, and what was said in it.
+fn forwarded(options: &Options, request: &str) -> (String, Sent) {
+    let bytes = request.replace('\n', "\r\n").into_bytes();
+    let mut head = RequestHead::default();
+    assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
+    let peer = Peer::Tcp("192.0.2.7:5555".parse().unwrap());
+    let ask = Ask { head: &head, bytes: &bytes, peer, secure: true, upstream: "app:3000" };
+    let mut out = Vec::new();
+    let sent = RequestRules::new(options).write(&mut out, &ask).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.ends_with("\r\n\r\n"));
+    // What we write must itself be a valid request with the same body.
+    let mut again = RequestHead::default();
+    assert!(again.parse(text.as_bytes(), &http::Limits::default()).unwrap());
+    assert_eq!(again.framing, head.framing);
+    (text.trim_end().replace("\r\n", "\n"), sent)
+}
+
+const TOLD: &str =
+    "X-Forwarded-For: 192.0.2.7\nX-Forwarded-Proto: https\nX-Forwarded-Host: a.test\nVia: 1.1 komainu";
+
+#[test]
+fn a_plain_request() {
+    let (text, sent) = forwarded(&options(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
+    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{TOLD}"));
+    assert_eq!(sent, Sent::default());
+}
+
+#[test]
+fn what_belongs_to_one_connection_stays_there() {
+    let (text, sent) = forwarded(
+        &options(),
+        "GET / HTTP/1.1\nHost: a.test\nConnection: keep-alive, X-Secret, close\nKeep-Alive: 5\nX-Secret: 1\n\
+         Proxy-Connection: x\nProxy-Authorization: x\nTE: gzip\nTrailer: x\nUpgrade: h2c\nHTTP2-Settings: AAAA\n\
+         connection: x-other\nX-Other: 2\nX-Kept: 3\n\n",
+    );
+    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{TOLD}"));
+    assert!(!sent.upgrade);
+}
+
+#[test]
+fn bodies_are_framed_by_us() {
+    for (request, line) in [
+        ("POST / HTTP/1.1\nHost: a.test\nContent-Length: 007\n\n", "Content-Length: 7"),
+        ("POST / HTTP/1.1\nHost: a.test\nTransfer-Encoding: Chunked\n\n", "Transfer-Encoding: chunked"),
+        ("POST / HTTP/1.1\nHost: a.test\n\n", "Content-Length: 0"),
+        ("DELETE / HTTP/1.1\nHost: a.test\nContent-Length: 0\n\n", "Content-Length: 0"),
+    ] {
+        let (text, _) = forwarded(&options(), request);
+        assert_eq!(
+            text,
+            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{TOLD}", request.split(' ').next().unwrap())
+        );
+    }
+}
+
+#[test]
+fn expectations_go_with_bodies() {
+    let with = "POST / HTTP/1.1\nHost: a.test\nExpect: 100-Continue\nContent-Length: 3\n\n";
+    let (text, sent) = forwarded(&options(), with);
+    assert!(text.contains("\nExpect: 100-Continue\n") && sent.expects);
+    let (text, sent) = forwarded(&options(), "GET / HTTP/1.1\nHost: a.test\nExpect: 100-continue\n\n");
+    assert!(!text.contains("Expect") && !sent.expects);
+}
+
+#[test]
+fn changes_of_protocol_are_asked_for_where_allowed() {
+    let ask = |lines: &str| forwarded(&options(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"));
+    let (text, sent) = ask("Connection: keep-alive, Upgrade\nUpgrade: WebSocket\nSec-WebSocket-Key: k");
+    assert!(sent.upgrade);
+    assert_eq!(
+        text,
+        format!(
+            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{TOLD}\nConnection: Upgrade\nUpgrade: WebSocket"
+        )
+    );
+    for lines in [
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Connection: Upgrade\nUpgrade: h2c",
+        "Connection: Upgrade\nUpgrade: websocket, h2c",
+        "Connection: Upgrade\nUpgrade: websocket\nContent-Length: 3",
+    ] {
+        let (text, sent) = ask(lines);
+        assert!(!sent.upgrade && !text.contains("Upgrade"), "{lines}: {text}");
+    }
+}
+
+#[test]
+fn strangers_cannot_say_who_the_client_is() {
+    let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.9.9.9\nX-Forwarded-Proto: http\n\
+                   X-Forwarded-Host: evil\nForwarded: for=10.9.9.9\nX-Forwarded-Port: 1\nX-Real-IP: 10.9.9.9\n\
+                   X_Forwarded_For: 10.9.9.9\n\n";
+    assert_eq!(forwarded(&options(), request).0, format!("GET / HTTP/1.1\nHost: a.test\n{TOLD}"));
+    let mut quiet = options();
+    quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
+    quiet.request.via = String::new();
+    assert_eq!(forwarded(&quiet, request).0, "GET / HTTP/1.1\nHost: a.test");
+}
+
+#[test]
+fn trusted_proxies_are_added_to() {
+    let mut options = options();
+    options.request.trusted = vec![Cidr::parse("192.0.2.0/24").unwrap()];
+    options.request.forwarded.standard = true;
+    options.request.via = String::new();
+    let (text, _) = forwarded(
+        &options,
+        "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 10.0.0.2\n\
+         X-Forwarded-Proto: http\nForwarded: for=10.0.0.1\n\n",
+    );
+    assert_eq!(
+        text,
+        "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\nX-Forwarded-Proto: http\n\
+         X-Forwarded-Host: a.test\nForwarded: for=10.0.0.1, for=192.0.2.7;host=\"a.test\";proto=https"
+    );
+}
+
+#[test]
+fn the_client_is_the_last_one_that_is_not_trusted() {
+    let mut options = options();
+    options.request.trusted = vec![Cidr::parse("192.0.2.0/24").unwrap(), Cidr::parse("10.0.0.0/8").unwrap()];
+    let rules = RequestRules::new(&options);
+    let client = |peer: &str, told: &str| {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {told}\r\n\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+        let peer = Peer::Tcp(peer.parse().unwrap());
+        let ask = Ask { head: &head, bytes: &bytes, peer, secure: false, upstream: "" };
+        rules.client(&ask).unwrap().to_string()
+    };
+    assert_eq!(client("203.0.113.5:1", "1.1.1.1"), "203.0.113.5");
+    assert_eq!(client("192.0.2.1:1", "1.1.1.1, 2.2.2.2, 10.0.0.1"), "2.2.2.2");
+    assert_eq!(client("192.0.2.1:1", "10.0.0.3, 10.0.0.1"), "10.0.0.3");
+    assert_eq!(client("192.0.2.1:1", "nonsense, 10.0.0.1"), "10.0.0.1");
+}
+
+#[test]
+fn hosts_and_edits() {
+    let mut options = options();
+    options.request.via = String::new();
+    options.request.forwarded.x_forwarded = false;
+    options.request.host = Host::Upstream;
+    options.request.edits = Edits {
+        remove: vec!["cookie".into()],
+        set: vec![("X-Id".into(), Template::parse("$client_ip").unwrap())],
+        add: vec![("X-Tag".into(), Template::parse("b").unwrap())],
+    };
+    let request = "GET / HTTP/1.1\nHost: a.test\nCookie: a=b\nx-id: 1\nX-ID: 2\nX-Tag: a\n\n";
+    let (text, _) = forwarded(&options, request);
+    assert_eq!(text, "GET / HTTP/1.1\nHost: app:3000\nX-Tag: a\nX-Id: 192.0.2.7\nX-Tag: b");
+    options.request.host = Host::Set("b.test".into());
+    assert!(forwarded(&options, request).0.contains("Host: b.test\n"));
+    options.request.host = Host::Pass;
+    assert!(forwarded(&options, "GET / HTTP/1.0\n\n").0.contains("Host: app:3000\n"));
+}
+
+#[test]
+fn too_many_named_fields_are_an_attack() {
+    let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "x,".repeat(50)).into_bytes();
+    let mut head = RequestHead::default();
+    assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+    let ask = Ask { head: &head, bytes: &bytes, peer: Peer::Unix, secure: false, upstream: "" };
+    assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask).is_err());
+}

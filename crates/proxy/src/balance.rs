@@ -1,0 +1,178 @@
+//! Who gets the next request: pure choices. Randomness and keys are arguments.
+
+use crate::hash::mix;
+
+/// A server, as balancing sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its share of the requests; 0 where it cannot be chosen.
+    pub weight: u32,
+    /// Requests under way on it.
+    pub load: u32,
+    /// What tells it from others for good: a hash of its name.
+    pub id: u64,
+}
+
+/// Smooth weighted round robin: servers come in turn, and one with more weight more often but not in a row.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// How far ahead of its due each server is.
+    credit: Vec<i64>,
+}
+
+impl Turns {
+    /// The next in turn.
+    pub fn next(&mut self, candidates: &[Candidate]) -> Option<usize> {
+        self.credit.resize(candidates.len(), 0);
+        let mut best: Option<usize> = None;
+        let mut total = 0;
+        for (index, candidate) in candidates.iter().enumerate() {
+            if candidate.weight == 0 {
+                // Coming back, it must not find the turns saved up that it has missed.
+                self.credit[index] = 0;
+                continue;
+            }
+            self.credit[index] += i64::from(candidate.weight);
+            total += i64::from(candidate.weight);
+            if best.is_none_or(|best| self.credit[index] > self.credit[best]) {
+                best = Some(index);
+            }
+        }
+        self.credit[best?] -= total;
+        best
+    }
+}
+
+/// The one with the fewest requests for its weight; among equals the first from `start` on.
+#[must_use]
+pub fn least(candidates: &[Candidate], start: usize) -> Option<usize> {
+    let count = candidates.len();
+    let around = (0..count).map(|step| (start + step) % count);
+    around
+        .filter(|&index| candidates[index].weight > 0)
+        .reduce(|best, index| if is_less_busy(&candidates[index], &candidates[best]) { index } else { best })
+}
+
+/// The less busy of two servers picked at random by weight.
+#[must_use]
+pub fn two_choices(candidates: &[Candidate], random: u64) -> Option<usize> {
+    let total: u64 = candidates.iter().map(|candidate| u64::from(candidate.weight)).sum();
+    let first = pick(candidates, random, total, usize::MAX)?;
+    let rest = total - u64::from(candidates[first].weight);
+    let Some(second) = pick(candidates, mix(random), rest, first) else { return Some(first) };
+    Some(if is_less_busy(&candidates[second], &candidates[first]) { second } else { first })
+}
+
+/// Picks by weight, `without` one of them.
+fn pick(candidates: &[Candidate], random: u64, total: u64, without: usize) -> Option<usize> {
+    let mut at = random.checked_rem(total)?;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let weight = if index == without { 0 } else { u64::from(candidate.weight) };
+        if at < weight {
+            return Some(index);
+        }
+        at -= weight;
+    }
+    None
+}
+
+/// Weighted rendezvous hashing: the same server for the same key; when a server goes, only its keys move, and when
+/// one comes, only those that it takes.
+#[must_use]
+pub fn by_key(candidates: &[Candidate], key: u64) -> Option<usize> {
+    let score = |candidate: &Candidate| {
+        // Uniform in (0, 1): its logarithm is finite and negative.
+        let uniform = (mix(key ^ mix(candidate.id)) >> 11) as f64 + 0.5;
+        -f64::from(candidate.weight) / (uniform / (1u64 << 53) as f64).ln()
+    };
+    let usable = candidates.iter().enumerate().filter(|(_, candidate)| candidate.weight > 0);
+    usable.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(index, _)| index)
+}
+
+/// With one more request each, would `a` have less to do for its weight than `b`?
+fn is_less_busy(a: &Candidate, b: &Candidate) -> bool {
+    (u64::from(a.load) + 1) * u64::from(b.weight) < (u64::from(b.load) + 1) * u64::from(a.weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(weights: &[u32]) -> Vec<Candidate> {
+        let candidate = |(id, &weight): (usize, &u32)| Candidate { weight, load: 0, id: mix(id as u64) };
+        weights.iter().enumerate().map(candidate).collect()
+    }
+
+    #[test]
+    fn turns_follow_weights_without_bursts() {
+        let mut turns = Turns::default();
+        let servers = weights(&[5, 1, 1]);
+        let order: Vec<usize> = (0..7).filter_map(|_| turns.next(&servers)).collect();
+        assert_eq!(order, [0, 0, 1, 0, 2, 0, 0]);
+        assert_eq!(turns.next(&weights(&[0, 0, 0])), None);
+        assert_eq!(turns.next(&[]), None);
+    }
+
+    #[test]
+    fn a_server_that_was_away_takes_its_turn_and_no_more() {
+        let mut turns = Turns::default();
+        for _ in 0..100 {
+            assert_eq!(turns.next(&weights(&[1, 0])), Some(0));
+        }
+        let order: Vec<usize> = (0..4).filter_map(|_| turns.next(&weights(&[1, 1]))).collect();
+        assert_eq!(order, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn least_counts_load_for_weight() {
+        let mut servers = weights(&[1, 1, 2, 0]);
+        servers[0].load = 1;
+        servers[1].load = 1;
+        servers[2].load = 2;
+        // (1+1)/1, (1+1)/1, (2+1)/2
+        assert_eq!(least(&servers, 0), Some(2));
+        servers[2].load = 3;
+        assert_eq!(least(&servers, 0), Some(0));
+        assert_eq!(least(&servers, 1), Some(1));
+        assert_eq!(least(&weights(&[0]), 0), None);
+        assert_eq!(least(&[], 0), None);
+    }
+
+    #[test]
+    fn of_two_choices_the_busier_is_never_taken() {
+        let mut servers = weights(&[1, 1]);
+        servers[0].load = 9;
+        for random in 0..1_000 {
+            assert_eq!(two_choices(&servers, mix(random)), Some(1));
+        }
+        assert_eq!(two_choices(&weights(&[0, 3, 0]), 7), Some(1));
+        assert_eq!(two_choices(&weights(&[0]), 7), None);
+    }
+
+    #[test]
+    fn two_choices_reach_everybody_by_weight() {
+        let servers = weights(&[1, 1, 4, 1]);
+        let mut counts = [0u32; 4];
+        for random in 0..10_000 {
+            counts[two_choices(&servers, mix(random)).unwrap()] += 1;
+        }
+        assert!(counts.iter().all(|&count| count > 100) && counts[2] > counts[0], "{counts:?}");
+    }
+
+    #[test]
+    fn keys_stay_where_they_are() {
+        let servers = weights(&[1, 1, 2, 1]);
+        let before: Vec<usize> = (0..10_000).map(|key| by_key(&servers, mix(key)).unwrap()).collect();
+        let mut counts = [0u32; 4];
+        before.iter().for_each(|&index| counts[index] += 1);
+        for (index, want) in [(0, 2_000), (1, 2_000), (2, 4_000), (3, 2_000)] {
+            assert!(counts[index].abs_diff(want) < 300, "{counts:?}");
+        }
+        let without = weights(&[1, 0, 2, 1]);
+        for (key, &was) in before.iter().enumerate() {
+            let is = by_key(&without, mix(key as u64)).unwrap();
+            assert!(is == was || was == 1, "key {key} moved from {was} to {is}");
+        }
+        assert_eq!(by_key(&weights(&[0, 0]), 1), None);
+    }
+}

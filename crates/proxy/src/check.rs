@@ -1,0 +1,75 @@
+//! Active checks: requests of the proxy's own that find out which servers are well.
+
+use http::machine::{Client, Step};
+use http::{Limits, Method};
+use net::{Core, Link};
+
+use crate::dial::dial;
+use crate::options::{Check, Options, Probe};
+use crate::preface;
+use crate::shared::Upstream;
+
+/// Bytes of a response's head that a check reads.
+const HEAD_BYTES: usize = 4096;
+
+/// Asks a server once; true where it answers as a healthy one does.
+pub(crate) async fn probe(
+    core: &Core,
+    options: &Options,
+    server: usize,
+    upstream: &Upstream,
+    check: &Check,
+) -> bool {
+    let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
+    let mut preface = Vec::new();
+    if let Some(version) = options.proxy_protocol {
+        preface::write(&mut preface, version, None);
+    }
+    let Ok((mut link, _)) = dial(core, options, server, upstream, 0, &preface, deadline_ms).await else {
+        return false;
+    };
+    match &check.probe {
+        Probe::Connect => true,
+        Probe::Get { path, host, first, last } => {
+            let host = host.as_deref().unwrap_or(&upstream.authority);
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
+            );
+            let status = ask(&mut link, request.as_bytes(), deadline_ms).await;
+            status.is_some_and(|status| (*first..=*last).contains(&status))
+        }
+    }
+}
+
+/// Sends a request and reads the head of its response: the status.
+async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
+    let mut sent = 0;
+    while sent < request.len() || !link.try_flush().ok()? {
+        if sent < request.len() {
+            sent += link.try_write(&request[sent..], b"").ok()?;
+        }
+        if sent < request.len() {
+            link.stream().ready_for(link.interest(false, true), deadline_ms).await.ok()?;
+        }
+    }
+    let mut machine = Client::default();
+    let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
+    let (mut bytes, mut len) = (vec![0; HEAD_BYTES], 0);
+    loop {
+        let fed = machine.feed(&bytes[..len], Method::Get, &limits).ok()?;
+        if fed.step == Step::Head {
+            if !machine.head.status.is_informational() {
+                return Some(machine.head.status.code());
+            }
+            bytes.copy_within(fed.consumed..len, 0);
+            len -= fed.consumed;
+            machine.next();
+            continue;
+        }
+        match link.try_read(&mut bytes[len..]).ok()? {
+            Some(0) => return None,
+            Some(read) => len += read,
+            None => link.stream().ready_for(link.interest(true, false), deadline_ms).await.ok()?,
+        }
+    }
+}

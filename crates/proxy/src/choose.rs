@@ -1,0 +1,263 @@
+//! Choosing the server for a request: the group's state turned into candidates for [`crate::balance`].
+
+use std::cell::{Cell, RefCell};
+
+use http::Status;
+use net::{Core, Exchange};
+
+use crate::balance::{self, Candidate, Turns};
+use crate::gate::NoPlace;
+use crate::hash::{hash, mix};
+use crate::health::Standing;
+use crate::options::{Balance, HashKey};
+use crate::request::RequestRules;
+use crate::shared::Shared;
+use crate::template::Ask;
+
+/// One core's part of balancing.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    turns: RefCell<Turns>,
+    /// Kept from request to request for its memory.
+    candidates: RefCell<Vec<Candidate>>,
+    dice: Cell<u64>,
+}
+
+/// A place on a server. Given back when it is dropped.
+pub(crate) struct Ticket<'s> {
+    shared: &'s Shared,
+    core: &'s Core,
+    pub(crate) server: usize,
+    /// It sees whether a server that was ejected is back.
+    probes: Cell<bool>,
+    /// The value of a cookie that leads here again.
+    pub(crate) cookie: Option<String>,
+}
+
+/// Why there is no server for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoServer {
+    pub(crate) status: Status,
+    pub(crate) reason: &'static str,
+    pub(crate) retry_after_s: u64,
+}
+
+impl Chooser {
+    /// `seed` must differ from core to core.
+    pub(crate) fn new(seed: u64) -> Chooser {
+        Chooser { turns: RefCell::default(), candidates: RefCell::default(), dice: Cell::new(seed) }
+    }
+
+    fn roll(&self) -> u64 {
+        self.dice.set(self.dice.get().wrapping_add(1));
+        mix(self.dice.get())
+    }
+
+    /// Chooses a server and takes a place on it; waits in the queue where all are at their limits. Servers `tried`
+    /// before come last.
+    pub(crate) async fn choose<'s>(
+        &self,
+        shared: &'s Shared,
+        core: &'s Core,
+        x: &Exchange<'_>,
+        rules: &RequestRules,
+        tried: &[usize],
+    ) -> Result<Ticket<'s>, NoServer> {
+        let now_ms = core.now_ms();
+        let ticket =
+            |server, probes, cookie| Ticket { shared, core, server, probes: Cell::new(probes), cookie };
+        if shared.count() == 1 && !shared.counted && !matches!(shared.options.balance, Balance::Sticky { .. })
+        {
+            return match shared.standing(0, now_ms) {
+                Standing::Down => Err(NONE),
+                _ => Ok(ticket(0, false, None)),
+            };
+        }
+        if let Some(server) = self.probe(shared, now_ms, tried) {
+            if !shared.counted || shared.gate.enter(server) {
+                return Ok(ticket(server, true, None));
+            }
+            shared.servers[server].health.forget_probe();
+        }
+        loop {
+            match self.pick(shared, now_ms, x, rules, tried) {
+                Picked::Server(server, cookie) => {
+                    if !shared.counted || shared.gate.enter(server) {
+                        return Ok(ticket(server, false, cookie));
+                    }
+                }
+                Picked::None => return Err(NONE),
+                Picked::Busy => break,
+            }
+        }
+        let usable = |server: usize| shared.is_usable(server, core.now_ms());
+        match shared.gate.wait(usable, core.sleep(shared.options.timeouts.queue_ms)).await {
+            Ok(server) => Ok(ticket(server, false, None)),
+            Err(NoPlace::Full) => Err(FULL),
+            Err(NoPlace::TooLong) => Err(TOO_LONG),
+        }
+    }
+
+    /// A server whose ejection is over and that nobody has probed yet.
+    fn probe(&self, shared: &Shared, now_ms: u64, tried: &[usize]) -> Option<usize> {
+        (0..shared.count()).find(|&server| {
+            !tried.contains(&server)
+                && shared.standing(server, now_ms) == Standing::Probe
+                && shared.servers[server].health.claim_probe()
+        })
+    }
+
+    fn pick(
+        &self,
+        shared: &Shared,
+        now_ms: u64,
+        x: &Exchange<'_>,
+        rules: &RequestRules,
+        tried: &[usize],
+    ) -> Picked {
+        let mut candidates = self.candidates.borrow_mut();
+        // First those in service, then backups; first those not tried yet; at last even those left alone, because
+        // a server that failed is better than none.
+        let mut busy = false;
+        for (fallback, backup, again) in [
+            (false, false, false),
+            (false, true, false),
+            (false, false, true),
+            (false, true, true),
+            (true, false, true),
+            (true, true, true),
+        ] {
+            candidates.clear();
+            for (server, options) in shared.options.servers.iter().enumerate() {
+                let stands = match shared.standing(server, now_ms) {
+                    Standing::Up => true,
+                    Standing::Probe | Standing::Ejected(_) => fallback,
+                    Standing::Down => false,
+                };
+                let could = stands && options.backup == backup && (again || !tried.contains(&server));
+                let room = !shared.counted || shared.gate.has_room(server);
+                busy |= could && options.weight > 0 && !room;
+                let upstream = &shared.servers[server];
+                let share = upstream.health.share(options.weight, now_ms, shared.options.slow_start_ms);
+                candidates.push(Candidate {
+                    weight: if could && room { share } else { 0 },
+                    load: if shared.counted { shared.gate.load(server) } else { 0 },
+                    id: upstream.id,
+                });
+            }
+            if let Some((server, cookie)) = self.balance(shared, &candidates, x, rules) {
+                return Picked::Server(server, cookie);
+            }
+            // Backups stand in for servers that are down, not for those that are busy.
+            if busy {
+                return Picked::Busy;
+            }
+        }
+        Picked::None
+    }
+
+    /// Applies the policy.
+    fn balance(
+        &self,
+        shared: &Shared,
+        candidates: &[Candidate],
+        x: &Exchange<'_>,
+        rules: &RequestRules,
+    ) -> Option<(usize, Option<String>)> {
+        let server = match &shared.options.balance {
+            Balance::RoundRobin => self.turns.borrow_mut().next(candidates)?,
+            Balance::LeastRequests => balance::least(candidates, self.roll() as usize % candidates.len())?,
+            Balance::TwoChoices => balance::two_choices(candidates, self.roll())?,
+            Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &ask(x), rules))?,
+            Balance::Sticky { cookie } => {
+                let id = ask(x).cookie(cookie.as_bytes()).and_then(from_hex);
+                let named = |candidate: &Candidate| candidate.weight > 0 && Some(candidate.id) == id;
+                if let Some(server) = candidates.iter().position(named) {
+                    return Some((server, None));
+                }
+                let server = self.turns.borrow_mut().next(candidates)?;
+                return Some((server, Some(format!("{cookie}={:016x}", candidates[server].id))));
+            }
+        };
+        Some((server, None))
+    }
+}
+
+/// What choosing came to.
+enum Picked {
+    Server(usize, Option<String>),
+    /// Those that could be asked are at their limits.
+    Busy,
+    None,
+}
+
+const NONE: NoServer =
+    NoServer { status: Status::SERVICE_UNAVAILABLE, reason: "no upstream is in service", retry_after_s: 5 };
+const FULL: NoServer =
+    NoServer { status: Status::SERVICE_UNAVAILABLE, reason: "too many requests wait", retry_after_s: 1 };
+const TOO_LONG: NoServer = NoServer {
+    status: Status::SERVICE_UNAVAILABLE,
+    reason: "no upstream became free in time",
+    retry_after_s: 1,
+};
+
+fn ask<'x>(x: &'x Exchange<'_>) -> Ask<'x> {
+    let request = x.request();
+    let (head, bytes) = request.head();
+    Ask { head, bytes, peer: request.peer(), secure: false, upstream: "" }
+}
+
+fn hash_of(key: &HashKey, ask: &Ask<'_>, rules: &RequestRules) -> u64 {
+    match key {
+        HashKey::Client => match rules.client(ask) {
+            Some(std::net::IpAddr::V4(ip)) => hash(&ip.octets()),
+            Some(std::net::IpAddr::V6(ip)) => hash(&ip.octets()),
+            None => hash(b""),
+        },
+        HashKey::Field(name) => hash(ask.field(name.as_bytes()).unwrap_or_default()),
+        HashKey::Cookie(name) => hash(ask.cookie(name.as_bytes()).unwrap_or_default()),
+        HashKey::Uri => {
+            let target = &ask.head.target;
+            let query = target.query.map_or(&b""[..], |query| query.of(ask.bytes));
+            mix(hash(target.path(ask.bytes)) ^ mix(hash(query)))
+        }
+    }
+}
+
+fn from_hex(text: &[u8]) -> Option<u64> {
+    if text.len() != 16 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, &byte| Some(sum << 4 | u64::from(http::scan::hex(byte)?)))
+}
+
+impl Ticket<'_> {
+    /// The server has answered.
+    pub(crate) fn succeeded(&self) {
+        self.probes.set(false);
+        // A lone server is never ejected, so nothing need be remembered of it.
+        if self.shared.count() > 1 {
+            self.shared.servers[self.server].health.succeeded(self.core.now_ms());
+        }
+    }
+
+    /// It has failed.
+    pub(crate) fn failed(&self) {
+        self.probes.set(false);
+        if let (Some(ejection), true) = (&self.shared.options.ejection, self.shared.count() > 1) {
+            self.shared.servers[self.server].health.failed(self.core.now_ms(), ejection);
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if self.probes.get() {
+            self.shared.servers[self.server].health.forget_probe();
+        }
+        if self.shared.counted {
+            let now_ms = self.core.now_ms();
+            self.shared.gate.leave(self.server, |server| self.shared.is_usable(server, now_ms));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Connections to servers, made.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+
+use net::{Core, Dial, Fault, Link, Stream, TlsStream};
+
+use crate::failure::Failure;
+use crate::options::{Options, Place};
+use crate::shared::Upstream;
+
+/// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands.
+pub(crate) async fn dial(
+    core: &Core,
+    options: &Options,
+    server: usize,
+    upstream: &Upstream,
+    turn: usize,
+    preface: &[u8],
+    deadline_ms: u64,
+) -> Result<(Link, Option<SocketAddr>), Failure> {
+    let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
+        (Place::Tcp { .. }, Some(names)) => {
+            let addresses = before(core, deadline_ms, names.addresses(core, options.resolve_ms));
+            let addresses = addresses.await.ok_or(Failure::ConnectSlow)?;
+            let (stream, address) = connect_any(core, &addresses, turn, deadline_ms).await?;
+            (stream, Some(address))
+        }
+        (Place::Unix(path), _) => {
+            let to = Dial::Unix(path.clone());
+            (Stream::connect(core, &to, deadline_ms).await.map_err(failure)?, None)
+        }
+        (Place::Tcp { .. }, None) => return Err(Failure::Connect("the upstream has no address")),
+    };
+    if !preface.is_empty() {
+        send(&mut stream, preface, deadline_ms).await?;
+    }
+    Ok(match &upstream.tls {
+        None => (Link::Plain(stream), address),
+        Some(tls) => {
+            let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
+            (Link::Tls(Box::new(tls)), address)
+        }
+    })
+}
+
+/// What `future` gives, or `None` at the deadline.
+async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut late) = (pin!(future), pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms()))));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// Tries one address after the other, each with its share of the time.
+async fn connect_any(
+    core: &Core,
+    addresses: &[SocketAddr],
+    turn: usize,
+    deadline_ms: u64,
+) -> Result<(Stream, SocketAddr), Failure> {
+    let mut failed = Failure::Connect("the upstream's name cannot be resolved");
+    for step in 0..addresses.len() {
+        let address = addresses[turn.wrapping_add(step) % addresses.len()];
+        let left_ms = deadline_ms.saturating_sub(core.now_ms());
+        let share_ms = left_ms / (addresses.len() - step) as u64;
+        match Stream::connect(core, &Dial::Tcp(address), core.now_ms().saturating_add(share_ms)).await {
+            Ok(stream) => return Ok((stream, address)),
+            Err(fault) => failed = failure(fault),
+        }
+    }
+    Err(failed)
+}
+
+async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        match stream.try_write(&[bytes], false).map_err(failure)? {
+            0 => stream.writable(deadline_ms).await.map_err(failure)?,
+            sent => bytes = &bytes[sent..],
+        }
+    }
+    Ok(())
+}
+
+/// Why there is no connection.
+fn failure(fault: Fault) -> Failure {
+    use std::io::ErrorKind;
+    match fault {
+        Fault::Timeout => Failure::ConnectSlow,
+        Fault::Broken(reason) => Failure::Connect(reason),
+        Fault::Io(error) => Failure::Connect(match error.kind() {
+            ErrorKind::ConnectionRefused => "the upstream refused the connection",
+            ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "the upstream cannot be reached",
+            ErrorKind::NotFound => "the upstream's socket does not exist",
+            ErrorKind::PermissionDenied => "the upstream's socket may not be opened",
+            ErrorKind::TimedOut => return Failure::ConnectSlow,
+            _ if error.raw_os_error().is_some_and(is_exhaustion) => {
+                "no descriptor or port is left to connect with"
+            }
+            _ => "no connection to the upstream came about",
+        }),
+        _ => Failure::Connect("the upstream closed the connection at once"),
+    }
+}
+
+/// Our own want, not the server's fault; but it fails all the same.
+fn is_exhaustion(code: i32) -> bool {
+    // ENFILE, EMFILE, EADDRNOTAVAIL on Linux.
+    [23, 24, 99].contains(&code)
+}

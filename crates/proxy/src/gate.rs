@@ -1,0 +1,283 @@
+//! How many requests a server takes at once, over all cores, and the queue of those that wait for one.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Counts and limits, and who waits.
+#[derive(Debug)]
+pub struct Gate {
+    /// Requests each server takes at once; 0 for no limit.
+    limits: Vec<u32>,
+    taken: Vec<Taken>,
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
+    waiting: AtomicUsize,
+    waiting_max: usize,
+}
+
+/// On a cache line of its own: every core counts here.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Taken(AtomicU32);
+
+#[derive(Debug)]
+struct Waiter {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Waker),
+    /// The place that was handed over.
+    Granted(usize),
+    /// Nobody waits any more.
+    Gone,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// Too many wait already.
+    Full,
+    /// The time to wait is over.
+    TooLong,
+}
+
+impl Gate {
+    /// Gates for servers with these limits, and a queue of at most `waiting_max` for all of them.
+    #[must_use]
+    pub fn new(limits: Vec<u32>, waiting_max: usize) -> Gate {
+        let taken = limits.iter().map(|_| Taken::default()).collect();
+        Gate { limits, taken, queue: Mutex::default(), waiting: AtomicUsize::new(0), waiting_max }
+    }
+
+    /// Requests under way on a server.
+    #[must_use]
+    pub fn load(&self, server: usize) -> u32 {
+        self.taken[server].0.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can take one more, and nobody waits who came before.
+    #[must_use]
+    pub fn has_room(&self, server: usize) -> bool {
+        let limit = self.limits[server];
+        limit == 0 || (self.load(server) < limit && self.waiting.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Takes a place, if there is one.
+    #[must_use]
+    pub fn enter(&self, server: usize) -> bool {
+        let limit = self.limits[server];
+        if limit == 0 {
+            self.taken[server].0.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let room = |taken| (taken < limit).then_some(taken + 1);
+        self.taken[server].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
+    }
+
+    /// Gives a place back, to the one who has waited longest. `usable` says which servers may be handed over.
+    pub fn leave(&self, server: usize, usable: impl Fn(usize) -> bool) {
+        self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
+        // Pairs with the waiter's own look after it has joined the queue.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.hand_out(&mut self.lock(), usable);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Waiter>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands out places as long as there are both places and waiters.
+    fn hand_out(&self, queue: &mut VecDeque<Arc<Waiter>>, usable: impl Fn(usize) -> bool) {
+        while !queue.is_empty() {
+            let Some(server) = (0..self.limits.len()).find(|&server| usable(server) && self.enter(server))
+            else {
+                return;
+            };
+            if !self.grant_first(queue, server) {
+                self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Grants a place to the first who still waits; false where nobody does.
+    fn grant_first(&self, queue: &mut VecDeque<Arc<Waiter>>, server: usize) -> bool {
+        while let Some(waiter) = queue.pop_front() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            if waiter.grant(server) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Waits for a place on any usable server, in order of arrival, until `too_long` is ready.
+    ///
+    /// # Errors
+    /// [`NoPlace`].
+    pub async fn wait(
+        &self,
+        usable: impl Fn(usize) -> bool,
+        too_long: impl Future<Output = ()>,
+    ) -> Result<usize, NoPlace> {
+        let mut ticket = Ticket { gate: self, waiter: None, usable: &usable };
+        let mut too_long = pin!(too_long);
+        poll_fn(|context| {
+            match &ticket.waiter {
+                None => ticket.waiter = Some(self.join(context.waker(), &usable)?),
+                Some(waiter) => waiter.renew(context.waker()),
+            }
+            if let Some(server) = ticket.waiter.as_ref().and_then(|waiter| waiter.granted()) {
+                ticket.waiter = None;
+                return Poll::Ready(Ok(server));
+            }
+            too_long.as_mut().poll(context).map(|()| Err(NoPlace::TooLong))
+        })
+        .await
+    }
+
+    fn join(&self, waker: &Waker, usable: impl Fn(usize) -> bool) -> Result<Arc<Waiter>, NoPlace> {
+        let mut queue = self.lock();
+        if queue.len() >= self.waiting_max {
+            return Err(NoPlace::Full);
+        }
+        let waiter = Arc::new(Waiter { state: Mutex::new(State::Waiting(waker.clone())) });
+        queue.push_back(waiter.clone());
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // A place given back before we were in the queue told nobody.
+        self.hand_out(&mut queue, usable);
+        Ok(waiter)
+    }
+}
+
+impl Waiter {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew(&self, waker: &Waker) {
+        if let State::Waiting(mine) = &mut *self.lock() {
+            mine.clone_from(waker);
+        }
+    }
+
+    fn granted(&self) -> Option<usize> {
+        match *self.lock() {
+            State::Granted(server) => Some(server),
+            State::Waiting(_) | State::Gone => None,
+        }
+    }
+
+    /// Hands a place over; false where nobody waits here any more.
+    fn grant(&self, server: usize) -> bool {
+        let mut state = self.lock();
+        if !matches!(*state, State::Waiting(_)) {
+            return false;
+        }
+        if let State::Waiting(waker) = std::mem::replace(&mut *state, State::Granted(server)) {
+            waker.wake();
+        }
+        true
+    }
+}
+
+/// Leaves the queue when dropped, and gives back what was handed over but not taken.
+struct Ticket<'g, U: Fn(usize) -> bool> {
+    gate: &'g Gate,
+    waiter: Option<Arc<Waiter>>,
+    usable: &'g U,
+}
+
+impl<U: Fn(usize) -> bool> Drop for Ticket<'_, U> {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        let mut queue = self.gate.lock();
+        if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, &waiter)) {
+            queue.remove(at);
+            self.gate.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(queue);
+        let state = std::mem::replace(&mut *waiter.lock(), State::Gone);
+        if let State::Granted(server) = state {
+            self.gate.leave(server, self.usable);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::pin::Pin;
+    use std::task::Context;
+
+    fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn places_go_to_those_who_wait_in_order() {
+        let gate = Gate::new(vec![1, 2], 10);
+        assert!(gate.enter(0) && !gate.enter(0) && gate.enter(1) && gate.enter(1));
+        let mut first = Box::pin(gate.wait(|_| true, std::future::pending()));
+        let mut second = Box::pin(gate.wait(|_| true, std::future::pending()));
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        gate.leave(1, |_| true);
+        assert!(!gate.has_room(1), "a newcomer does not push in");
+        assert_eq!(poll(&mut first), Poll::Ready(Ok(1)));
+        assert!(poll(&mut second).is_pending());
+        gate.leave(0, |_| true);
+        assert_eq!(poll(&mut second), Poll::Ready(Ok(0)));
+        assert_eq!((gate.load(0), gate.load(1)), (1, 2));
+    }
+
+    #[test]
+    fn who_gives_up_leaves_no_place_behind() {
+        let gate = Gate::new(vec![1], 10);
+        assert!(gate.enter(0));
+        let mut gone = Box::pin(gate.wait(|_| true, std::future::pending()));
+        let mut next = Box::pin(gate.wait(|_| true, std::future::pending()));
+        assert!(poll(&mut gone).is_pending() && poll(&mut next).is_pending());
+        // Granted, but dropped before it could look.
+        gate.leave(0, |_| true);
+        drop(gone);
+        assert_eq!(poll(&mut next), Poll::Ready(Ok(0)));
+        gate.leave(0, |_| true);
+        assert_eq!(gate.load(0), 0);
+        assert!(gate.has_room(0));
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_timed() {
+        let gate = Gate::new(vec![1], 1);
+        assert!(gate.enter(0));
+        let over = Cell::new(false);
+        let too_long = || poll_fn(|_| if over.get() { Poll::Ready(()) } else { Poll::Pending });
+        let mut waits = Box::pin(gate.wait(|_| true, too_long()));
+        assert!(poll(&mut waits).is_pending());
+        let mut refused = Box::pin(gate.wait(|_| true, too_long()));
+        assert_eq!(poll(&mut refused), Poll::Ready(Err(NoPlace::Full)));
+        over.set(true);
+        assert_eq!(poll(&mut waits), Poll::Ready(Err(NoPlace::TooLong)));
+        drop(waits);
+        gate.leave(0, |_| true);
+        assert!(gate.has_room(0) && gate.enter(0));
+    }
+
+    #[test]
+    fn only_usable_servers_are_handed_over() {
+        let gate = Gate::new(vec![1, 1], 10);
+        assert!(gate.enter(0) && gate.enter(1));
+        let mut waits = Box::pin(gate.wait(|server| server == 1, std::future::pending()));
+        assert!(poll(&mut waits).is_pending());
+        gate.leave(0, |server| server == 1);
+        assert!(poll(&mut waits).is_pending());
+        gate.leave(1, |server| server == 1);
+        assert_eq!(poll(&mut waits), Poll::Ready(Ok(1)));
+    }
+}

@@ -1,0 +1,204 @@
+//! Whether a server can be asked: what its answers and checks have told, for all cores. Time is an argument.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::options::{Check, Ejection};
+
+/// A server's share begins with this many hundredths when it comes back.
+const FIRST_SHARE_PERCENT: u64 = 10;
+
+/// The health of one server.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Failures in a row.
+    failures: AtomicU32,
+    /// Times in a row that it was ejected without an answer in between.
+    ejections: AtomicU32,
+    /// Until when it is left alone; 0 where it is not ejected.
+    ejected_until_ms: AtomicU64,
+    /// A request is out to see whether it is back.
+    probed: AtomicBool,
+    /// Checks have found it ill.
+    ill: AtomicBool,
+    /// Answers to checks in a row, of the kind that would change `ill`.
+    turning: AtomicU32,
+    /// It is to get no more requests, because somebody said so.
+    draining: AtomicBool,
+    /// Since when it has been coming back; 0 where it has been there all along.
+    back_since_ms: AtomicU64,
+}
+
+/// How a server stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It can be asked.
+    Up,
+    /// Its ejection is over: one request may see whether it is back.
+    Probe,
+    /// It is left alone until then.
+    Ejected(u64),
+    /// Checks have found it ill, or it is being drained.
+    Down,
+}
+
+impl Health {
+    /// How it stands now.
+    #[must_use]
+    pub fn standing(&self, now_ms: u64) -> Standing {
+        if self.draining.load(Relaxed) || self.ill.load(Relaxed) {
+            return Standing::Down;
+        }
+        match self.ejected_until_ms.load(Relaxed) {
+            0 => Standing::Up,
+            until_ms if now_ms < until_ms => Standing::Ejected(until_ms),
+            until_ms if self.probed.load(Relaxed) => Standing::Ejected(until_ms),
+            _ => Standing::Probe,
+        }
+    }
+
+    /// Claims the right to probe it; true for one claimant.
+    #[must_use]
+    pub fn claim_probe(&self) -> bool {
+        self.probed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
+    }
+
+    /// A probe ended without telling anything.
+    pub fn forget_probe(&self) {
+        self.probed.store(false, Relaxed);
+    }
+
+    /// It has answered.
+    pub fn succeeded(&self, now_ms: u64) {
+        if self.failures.load(Relaxed) != 0 {
+            self.failures.store(0, Relaxed);
+        }
+        if self.ejected_until_ms.load(Relaxed) != 0 {
+            self.ejected_until_ms.store(0, Relaxed);
+            self.ejections.store(0, Relaxed);
+            self.probed.store(false, Relaxed);
+            self.back_since_ms.store(now_ms.max(1), Relaxed);
+        }
+    }
+
+    /// It has failed. True where that ejects it.
+    pub fn failed(&self, now_ms: u64, ejection: &Ejection) -> bool {
+        let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
+        let until_ms = self.ejected_until_ms.load(Relaxed);
+        let probe_failed = until_ms != 0 && now_ms >= until_ms;
+        if !probe_failed && (until_ms != 0 || failures < ejection.failures_max) {
+            return false;
+        }
+        let times = self.ejections.fetch_add(1, Relaxed).min(30);
+        let for_ms = ejection.first_ms.saturating_mul(1 << times).min(ejection.ms_max);
+        self.ejected_until_ms.store(now_ms.saturating_add(for_ms).max(1), Relaxed);
+        self.probed.store(false, Relaxed);
+        true
+    }
+
+    /// A check was answered, well or not. True where that turns the server's health.
+    pub fn checked(&self, well: bool, now_ms: u64, check: &Check) -> bool {
+        let ill = self.ill.load(Relaxed);
+        if well != ill {
+            self.turning.store(0, Relaxed);
+            return false;
+        }
+        let turning = self.turning.load(Relaxed) + 1;
+        self.turning.store(turning, Relaxed);
+        if turning < if well { check.rise } else { check.fall } {
+            return false;
+        }
+        self.turning.store(0, Relaxed);
+        self.ill.store(!well, Relaxed);
+        if well {
+            self.back_since_ms.store(now_ms.max(1), Relaxed);
+        }
+        true
+    }
+
+    /// Takes it out for new requests, or back in. Those under way are not touched.
+    pub fn drain(&self, drain: bool, now_ms: u64) {
+        if self.draining.swap(drain, Relaxed) && !drain {
+            self.back_since_ms.store(now_ms.max(1), Relaxed);
+        }
+    }
+
+    /// Its share while it comes back: from a tenth of `weight` to all of it over `slow_start_ms`. In hundredths of
+    /// a weight, so that a weight of 1 can grow too; at least 1 unless `weight` is 0.
+    #[must_use]
+    pub fn share(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
+        let full = weight.saturating_mul(100);
+        let since_ms = self.back_since_ms.load(Relaxed);
+        let back_ms = now_ms.saturating_sub(since_ms);
+        if since_ms == 0 || back_ms >= slow_start_ms {
+            return full;
+        }
+        let percent = FIRST_SHARE_PERCENT + (100 - FIRST_SHARE_PERCENT) * back_ms / slow_start_ms;
+        u32::try_from(u64::from(weight) * percent).unwrap_or(full).min(full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EJECTION: Ejection = Ejection { failures_max: 3, first_ms: 1_000, ms_max: 3_000 };
+
+    #[test]
+    fn failures_in_a_row_eject_and_back_off() {
+        let health = Health::default();
+        assert!(!health.failed(10, &EJECTION));
+        health.succeeded(11);
+        assert!(!health.failed(12, &EJECTION));
+        assert!(!health.failed(12, &EJECTION));
+        assert_eq!(health.standing(12), Standing::Up);
+        assert!(health.failed(12, &EJECTION));
+        assert_eq!(health.standing(12), Standing::Ejected(1_012));
+        // Those that were under way fail too: that adds nothing.
+        assert!(!health.failed(13, &EJECTION));
+        assert_eq!(health.standing(1_011), Standing::Ejected(1_012));
+        assert_eq!(health.standing(1_012), Standing::Probe);
+        for (at_ms, until_ms) in [(1_012, 3_012), (3_012, 6_012), (6_012, 9_012)] {
+            assert!(health.claim_probe() && !health.claim_probe());
+            assert_eq!(health.standing(at_ms), Standing::Ejected(at_ms));
+            assert!(health.failed(at_ms, &EJECTION));
+            assert_eq!(health.standing(at_ms), Standing::Ejected(until_ms));
+        }
+        assert!(health.claim_probe());
+        health.forget_probe();
+        assert_eq!(health.standing(9_012), Standing::Probe);
+        health.succeeded(9_013);
+        assert_eq!(health.standing(9_013), Standing::Up);
+        // The next time begins with the first step again.
+        for _ in 0..3 {
+            health.failed(20_000, &EJECTION);
+        }
+        assert_eq!(health.standing(20_000), Standing::Ejected(21_000));
+    }
+
+    #[test]
+    fn checks_need_several_answers_in_a_row() {
+        let check = Check { rise: 2, fall: 3, ..Check::default() };
+        let health = Health::default();
+        let tell = |well| health.checked(well, 5, &check);
+        assert_eq!([tell(false), tell(false), tell(true)], [false; 3]);
+        assert_eq!([tell(false), tell(false), tell(false)], [false, false, true]);
+        assert_eq!(health.standing(5), Standing::Down);
+        assert_eq!([tell(true), tell(false), tell(true), tell(true)], [false, false, false, true]);
+        assert_eq!(health.standing(5), Standing::Up);
+    }
+
+    #[test]
+    fn a_server_that_comes_back_gets_its_share_slowly() {
+        let health = Health::default();
+        assert_eq!(health.share(3, 0, 1_000), 300);
+        health.drain(true, 100);
+        assert_eq!(health.standing(100), Standing::Down);
+        health.drain(false, 5_000);
+        assert_eq!(health.standing(5_000), Standing::Up);
+        assert_eq!(health.share(2, 5_000, 1_000), 20);
+        assert_eq!(health.share(2, 5_500, 1_000), 110);
+        assert_eq!(health.share(2, 6_000, 1_000), 200);
+        assert_eq!(health.share(0, 5_500, 1_000), 0);
+        assert_eq!(health.share(2, 5_000, 0), 200);
+    }
+}

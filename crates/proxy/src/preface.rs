@@ -1,0 +1,248 @@
+//! The PROXY protocol, versions 1 and 2: who the client is, told ahead of everything else on a connection.
+//! Written to upstream servers, and read by listeners that stand behind another proxy.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use http::Reject;
+
+use crate::options::ProxyProtocol;
+
+/// Both ends of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The client.
+    pub source: SocketAddr,
+    /// Where it connected to.
+    pub destination: SocketAddr,
+}
+
+/// What the first bytes of a connection say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preface {
+    /// More must come.
+    NeedMore,
+    /// It is whole and takes so many bytes. `None` for a connection that the proxy makes on its own account, or
+    /// whose ends have no addresses: the real ones count.
+    Whole(usize, Option<Ends>),
+}
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The longest version 1 line, its end included.
+const LINE_BYTES_MAX: usize = 107;
+/// Bytes of addresses and extensions in version 2 that are accepted: more than all that is registered.
+const EXTENSIONS_BYTES_MAX: usize = 4096;
+
+/// Writes the header. Without `ends` it says that the connection is the proxy's own.
+pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Ends>) {
+    let ends = ends.map(same_family);
+    match (version, ends) {
+        (ProxyProtocol::V1, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (ProxyProtocol::V1, Some(Ends { source, destination })) => {
+            let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
+            let line = format!(
+                "PROXY {family} {} {} {} {}\r\n",
+                source.ip(),
+                destination.ip(),
+                source.port(),
+                destination.port()
+            );
+            out.extend_from_slice(line.as_bytes());
+        }
+        (ProxyProtocol::V2, None) => {
+            out.extend_from_slice(SIGNATURE);
+            out.extend_from_slice(&[0x20, 0, 0, 0]);
+        }
+        (ProxyProtocol::V2, Some(ends)) => {
+            out.extend_from_slice(SIGNATURE);
+            let (family, len) = if ends.source.is_ipv4() { (0x11, 12) } else { (0x21, 36) };
+            out.extend_from_slice(&[0x21, family, 0, len]);
+            for end in [ends.source, ends.destination] {
+                match end.ip() {
+                    IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+                    IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+                }
+            }
+            for end in [ends.source, ends.destination] {
+                out.extend_from_slice(&end.port().to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Both ends as IPv4, or else both as IPv6: a header has one family.
+fn same_family(ends: Ends) -> Ends {
+    let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    let (source, destination) = (plain(ends.source), plain(ends.destination));
+    if source.is_ipv4() == destination.is_ipv4() {
+        return Ends { source, destination };
+    }
+    let wide = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), end.port()),
+        IpAddr::V6(_) => end,
+    };
+    Ends { source: wide(source), destination: wide(destination) }
+}
+
+/// Reads the header at the beginning of `bytes`.
+///
+/// # Errors
+/// 400 for anything that is no header: on a listener that expects one, a connection without must be closed.
+pub fn read(bytes: &[u8]) -> Result<Preface, Reject> {
+    if bytes.starts_with(b"PROXY ") {
+        return read_line(bytes);
+    }
+    let begun = bytes.len().min(SIGNATURE.len());
+    if bytes[..begun] == SIGNATURE[..begun] {
+        return read_binary(bytes);
+    }
+    match b"PROXY ".starts_with(bytes) {
+        true => Ok(Preface::NeedMore),
+        false => Err(NONE),
+    }
+}
+
+const NONE: Reject = Reject::bad("no PROXY protocol header");
+const INVALID: Reject = Reject::bad("invalid PROXY protocol header");
+
+fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
+    let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+    let Some(end) = window.windows(2).position(|two| two == b"\r\n") else {
+        return if window.len() == LINE_BYTES_MAX { Err(INVALID) } else { Ok(Preface::NeedMore) };
+    };
+    let line = std::str::from_utf8(&window[..end]).map_err(|_| INVALID)?;
+    let mut words = line.split(' ').skip(1);
+    let family = words.next().unwrap_or_default();
+    if family == "UNKNOWN" {
+        return Ok(Preface::Whole(end + 2, None));
+    }
+    let mut ip = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(INVALID);
+    let (source, destination) = (ip()?, ip()?);
+    let mut port = || words.next().and_then(port).ok_or(INVALID);
+    let (source_port, destination_port) = (port()?, port()?);
+    let fits = |ip: IpAddr| match family {
+        "TCP4" => ip.is_ipv4(),
+        "TCP6" => ip.is_ipv6(),
+        _ => false,
+    };
+    if words.next().is_some() || !fits(source) || !fits(destination) {
+        return Err(INVALID);
+    }
+    let source = SocketAddr::new(source, source_port);
+    let destination = SocketAddr::new(destination, destination_port);
+    Ok(Preface::Whole(end + 2, Some(Ends { source, destination })))
+}
+
+fn port(word: &str) -> Option<u16> {
+    word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
+}
+
+fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
+    let Some(head) = bytes.get(12..16) else { return Ok(Preface::NeedMore) };
+    let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    if head[0] >> 4 != 2 || len > EXTENSIONS_BYTES_MAX {
+        return Err(INVALID);
+    }
+    let Some(rest) = bytes.get(16..16 + len) else { return Ok(Preface::NeedMore) };
+    let ends = match (head[0] & 15, head[1]) {
+        (0, _) => None,
+        (1, 0x11) => Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)),
+        (1, 0x21) => Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)),
+        // Datagrams and Unix sockets: the connection is good, its ends tell nothing.
+        (1, _) => None,
+        _ => return Err(INVALID),
+    };
+    Ok(Preface::Whole(16 + len, ends))
+}
+
+fn v4_ends(bytes: &[u8; 12]) -> Ends {
+    let end = |at: usize, port_at: usize| {
+        let ip = Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+        SocketAddr::new(ip.into(), u16::from_be_bytes([bytes[port_at], bytes[port_at + 1]]))
+    };
+    Ends { source: end(0, 8), destination: end(4, 10) }
+}
+
+fn v6_ends(bytes: &[u8; 36]) -> Ends {
+    let end = |at: usize, port_at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&bytes[at..at + 16]);
+        let ip = Ipv6Addr::from(octets);
+        SocketAddr::new(ip.into(), u16::from_be_bytes([bytes[port_at], bytes[port_at + 1]]))
+    };
+    Ends { source: end(0, 32), destination: end(16, 34) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(source: &str, destination: &str) -> Option<Ends> {
+        Some(Ends { source: source.parse().unwrap(), destination: destination.parse().unwrap() })
+    }
+
+    #[test]
+    fn headers_come_back_as_they_went_out_and_at_no_earlier_byte() {
+        for told in
+            [ends("192.0.2.1:1234", "192.0.2.2:80"), ends("[2001:db8::1]:65535", "[2001:db8::2]:443"), None]
+        {
+            for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
+                let mut bytes = Vec::new();
+                write(&mut bytes, version, told);
+                let len = bytes.len();
+                bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
+                assert_eq!(read(&bytes), Ok(Preface::Whole(len, told)), "{version:?}");
+                for cut in 0..len {
+                    assert_eq!(read(&bytes[..cut]), Ok(Preface::NeedMore), "{version:?} cut at {cut}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn as_the_specification_writes_it() {
+        let mut line = Vec::new();
+        write(&mut line, ProxyProtocol::V1, ends("[::ffff:192.0.2.1]:1", "192.0.2.2:80"));
+        assert_eq!(line, b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n");
+        let mut mixed = Vec::new();
+        write(&mut mixed, ProxyProtocol::V1, ends("[2001:db8::1]:1", "192.0.2.2:80"));
+        assert_eq!(mixed, b"PROXY TCP6 2001:db8::1 ::ffff:192.0.2.2 1 80\r\n");
+        let mut binary = Vec::new();
+        write(&mut binary, ProxyProtocol::V2, ends("1.2.3.4:258", "5.6.7.8:80"));
+        assert_eq!(
+            binary,
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\0\x50"
+        );
+    }
+
+    #[test]
+    fn extensions_are_skipped_and_unknown_families_pass() {
+        let with_extension =
+            [&SIGNATURE[..], b"\x21\x11\0\x0f\x01\x02\x03\x04\x05\x06\x07\x08\0\x01\0\x50abc"].concat();
+        assert_eq!(read(&with_extension), Ok(Preface::Whole(31, ends("1.2.3.4:1", "5.6.7.8:80"))));
+        let unix = [&SIGNATURE[..], b"\x21\x31\0\x01x"].concat();
+        assert_eq!(read(&unix), Ok(Preface::Whole(17, None)));
+        assert_eq!(read(b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n"), Ok(Preface::Whole(35, None)));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let endless = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
+        let cases: [&[u8]; 12] = [
+            b"GET / HTTP/1.1\r\n",
+            b"PROXYX",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2 3\r\n",
+            b"PROXY TCP4 1.2.3.4 ::1 1 2\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 65536\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 +1 2\r\n",
+            b"PROXY UDP4 1.2.3.4 5.6.7.8 1 2\r\n",
+            &endless,
+            b"\r\n\r\n\0\r\nQUIT\n\x11\x11\0\0",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04abcd",
+            b"\r\n\r\n\0\r\nQUIT\n\x22\x11\0\0",
+        ];
+        for bytes in cases {
+            assert!(read(bytes).is_err(), "{}", bytes.escape_ascii());
+        }
+    }
+}

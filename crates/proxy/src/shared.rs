@@ -1,0 +1,118 @@
+//! What the cores of one proxy share: who is well, how much each server has to do, addresses, TLS sessions.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use net::{TlsClient, TlsClientOptions};
+
+use crate::gate::Gate;
+use crate::hash::hash;
+use crate::health::{Health, Standing};
+use crate::names::Names;
+use crate::options::{Balance, Options, Place, Server};
+
+/// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
+#[derive(Debug)]
+pub struct Shared {
+    pub(crate) options: Options,
+    pub(crate) servers: Vec<Upstream>,
+    pub(crate) gate: Gate,
+    /// Loads are counted over all cores: somebody looks at them.
+    pub(crate) counted: bool,
+    /// A core runs the checks.
+    pub(crate) checked: AtomicBool,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    /// `host[:port]`, as in `Host`.
+    pub(crate) authority: String,
+    /// What tells it from others, in cookies and hashes.
+    pub(crate) id: u64,
+    pub(crate) health: Health,
+    /// `None` for a Unix socket.
+    pub(crate) names: Option<Arc<Names>>,
+    pub(crate) tls: Option<TlsClient>,
+    /// Its URL.
+    shown: String,
+}
+
+impl Shared {
+    /// The state of a group. Names are not resolved yet.
+    ///
+    /// # Errors
+    /// What is wrong with the options, in words: no server, certificates that cannot be read.
+    pub fn new(options: Options) -> Result<Arc<Shared>, String> {
+        if options.servers.is_empty() {
+            return Err("a proxy needs a server".into());
+        }
+        if options.upgrades.iter().any(|protocol| protocol.eq_ignore_ascii_case("h2c")) {
+            return Err("`h2c` cannot be among the upgrades: its requests would pass every rule by".into());
+        }
+        let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
+        let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
+        let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
+        Ok(Arc::new(Shared {
+            counted: by_load || limits.iter().any(|&limit| limit > 0),
+            gate: Gate::new(limits, options.queue_max),
+            servers,
+            checked: AtomicBool::new(false),
+            options,
+        }))
+    }
+
+    /// How many servers there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// The URL of a server, by its place in the options.
+    #[must_use]
+    pub fn shown(&self, server: usize) -> &str {
+        &self.servers[server].shown
+    }
+
+    /// How a server stands at a time of the cores' clock.
+    #[must_use]
+    pub fn standing(&self, server: usize, now_ms: u64) -> Standing {
+        self.servers[server].health.standing(now_ms)
+    }
+
+    /// Gives a server no more requests (or gives it some again). Those under way end in peace; kept connections to
+    /// it are closed when they are found.
+    pub fn drain(&self, server: usize, drain: bool, now_ms: u64) {
+        self.servers[server].health.drain(drain, now_ms);
+    }
+
+    /// Whether a server may be handed a request that has waited.
+    pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
+        self.options.servers[server].weight > 0 && self.standing(server, now_ms) == Standing::Up
+    }
+}
+
+impl Upstream {
+    fn new(server: &Server) -> Result<Upstream, String> {
+        let shown = server.to_string();
+        let (names, host) = match &server.at {
+            Place::Unix(_) => (None, "localhost"),
+            Place::Tcp { host, port } => (Some(Arc::new(Names::new(host, *port))), host.as_str()),
+        };
+        let tls = match &server.tls {
+            None => None,
+            Some(tls) => {
+                let options = TlsClientOptions {
+                    name: tls.name.as_deref().unwrap_or(host),
+                    roots_pem: tls.roots_pem.as_deref(),
+                    identity_pem: tls.identity_pem.as_ref().map(|(chain, key)| (&chain[..], &key[..])),
+                    insecure: tls.insecure,
+                    ..TlsClientOptions::default()
+                };
+                Some(TlsClient::new(&options).map_err(|error| format!("{shown}: {error}"))?)
+            }
+        };
+        let id = hash(shown.as_bytes());
+        Ok(Upstream { authority: server.authority(), id, health: Health::default(), names, tls, shown })
+    }
+}
