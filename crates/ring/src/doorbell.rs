@@ -16,11 +16,11 @@ mod machine {
 
     use crate::sync::AtomicU32;
 
-    /// Sleeps while `word` holds `value`, at most for `limit`. May return early.
-    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+    /// Sleeps while `word` holds `value`, at most for `limit`. May return early. Whether a signal was the cause.
+    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // Every error (changed word, signal, time over) means the same: look again.
-        let _ = futex::wait(word, futex::Flags::empty(), value, limit.as_ref());
+        // Every other error (changed word, time over) means the same: look again.
+        futex::wait(word, futex::Flags::empty(), value, limit.as_ref()) == Err(io::Errno::INTR)
     }
 
     /// Wakes whoever sleeps on `word`, in any process.
@@ -66,12 +66,13 @@ mod modelled {
         static ref BUCKET: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
-    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+    pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) -> bool {
         assert!(limit.is_none(), "no clock under loom");
         let held = BUCKET.0.lock().unwrap();
         if word.load(Relaxed) == value {
             drop(BUCKET.1.wait(held).unwrap());
         }
+        false
     }
 
     pub(crate) fn wake(_word: &AtomicU32) {

@@ -37,7 +37,9 @@ impl Side {
             sleep.swap(ON_WORD, AcqRel);
             fence(SeqCst);
             match ready() {
-                Ok(None) => doorbell::wait(sleep, ON_WORD, None),
+                Ok(None) => {
+                    doorbell::wait(sleep, ON_WORD, None);
+                }
                 over => {
                     sleep.swap(AWAKE, AcqRel);
                     return over.map(|value| value.expect("`None` was the other arm"));

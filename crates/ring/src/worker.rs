@@ -18,7 +18,7 @@ use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 pub enum Next {
     /// A request, now this worker's.
     Request(Request),
-    /// None came in time.
+    /// None came in time, or a signal came first.
     TimedOut,
     /// The server asks the worker to leave; no more requests come.
     Retired,
@@ -55,7 +55,8 @@ impl Worker {
         None
     }
 
-    /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over.
+    /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
+    /// the sleep too, so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
@@ -67,25 +68,26 @@ impl Worker {
                 return Next::Request(request);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if self.sleep_idle(left) && left == Some(Duration::ZERO) {
+            let (signal, alone) = self.sleep_idle(left);
+            if alone && (signal || left == Some(Duration::ZERO)) {
                 return Next::TimedOut;
             }
         }
     }
 
-    /// Sleeps as one who wants work; whether nobody rang. If someone did, he counts on another look at the queues.
-    fn sleep_idle(&self, limit: Option<Duration>) -> bool {
+    /// Sleeps as one who wants work. Whether a signal came, and whether nobody rang: if someone did, he counts on another
+    /// look at the queues.
+    fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
         let Side { shared, seat, .. } = &*self.side;
         let sleep = shared.sleep(*seat);
         sleep.swap(ON_WORD, AcqRel);
         shared.set_idle(*seat);
         // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
         fence(SeqCst);
-        if limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired() {
-            doorbell::wait(sleep, ON_WORD, limit);
-        }
+        let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
+        let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
         sleep.swap(AWAKE, AcqRel);
-        shared.clear_idle(*seat)
+        (signal, shared.clear_idle(*seat))
     }
 
     /// Whether the server asked this worker to leave.
