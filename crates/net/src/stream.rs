@@ -64,10 +64,14 @@ pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms:
         if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
             return Poll::Ready(Ok(()));
         }
-        if both.iter().any(|(stream, _)| stream.source.take_expired()) {
-            return Poll::Ready(Err(Fault::Timeout));
-        }
         for (stream, interest) in both {
+            if stream.source.take_expired() {
+                if stream.core.now_ms() >= deadline_ms {
+                    return Poll::Ready(Err(Fault::Timeout));
+                }
+                // The end of an earlier wait, told late.
+                stream.source.set_deadline(deadline_ms);
+            }
             stream.wait(interest.0);
         }
         Poll::Pending
@@ -356,7 +360,10 @@ impl Stream {
                 return Poll::Ready(Ok(()));
             }
             if self.source.take_expired() {
-                return Poll::Ready(Err(Fault::Timeout));
+                if self.core.now_ms() >= deadline_ms {
+                    return Poll::Ready(Err(Fault::Timeout));
+                }
+                self.source.set_deadline(deadline_ms);
             }
             self.wait(bits);
             Poll::Pending
