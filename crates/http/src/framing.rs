@@ -81,7 +81,7 @@ fn is_chunked(value: &[u8]) -> Result<bool, Reject> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(true);
     }
-    let codings: Vec<&[u8]> = scan::list(value).collect();
+    let codings: Vec<&[u8]> = scan::tokens(value).collect();
     let known = |coding: &&[u8]| {
         ["gzip", "x-gzip", "deflate", "compress"].iter().any(|c| coding.eq_ignore_ascii_case(c.as_bytes()))
     };

@@ -158,7 +158,7 @@ impl RequestHead {
                 }
                 Name::Host => host = Some(field.value),
                 Name::Connection => {
-                    for token in scan::list(field.value.of(buffer)) {
+                    for token in scan::tokens(field.value.of(buffer)) {
                         close |= token.eq_ignore_ascii_case(b"close");
                         self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
                     }

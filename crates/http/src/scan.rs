@@ -159,6 +159,12 @@ pub fn list(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes mean nothing in it, so that
+/// none can hide an element (`Connection`, `Transfer-Encoding`).
+pub fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
+}
+
 fn split_element(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (mut quoted, mut escaped) = (false, false);
     for (at, &byte) in bytes.iter().enumerate() {

@@ -138,7 +138,7 @@ impl RequestRules {
             .fields
             .iter()
             .filter(|field| field.id == Name::XForwardedFor)
-            .flat_map(|field| scan::list(field.value.of(ask.bytes)))
+            .flat_map(|field| scan::tokens(field.value.of(ask.bytes)))
             .collect();
         for value in values.into_iter().rev() {
             if !self.trusts_ip(client) {
@@ -223,7 +223,7 @@ impl RequestRules {
         }
         let wanted = head.field(bytes, Name::Upgrade)?;
         let connection = head.fields.iter().filter(|field| field.id == Name::Connection);
-        let mut tokens = connection.flat_map(|field| scan::list(field.value.of(bytes)));
+        let mut tokens = connection.flat_map(|field| scan::tokens(field.value.of(bytes)));
         let allowed = |protocol: &[u8]| {
             self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol))
         };
@@ -247,7 +247,7 @@ fn claims_a_client(name: &[u8]) -> bool {
 pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
     let mut named = Vec::new();
     for field in fields.iter().filter(|field| field.id == Name::Connection) {
-        for token in scan::list(field.value.of(bytes)) {
+        for token in scan::tokens(field.value.of(bytes)) {
             let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
             if usual.iter().any(|word| word.eq_ignore_ascii_case(token)) {
                 continue;
