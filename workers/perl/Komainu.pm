@@ -1,0 +1,316 @@
+package Komainu;
+
+# The Perl worker's half in Perl: what is not on the path of every request.
+
+use strict;
+use warnings;
+
+use Config ();
+use DynaLoader ();
+use IO::File ();
+use PerlIO::scalar ();
+use POSIX ();
+
+# Of `order`, see komainu_life.h.
+use constant { PROTOTYPE => 1, WORKER => 2, LEAVE => 0, SIGNAL => 2, NOT_LOADED => 3 };
+
+# Bytes read from a handle at a time.
+use constant PIECE_BYTES => 64 * 1024;
+
+# The native half was built for one perl; another one has its own beside it.
+sub load_native {
+    my ($folder) = @_;
+    my $perl = "$Config::Config{version}-$Config::Config{archname}";
+    my $file = "$folder/$perl/Komainu.so";
+    -e $file
+        or die "There is no Komainu module for this perl ($^X, $perl).\n"
+        . "Build it with: $folder/build $^X\n";
+    my $library = DynaLoader::dl_load_file($file, 0) or die DynaLoader::dl_error(), "\n";
+    my $boot = DynaLoader::dl_find_symbol($library, 'boot_Komainu') or die DynaLoader::dl_error(), "\n";
+    DynaLoader::dl_install_xsub('Komainu::bootstrap', $boot, $file)->();
+}
+
+# The life of a process that the server has started.
+sub run {
+    my ($folder, $file) = @_;
+    load_native($folder);
+    my $role = begin();
+    my $name = $ENV{KOMAINU_APP};
+    STDOUT->autoflush(1);
+    STDERR->autoflush(1);
+    my $app = eval { load_app($file) };
+    if (!$app) {
+        not_loaded($@);
+        POSIX::_exit(NOT_LOADED);
+    }
+    if ($role == PROTOTYPE) {
+        $0 = "komainu $name: prototype";
+        loaded();
+        fork_workers() or exit 0;
+    }
+    $0 = "komainu $name: worker";
+    srand;
+    serve($app);
+    exit 0;
+}
+
+# Forks a worker whenever the server wants one; true in each worker, false at the end.
+sub fork_workers {
+    while ((my $order = order()) != LEAVE) {
+        next if $order == SIGNAL;
+        my $between = fork;
+        if (!defined $between) {
+            not_forked("$!");
+        } elsif ($between) {
+            waitpid $between, 0;
+        } else {
+            # The process in between leaves at once, so that the worker becomes a child of the server.
+            my $worker = fork;
+            POSIX::_exit(0) if !defined $worker || $worker;
+            born();
+            return 1;
+        }
+    }
+    return 0;
+}
+
+# What the file's last statement is, as code.
+sub load_app {
+    my ($file) = @_;
+    $ENV{PLACK_ENV} ||= 'deployment';
+    require File::Spec;
+    my $path = File::Spec->rel2abs($file);
+    -f $path or die "There is no file $file\n";
+    local @ARGV;
+    $0 = $path;
+    my $app = _evaluate($path);
+    return _as_code($app, $file);
+}
+
+sub _evaluate {
+    my ($path) = @_;
+    # A package of its own, so that it does not meet ours.
+    my $app = eval "package Komainu::App; my \$app = do \$path; die \$\@ if \$\@; \$app";
+    die $@ if $@;
+    defined $app or die $! ? "$path: $!\n" : "$path does not return an application\n";
+    return $app;
+}
+
+sub _as_code {
+    my ($app, $file) = @_;
+    if (ref $app eq 'CODE') {
+        return $app;
+    }
+    require Scalar::Util;
+    if (Scalar::Util::blessed($app)) {
+        return $app->to_app if $app->can('to_app');
+        require overload;
+        return \&$app if overload::Method($app, '&{}') || Scalar::Util::reftype($app) eq 'CODE';
+    }
+    die "$file does not return an application: its last value is "
+        . (ref $app ? 'a reference to ' . ref $app : "'$app'") . ", not code\n";
+}
+
+# ---- answers ----
+
+# An answer that comes later: the application gets a function to give it to.
+sub _delayed {
+    my ($code) = @_;
+    $code->(\&_respond_later);
+}
+
+sub _respond_later {
+    my ($answer) = @_;
+    if (@$answer > 2 && defined $answer->[2]) {
+        respond($answer);
+        return;
+    }
+    head($answer->[0], $answer->[1]);
+    Komainu::flush();
+    return bless {}, 'Komainu::Writer';
+}
+
+# A body that is a handle, or something that can `getline`.
+sub _send_handle {
+    my ($answer) = @_;
+    my ($status, $headers, $body) = @$answer;
+    if (my ($descriptor, $offset, $length) = _file_of($body)) {
+        head($status, $headers, $length);
+        my $wanted = _content_length($headers);
+        $length = $wanted if defined $wanted && $wanted < $length;
+        send_file($descriptor, $offset, $length) if $length;
+    } else {
+        head($status, $headers);
+        local $/ = \(PIECE_BYTES);
+        while (defined(my $line = $body->getline)) {
+            Komainu::write($line);
+        }
+    }
+    $body->close if ref $body eq 'GLOB' || $body->can('close');
+}
+
+sub _content_length {
+    my ($headers) = @_;
+    for (my $at = 0; $at < @$headers; $at += 2) {
+        return $headers->[$at + 1] if lc $headers->[$at] eq 'content-length';
+    }
+    return;
+}
+
+# Where the server can read a body from a file by itself: descriptor, offset, length.
+sub _file_of {
+    my ($body) = @_;
+    return if $ENV{KOMAINU_NO_FILES};
+    require Scalar::Util;
+    my $type = Scalar::Util::reftype($body) || '';
+    return if $type ne 'GLOB' && $type ne 'IO';
+    # One that reads in its own way is asked to.
+    return if Scalar::Util::blessed($body) && !$body->isa('IO::File') && !$body->isa('FileHandle');
+    return if ref($body) =~ /^(?!IO::File$|FileHandle$|GLOB$)/ && $body->can('getline') != \&IO::Handle::getline;
+    return file($body);
+}
+
+sub _clean_up {
+    my ($env) = @_;
+    my $handlers = $env->{'psgix.cleanup.handlers'};
+    return if ref $handlers ne 'ARRAY';
+    for my $handler (splice @$handlers) {
+        eval { $handler->($env); 1 } or print STDERR $@;
+    }
+}
+
+# ---- the body of a request that is read while it comes ----
+
+sub _stream {
+    my $handle = bless \do { local *BODY }, 'Komainu::Input';
+    tie *$handle, 'Komainu::Input::Tied';
+    return $handle;
+}
+
+package Komainu::Input;
+
+# Methods of its own, so that IO::Handle's need not find out that it is tied.
+
+sub read { my $handle = shift; return tied(*$handle)->READ(@_) }
+sub sysread { my $handle = shift; return tied(*$handle)->READ(@_) }
+sub getline { return tied(*{ $_[0] })->line }
+sub getlines { return tied(*{ $_[0] })->READLINE }
+sub getc { return tied(*{ $_[0] })->GETC }
+sub eof { return tied(*{ $_[0] })->EOF }
+sub close { return 1 }
+sub opened { return 1 }
+sub fileno { return undef }
+sub binmode { return 1 }
+sub seek { return '' }
+sub tell { return tied(*{ $_[0] })->TELL }
+
+package Komainu::Input::Tied;
+
+sub TIEHANDLE {
+    my ($class) = @_;
+    return bless { buffer => '', at => 0, ended => 0 }, $class;
+}
+
+# Fetches more; false at the end.
+sub more {
+    my ($self, $length) = @_;
+    return 0 if $self->{ended};
+    my $piece = Komainu::read($length < 65536 ? 65536 : $length);
+    $self->{ended} = 1 if $piece eq '';
+    $self->{buffer} .= $piece;
+    return !$self->{ended};
+}
+
+sub take {
+    my ($self, $length) = @_;
+    $self->{at} += $length;
+    return substr $self->{buffer}, 0, $length, '';
+}
+
+sub READ {
+    my ($self, undef, $length, $offset) = @_;
+    my $into = \$_[1];
+    $offset ||= 0;
+    $$into = '' if !defined $$into;
+    # What `read` promises: as much as was asked for, unless the body ends before.
+    while (length $self->{buffer} < $length) {
+        $self->more($length - length $self->{buffer}) or last;
+    }
+    my $size = length $self->{buffer};
+    my $piece = $self->take($size < $length ? $size : $length);
+    my $old = length $$into;
+    if ($offset < 0) {
+        $offset += $old;
+    } elsif ($offset > $old) {
+        $$into .= "\0" x ($offset - $old);
+    }
+    substr($$into, $offset) = $piece;
+    return length $piece;
+}
+
+sub line {
+    my ($self) = @_;
+    if (!defined $/) {
+        1 while $self->more(65536);
+        return length $self->{buffer} ? $self->take(length $self->{buffer}) : undef;
+    }
+    if (ref $/) {
+        my $piece;
+        return $self->READ($piece, ${$/}) ? $piece : undef;
+    }
+    my ($separator, $from) = (length $/ ? $/ : "\n\n", 0);
+    while ((my $found = index $self->{buffer}, $separator, $from) < 0) {
+        $from = length($self->{buffer}) - length($separator) + 1;
+        $from = 0 if $from < 0;
+        next if $self->more(65536);
+        return length $self->{buffer} ? $self->take(length $self->{buffer}) : undef;
+    } continue {
+    }
+    return $self->take(index($self->{buffer}, $separator) + length $separator);
+}
+
+sub READLINE {
+    my ($self) = @_;
+    return $self->line if !wantarray;
+    my @lines;
+    while (defined(my $line = $self->line)) {
+        push @lines, $line;
+    }
+    return @lines;
+}
+
+sub GETC {
+    my ($self) = @_;
+    my $byte;
+    return $self->READ($byte, 1) ? $byte : undef;
+}
+
+sub EOF {
+    my ($self) = @_;
+    return !length $self->{buffer} && !$self->more(1);
+}
+
+sub TELL { return $_[0]{at} }
+sub SEEK { return '' }
+sub CLOSE { return 1 }
+sub BINMODE { return 1 }
+sub FILENO { return undef }
+
+package Komainu::Writer;
+
+# What an application writes its body to, piece by piece.
+
+sub write {
+    my ($self, $bytes) = @_;
+    die "the body was closed\n" if $self->{closed};
+    Komainu::write($bytes);
+    return 1;
+}
+
+sub close {
+    my ($self) = @_;
+    $self->{closed} = 1;
+    return 1;
+}
+
+1;
