@@ -22,5 +22,12 @@ mod thread;
 pub mod load;
 pub mod procfs;
 pub mod server;
+pub mod outcome;
+pub mod figure;
+pub mod advice;
+pub mod record;
+pub mod session;
+pub mod table;
+pub mod text;
 
 pub use world::Facts;

@@ -106,7 +106,7 @@ impl Measured {
 ///
 /// # Errors
 /// A plan that makes no sense, a server that cannot be reached, a thread that could not start.
-pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut impl Observer) -> Result<Measured, String> {
+pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<Measured, String> {
     plan.check()?;
     dial::probe(plan)?;
     let plan = Arc::new(plan.clone());
@@ -191,7 +191,7 @@ impl Gathering {
         reports: &Receiver<Report>,
         shared: &Shared,
         stop: &AtomicBool,
-        observer: &mut impl Observer,
+        observer: &mut dyn Observer,
     ) -> Result<(), String> {
         let mut counted_out = false;
         while self.ended < self.threads {
@@ -231,7 +231,7 @@ impl Gathering {
         Ok(())
     }
 
-    fn count_ends(&mut self, observer: &mut impl Observer) {
+    fn count_ends(&mut self, observer: &mut dyn Observer) {
         observer.count_ends();
         if self.counting {
             self.measured.generator_cpu_s = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;

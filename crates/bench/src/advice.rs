@@ -1,0 +1,185 @@
+//! What a reader of figures should know before he believes them.
+
+use crate::outcome::Outcome;
+use crate::quantity;
+use crate::tally::Kind;
+
+/// An engine thread that works more than this share of its time may be what limits the rate.
+const BUSY_MAX: f64 = 0.95;
+/// Above this share of the machine's time spent by others, figures deserve a second look.
+const NOISE_MAX: f64 = 0.05;
+/// A percentile needs so many values beyond it to be more than an accident.
+const BEYOND_MIN: f64 = 10.0;
+/// An open loop's generator that is this late for more than one request in a hundred did not keep its promise.
+const LATE_NS_MAX: u64 = 1_000_000;
+
+/// What is doubtful about the run, each as one sentence.
+#[must_use]
+pub fn warnings(outcome: &Outcome) -> Vec<String> {
+    let mut told = Vec::new();
+    let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
+    if measured.interrupted {
+        told.push(format!("The run was interrupted: these are the figures of {:.1} s.", measured.seconds));
+    }
+    if tally.responses == 0 {
+        told.push("There was no response at all.".into());
+    }
+    for (kind, count, example) in tally.errors.iter() {
+        let count = quantity::thousands(count as f64);
+        told.push(format!("{count} requests failed ({}): {example}.", kind.name()));
+    }
+    if tally.refusals() > 0 {
+        told.push(format!(
+            "{} of {} responses had a status of 400 or above.",
+            quantity::thousands(tally.refusals() as f64),
+            quantity::thousands(tally.responses as f64)
+        ));
+    }
+    if tally.contents_differ > 0 {
+        told.push(format!("{} responses differed from the first one.", tally.contents_differ));
+    }
+    if measured.busiest_thread > BUSY_MAX {
+        told.push(format!(
+            "The generator was busy {:.0} % of its time: it may be the bottleneck. More threads (-t) help where \
+             cores are free.",
+            measured.busiest_thread * 100.0
+        ));
+    }
+    if let Some(noise) = outcome.around.noise.filter(|&noise| noise > NOISE_MAX) {
+        told.push(format!(
+            "{:.0} % of the machine's time went to neither the server nor the generator: the machine was noisy.",
+            noise * 100.0
+        ));
+    }
+    if let Some(percentile) = too_far(tally.latency.count()) {
+        told.push(format!(
+            "{} requests are too few for percentiles from p{percentile} on: fewer than ten lie beyond.",
+            quantity::thousands(tally.latency.count() as f64)
+        ));
+    }
+    let late_ns = tally.lateness.percentile(99.0);
+    if outcome.setup.is_open && late_ns > LATE_NS_MAX {
+        told.push(format!(
+            "The generator itself was up to {} late for 99 of 100 requests; that is part of the latencies.",
+            quantity::time(late_ns as f64)
+        ));
+    }
+    told
+}
+
+/// The first percentile shown that has too few values beyond it.
+fn too_far(count: u64) -> Option<f64> {
+    let beyond = |percent: f64| count as f64 * (100.0 - percent) / 100.0;
+    [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99]
+        .into_iter()
+        .find(|&percent| beyond(percent) < BEYOND_MIN - 1e-6)
+}
+
+/// What this kind of load can and cannot show, as one sentence.
+#[must_use]
+pub fn scope(outcome: &Outcome) -> String {
+    if outcome.setup.is_open {
+        let tally = &outcome.measured.tally;
+        let left = tally.errors.of(Kind::Unanswered).0 + tally.errors.of(Kind::Unsent).0;
+        let left = match left {
+            0 => String::new(),
+            left => {
+                format!(" {left} were still waiting at the end and count with the time that they had waited.")
+            }
+        };
+        return format!(
+            "Open loop: latency counts from when a request was due, so a stall shows in full.{left}"
+        );
+    }
+    let mut text = format!(
+        "Closed loop: a connection asks again only when it was answered. While the server stalls, at most {} requests \
+         wait, so a stall hardly shows in the percentiles; --rate shows it.",
+        quantity::thousands(outcome.setup.connections as f64)
+    );
+    if let Some(stall) = stall(outcome) {
+        text +=
+            &format!(" In this run nothing at all was answered for {} or more.", quantity::time(stall * 1e9));
+    }
+    text
+}
+
+/// The longest time in seconds without any response, as far as the points show one.
+fn stall(outcome: &Outcome) -> Option<f64> {
+    let mut longest: f64 = 0.0;
+    let mut length = 0.0;
+    for point in &outcome.measured.points {
+        length = if point.responses == 0 { length + point.to_s - point.from_s } else { 0.0 };
+        longest = longest.max(length);
+    }
+    (longest > 0.0 && outcome.measured.tally.responses > 0).then_some(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Point;
+    use crate::server::Around;
+
+    fn quiet() -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.setup.connections = 50;
+        outcome.measured.tally.responses = 200_000;
+        (0..200_000).for_each(|_| outcome.measured.tally.latency.record(1_000));
+        outcome
+    }
+
+    #[test]
+    fn a_run_without_faults_warns_of_nothing() {
+        assert_eq!(warnings(&quiet()), Vec::<String>::new());
+        assert!(!scope(&quiet()).contains("answered for"));
+    }
+
+    #[test]
+    fn each_doubt_is_told() {
+        let told = |change: fn(&mut Outcome), what: &str| {
+            let mut outcome = quiet();
+            change(&mut outcome);
+            let told = warnings(&outcome);
+            assert!(told.len() == 1 && told[0].contains(what), "{told:?}");
+        };
+        told(|o| o.measured.interrupted = true, "interrupted");
+        told(
+            |o| o.measured.tally.errors.add(Kind::Timeout, 3, "timed out"),
+            "3 requests failed (timeout): timed out",
+        );
+        told(|o| o.measured.tally.count_status(503), "status of 400");
+        told(|o| o.measured.tally.contents_differ = 2, "differed");
+        told(|o| o.measured.busiest_thread = 0.97, "bottleneck");
+        told(|o| o.around = Around { noise: Some(0.2) }, "20 %");
+        told(
+            |o| {
+                o.setup.is_open = true;
+                o.measured.tally.lateness.record(5_000_000);
+            },
+            "late",
+        );
+    }
+
+    #[test]
+    fn percentiles_want_ten_values_beyond() {
+        assert_eq!(too_far(100_000), None);
+        assert_eq!(too_far(99_999), Some(99.99));
+        assert_eq!(too_far(1_000), Some(99.9));
+        assert_eq!(too_far(19), Some(50.0));
+    }
+
+    #[test]
+    fn a_closed_loop_says_what_it_cannot_see_and_shows_a_gap() {
+        let mut outcome = quiet();
+        let point = |at: f64, responses| Point { from_s: at, to_s: at + 0.1, responses, ..Point::default() };
+        outcome.measured.points = vec![point(0.0, 5), point(0.1, 0), point(0.2, 0), point(0.3, 5)];
+        assert!(
+            scope(&outcome).contains("--rate") && scope(&outcome).contains("200 ms"),
+            "{}",
+            scope(&outcome)
+        );
+        outcome.setup.is_open = true;
+        outcome.measured.tally.errors.add(Kind::Unsent, 7, "");
+        assert!(scope(&outcome).contains("7 were still waiting"));
+    }
+}

@@ -1,0 +1,176 @@
+//! The figures of a run: one list, from which tables, files, comparisons and expectations are made.
+
+use crate::outcome::Outcome;
+use crate::quantity;
+
+/// What a figure's number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Requests a second.
+    Rate,
+    /// Bytes a second.
+    BytesRate,
+    /// Microseconds.
+    Us,
+    /// Bytes.
+    Bytes,
+    /// A number of things.
+    Count,
+    /// A share, 0 to 1.
+    Share,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// The more the better.
+    More,
+    /// The less the better.
+    Less,
+}
+
+/// One figure of a run.
+#[derive(Debug)]
+pub struct Figure {
+    /// Its short name, as in `--expect`.
+    pub name: &'static str,
+    /// Its name in JSON and CSV, with the unit.
+    pub key: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// What its number counts.
+    pub unit: Unit,
+    /// Which way is better.
+    pub better: Better,
+    of: fn(&Outcome) -> Option<f64>,
+}
+
+impl Figure {
+    /// Its value in that outcome, where it was measured.
+    #[must_use]
+    pub fn of(&self, outcome: &Outcome) -> Option<f64> {
+        (self.of)(outcome)
+    }
+
+    /// A value of it, for people.
+    #[must_use]
+    pub fn show(&self, value: f64) -> String {
+        match self.unit {
+            Unit::Rate | Unit::Count => quantity::digits(value),
+            Unit::BytesRate => format!("{}/s", quantity::bytes(value)),
+            Unit::Us => quantity::time(value * 1e3),
+            Unit::Bytes => quantity::bytes(value),
+            Unit::Share => format!("{:.1} %", value * 100.0),
+        }
+    }
+
+    /// The figure of that short name or key.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Figure> {
+        ALL.iter().find(|figure| figure.name == name || figure.key == name)
+    }
+}
+
+macro_rules! figures {
+    ($(($name:literal, $key:literal, $title:literal, $unit:ident, $better:ident, $of:expr),)*) => {
+        &[$(Figure { name: $name, key: $key, title: $title, unit: Unit::$unit, better: Better::$better, of: $of },)*]
+    };
+}
+
+/// All of them, in the order in which they are shown.
+pub const ALL: &[Figure] = figures![
+    ("rate", "requests_per_s", "requests/s", Rate, More, |o| Some(o.measured.rate())),
+    ("bytes", "bytes_per_s", "received", BytesRate, More, |o| Some(
+        o.measured.tally.bytes_in as f64 / o.measured.seconds.max(1e-9)
+    )),
+    ("p50", "p50_us", "p50", Us, Less, |o| percentile(o, 50.0)),
+    ("p75", "p75_us", "p75", Us, Less, |o| percentile(o, 75.0)),
+    ("p90", "p90_us", "p90", Us, Less, |o| percentile(o, 90.0)),
+    ("p95", "p95_us", "p95", Us, Less, |o| percentile(o, 95.0)),
+    ("p99", "p99_us", "p99", Us, Less, |o| percentile(o, 99.0)),
+    ("p99.9", "p999_us", "p99.9", Us, Less, |o| percentile(o, 99.9)),
+    ("p99.99", "p9999_us", "p99.99", Us, Less, |o| percentile(o, 99.99)),
+    ("max", "max_us", "max", Us, Less, |o| percentile(o, 100.0)),
+    ("mean", "mean_us", "mean", Us, Less, |o| {
+        let latency = &o.measured.tally.latency;
+        (latency.count() > 0).then(|| latency.mean() / 1e3)
+    }),
+    ("first-byte", "first_byte_p50_us", "first byte p50", Us, Less, |o| {
+        let times = &o.measured.tally.first_byte;
+        (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
+    }),
+    ("connect", "connect_p50_us", "connect p50", Us, Less, |o| {
+        let times = &o.measured.tally.connect;
+        (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
+    }),
+    ("tls", "tls_p50_us", "TLS p50", Us, Less, |o| {
+        let times = &o.measured.tally.tls;
+        (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
+    }),
+    ("responses", "responses", "responses", Count, More, |o| Some(o.measured.tally.responses as f64)),
+    ("errors", "errors", "errors", Count, Less, |o| Some(o.errors() as f64)),
+    ("differ", "responses_differ", "responses unlike the first", Count, Less, |o| {
+        let tally = &o.measured.tally;
+        Some(tally.lengths_differ.max(tally.contents_differ) as f64)
+    }),
+    ("reuse", "reused_share", "on a kept connection", Share, More, |o| {
+        let tally = &o.measured.tally;
+        (tally.responses > 0).then(|| tally.reused as f64 / tally.responses as f64)
+    }),
+    ("cpu", "cpu_us_per_request", "CPU per request", Us, Less, Outcome::cpu_us),
+    ("per-cpu", "requests_per_s_per_cpu_percent", "requests/s per 1 % CPU", Rate, More, |o| {
+        let cores = o.server_cores().filter(|cores| *cores > 0.0)?;
+        Some(o.measured.rate() / (cores * 100.0))
+    }),
+    ("cores", "server_cores", "cores used", Rate, Less, Outcome::server_cores),
+    ("rss", "rss_bytes", "RSS", Bytes, Less, |o| memory(o, |m| m.rss)),
+    ("pss", "pss_bytes", "PSS", Bytes, Less, |o| memory(o, |m| m.pss)),
+    ("dirty", "private_dirty_bytes", "private dirty", Bytes, Less, |o| memory(o, |m| m.private_dirty)),
+    ("generator", "generator_us_per_request", "generator's CPU per request", Us, Less, |o| {
+        let responses = o.measured.responses_in_time;
+        (responses > 0).then(|| o.measured.generator_cpu_s * 1e6 / responses as f64)
+    }),
+    ("noise", "noise_share", "machine time gone elsewhere", Share, Less, |o| o.around.noise),
+];
+
+fn percentile(outcome: &Outcome, percent: f64) -> Option<f64> {
+    let latency = &outcome.measured.tally.latency;
+    (latency.count() > 0).then(|| latency.percentile(percent) as f64 / 1e3)
+}
+
+/// Memory of the whole tree after the run.
+fn memory(outcome: &Outcome, of: fn(&crate::procfs::Memory) -> u64) -> Option<f64> {
+    let after = &outcome.server.as_ref()?.after;
+    (!after.is_empty()).then(|| after.iter().map(of).sum::<u64>() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_keys_are_unique_and_found() {
+        for (at, figure) in ALL.iter().enumerate() {
+            assert!(
+                ALL[at + 1..].iter().all(|f| f.name != figure.name && f.key != figure.key),
+                "{}",
+                figure.name
+            );
+            assert_eq!(Figure::named(figure.key).map(|f| f.name), Some(figure.name));
+        }
+        assert!(Figure::named("p98").is_none());
+    }
+
+    #[test]
+    fn values_are_shown_with_their_unit() {
+        for (name, value, shown) in [
+            ("rate", 12_345.6, "12,346"),
+            ("p99", 1_234.0, "1.23 ms"),
+            ("pss", 3.0 * 1024.0 * 1024.0, "3.00 MiB"),
+            ("reuse", 0.5, "50.0 %"),
+            ("bytes", 2048.0, "2.00 KiB/s"),
+        ] {
+            assert_eq!(Figure::named(name).unwrap().show(value), shown);
+        }
+    }
+}

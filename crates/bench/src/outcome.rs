@@ -1,0 +1,139 @@
+//! The outcome of one run: what the client saw, what the server spent, and the figures that come of both.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::Version;
+
+use crate::load::Measured;
+use crate::plan::{Arrivals, Pace, Plan};
+use crate::quantity;
+use crate::server::{Around, Spent};
+
+/// What a run was, in words that outlive it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// What was loaded: the first URL, and how many more.
+    pub what: String,
+    /// How: connections, keep-alive, pace, length.
+    pub how: String,
+    /// Host and port, for people.
+    pub host: String,
+    /// The target of the first request.
+    pub target: String,
+    /// Connections at once.
+    pub connections: usize,
+    /// The load was an open loop.
+    pub is_open: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What was run.
+    pub setup: Setup,
+    /// The client's side.
+    pub measured: Measured,
+    /// The server's side, where it could be watched.
+    pub server: Option<Spent>,
+    /// The machine around both.
+    pub around: Around,
+    /// When it ended, in seconds since 1970.
+    pub unix_s: u64,
+}
+
+impl Setup {
+    /// Describes `plan`, whose first request is `first` (a URL, or what stands for it).
+    #[must_use]
+    pub fn of(plan: &Plan, first: &str, version: Version) -> Setup {
+        let more = match plan.requests.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let target = match first.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]))
+        {
+            Some(target) => target.to_string(),
+            None => "/".to_string(),
+        };
+        Setup {
+            what: format!("{first}{more}"),
+            how: how(plan, version),
+            host: plan.origins.first().map(|origin| origin.name.clone()).unwrap_or_default(),
+            target,
+            connections: plan.connections,
+            is_open: plan.is_open(),
+        }
+    }
+}
+
+fn how(plan: &Plan, version: Version) -> String {
+    let mut parts = vec![format!("{} connections", quantity::thousands(plan.connections as f64))];
+    if version == Version::Http10 {
+        parts.push("HTTP/1.0".into());
+    }
+    parts.push(if plan.keep_alive { "keep-alive".into() } else { "a connection a request".into() });
+    if plan.pipeline > 1 {
+        parts.push(format!("{} requests in a pipeline", plan.pipeline));
+    }
+    parts.push(match plan.pace {
+        Pace::Closed { think } if think.is_zero() => "closed loop".into(),
+        Pace::Closed { think } => format!("closed loop, {} of thinking", seconds(think.as_secs_f64())),
+        Pace::Open { rate, arrivals } => {
+            let arrivals = if arrivals == Arrivals::Poisson { "Poisson" } else { "constant" };
+            format!("open loop, {} requests/s ({arrivals})", quantity::digits(rate))
+        }
+    });
+    match (plan.duration, plan.requests_max) {
+        (Some(length), Some(max)) => {
+            parts.push(format!(
+                "{} or {} requests",
+                seconds(length.as_secs_f64()),
+                quantity::thousands(max as f64)
+            ));
+        }
+        (Some(length), None) => parts.push(seconds(length.as_secs_f64())),
+        (None, Some(max)) => parts.push(format!("{} requests", quantity::thousands(max as f64))),
+        (None, None) => {}
+    }
+    if !plan.warm_up.is_zero() {
+        parts.push(format!("after {} of warm-up", seconds(plan.warm_up.as_secs_f64())));
+    }
+    if !plan.ramp.is_zero() {
+        parts.push(format!("opened over {}", seconds(plan.ramp.as_secs_f64())));
+    }
+    let threads = if plan.threads == 1 { "thread" } else { "threads" };
+    parts.push(format!("{} {threads}", plan.threads));
+    parts.join(", ")
+}
+
+fn seconds(s: f64) -> String {
+    quantity::time(s * 1e9)
+}
+
+/// Seconds since 1970, now.
+#[must_use]
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Outcome {
+    /// CPU microseconds of the server for each request.
+    #[must_use]
+    pub fn cpu_us(&self) -> Option<f64> {
+        let spent = self.server.as_ref()?;
+        let responses = self.measured.responses_in_time;
+        (responses > 0).then(|| spent.cpu.total_ns as f64 / 1e3 / responses as f64)
+    }
+
+    /// Cores' worth of CPU that the server used.
+    #[must_use]
+    pub fn server_cores(&self) -> Option<f64> {
+        let spent = self.server.as_ref()?;
+        Some(spent.cpu.total_ns as f64 / 1e9 / self.measured.seconds.max(1e-9))
+    }
+
+    /// Requests that failed, and responses of status 400 and above.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.measured.tally.errors.total() + self.measured.tally.refusals()
+    }
+}

@@ -1,0 +1,141 @@
+//! A run's outcome for machines: JSON and CSV.
+
+use serde_json::{Map, Value, json};
+
+use crate::outcome::Outcome;
+use crate::procfs::{self, Memory};
+use crate::server::Spent;
+use crate::{advice, figure};
+
+/// Everything, for machines.
+#[must_use]
+pub fn json(outcome: &Outcome) -> Value {
+    let tally = &outcome.measured.tally;
+    let figures: Map<String, Value> = figure::ALL
+        .iter()
+        .filter_map(|figure| Some((figure.key.to_string(), json!(figure.of(outcome)?))))
+        .collect();
+    let statuses: Map<String, Value> =
+        tally.statuses().iter().map(|(code, count)| (code.to_string(), json!(count))).collect();
+    let errors: Vec<Value> = tally
+        .errors
+        .iter()
+        .map(|(kind, count, example)| json!({ "kind": kind.name(), "count": count, "example": example }))
+        .collect();
+    let points: Vec<Value> = outcome
+        .measured
+        .points
+        .iter()
+        .map(|p| {
+            json!({ "from_s": p.from_s, "to_s": p.to_s, "responses": p.responses, "bytes_in": p.bytes_in,
+                "errors": p.errors, "p50_us": p.p50_ns as f64 / 1e3, "p99_us": p.p99_ns as f64 / 1e3,
+                "max_us": p.max_ns as f64 / 1e3 })
+        })
+        .collect();
+    let buckets: Vec<Value> =
+        tally.latency.buckets().map(|(ns, count)| json!([ns as f64 / 1e3, count])).collect();
+    json!({
+        "komainu": env!("CARGO_PKG_VERSION"),
+        "unix_s": outcome.unix_s,
+        "machine": procfs::machine(),
+        "what": outcome.setup.what,
+        "how": outcome.setup.how,
+        "open_loop": outcome.setup.is_open,
+        "seconds": outcome.measured.seconds,
+        "interrupted": outcome.measured.interrupted,
+        "figures": figures,
+        "server_field": outcome.measured.facts.server,
+        "statuses": statuses,
+        "errors": errors,
+        "warnings": advice::warnings(outcome),
+        "points": points,
+        "latency_buckets_us": buckets,
+        "server": outcome.server.as_ref().map(server_json),
+    })
+}
+
+fn server_json(spent: &Spent) -> Value {
+    let memory = |processes: &[Memory]| -> Vec<Value> {
+        processes
+            .iter()
+            .map(|m| {
+                json!({ "pid": m.pid, "name": m.name, "rss_bytes": m.rss, "pss_bytes": m.pss,
+                    "private_dirty_bytes": m.private_dirty })
+            })
+            .collect()
+    };
+    let series: Vec<Value> = spent
+        .series
+        .iter()
+        .map(|s| json!({ "at_s": s.at_s, "cores": s.cores, "rss_bytes": s.rss }))
+        .collect();
+    json!({ "cpu_user_s": spent.cpu.user_ns() as f64 / 1e9, "cpu_system_s": spent.cpu.system_ns as f64 / 1e9,
+        "switches_voluntary": spent.cpu.switches_voluntary,
+        "switches_involuntary": spent.cpu.switches_involuntary,
+        "before": memory(&spent.before), "after": memory(&spent.after), "series": series })
+}
+
+/// The runs as CSV, one a line; `names` say which is which.
+#[must_use]
+pub fn csv(runs: &[(String, &Outcome)]) -> String {
+    let mut text = String::from("run,what,unix_s,seconds");
+    for figure in figure::ALL {
+        text += ",";
+        text += figure.key;
+    }
+    text += "\n";
+    for (name, outcome) in runs {
+        let seconds = outcome.measured.seconds;
+        text += &format!("{},{},{},{seconds:.3}", quoted(name), quoted(&outcome.setup.what), outcome.unix_s);
+        for figure in figure::ALL {
+            text += &figure.of(outcome).map_or(",".to_string(), |value| format!(",{value:.3}"));
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// A field of RFC 4180.
+fn quoted(text: &str) -> String {
+    match text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome() -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.setup.what = "http://h/?a=1,2".into();
+        outcome.measured.seconds = 2.0;
+        outcome.measured.responses_in_time = 1_000;
+        outcome.measured.tally.responses = 1_000;
+        (1..=1_000).for_each(|at| outcome.measured.tally.latency.record(at * 1_000));
+        outcome
+    }
+
+    #[test]
+    fn json_holds_the_figures_and_nothing_that_was_not_measured() {
+        let json = json(&outcome());
+        assert_eq!(json["figures"]["requests_per_s"], 500.0);
+        assert!((json["figures"]["p99_us"].as_f64().unwrap() - 990.0).abs() < 1.0);
+        assert!(json["figures"].get("cpu_us_per_request").is_none() && json["server"].is_null());
+        let counted: u64 =
+            json["latency_buckets_us"].as_array().unwrap().iter().map(|b| b[1].as_u64().unwrap()).sum();
+        assert_eq!(counted, 1_000);
+    }
+
+    #[test]
+    fn csv_has_a_column_a_figure_and_quotes_what_needs_it() {
+        let outcome = outcome();
+        let text = csv(&[("a".into(), &outcome), ("b".into(), &outcome)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].starts_with("a,\"http://h/?a=1,2\",0,2.000,500.000,"), "{text}");
+        // One comma more stands inside the quotes.
+        assert_eq!(lines[0].matches(',').count() + 1, lines[2].matches(',').count());
+    }
+}

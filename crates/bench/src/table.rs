@@ -1,0 +1,91 @@
+//! Plain tables, for terminals and Markdown alike.
+
+/// A table whose columns line up: the first to the left, all others to the right.
+#[derive(Clone, Debug)]
+pub struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    #[must_use]
+    pub fn new<S: ToString>(head: &[S]) -> Table {
+        Table { head: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row; missing cells are empty.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.head.iter().map(|cell| cell.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+
+    fn cells<'t>(row: &'t [String], widths: &'t [usize]) -> impl Iterator<Item = String> + 't {
+        widths.iter().enumerate().map(move |(column, &width)| {
+            let cell = row.get(column).map_or("", String::as_str);
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        })
+    }
+
+    /// As Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let widths = self.widths();
+        let line = |row: &Vec<String>| {
+            let escaped: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            format!("| {} |\n", Table::cells(&escaped, &widths).collect::<Vec<_>>().join(" | "))
+        };
+        let rule = widths.iter().enumerate().map(|(column, &width)| match column {
+            0 => "-".repeat(width + 2),
+            _ => format!("{}:", "-".repeat(width + 1)),
+        });
+        let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
+        let mut text = line(&self.head) + &rule;
+        text.extend(self.rows.iter().map(line));
+        text
+    }
+
+    /// For a terminal, each line after `indent`.
+    #[must_use]
+    pub fn plain(&self, indent: &str) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            let line = Table::cells(row, &widths).collect::<Vec<_>>().join("  ");
+            text += &format!("{indent}{}\n", line.trim_end());
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_short_rows_are_filled() {
+        let mut table = Table::new(&["subject", "µs"]);
+        table.row(vec!["nginx|x".into(), "6.1".into()]);
+        table.row(vec!["h2o".into()]);
+        assert_eq!(
+            table.markdown(),
+            "| subject |  µs |\n|---------|----:|\n| nginx\\|x | 6.1 |\n| h2o     |     |\n"
+        );
+        assert_eq!(table.plain("  "), "  subject   µs\n  nginx|x  6.1\n  h2o\n");
+    }
+}

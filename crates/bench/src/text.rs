@@ -1,0 +1,233 @@
+//! An outcome as text for people.
+
+use crate::advice;
+use crate::figure::Figure;
+use crate::outcome::Outcome;
+use crate::quantity::{bytes, digits, thousands, time};
+use crate::server::Spent;
+use crate::table::Table;
+use crate::tally::Times;
+
+/// Everything about one run.
+#[must_use]
+pub fn report(outcome: &Outcome) -> String {
+    let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
+    let mut text = format!("{}\n{}\n\n", outcome.setup.what, outcome.setup.how);
+    let mut line = |title: &str, said: String| text += &format!("  {title:<12}{said}\n");
+    line(
+        "Requests",
+        format!(
+            "{} requests/s: {} in {:.2} s, {} failed",
+            digits(measured.rate()),
+            thousands(measured.responses_in_time as f64),
+            measured.seconds,
+            thousands(tally.errors.total() as f64)
+        ),
+    );
+    let seconds = measured.seconds.max(1e-9);
+    line(
+        "Received",
+        format!(
+            "{}/s, {} in all, of it content {}",
+            bytes(tally.bytes_in as f64 / seconds),
+            bytes(tally.bytes_in as f64),
+            bytes(tally.content_bytes as f64)
+        ),
+    );
+    let statuses: Vec<String> = tally
+        .statuses()
+        .iter()
+        .map(|(code, count)| format!("{code} {}×", thousands(*count as f64)))
+        .collect();
+    if !statuses.is_empty() {
+        line("Statuses", statuses.join(", "));
+    }
+    line(
+        "Connections",
+        format!(
+            "{} made; {:.2} % of the responses came on one that had carried another",
+            thousands(tally.connections as f64),
+            tally.reused as f64 * 100.0 / tally.responses.max(1) as f64
+        ),
+    );
+    text.push('\n');
+    text += &latencies(outcome);
+    if let Some(spent) = &outcome.server {
+        text += &server(outcome, spent);
+    }
+    let generator = Figure::named("generator").and_then(|figure| figure.of(outcome));
+    text += &format!(
+        "\n  {:<12}CPU {} µs a request; its busiest thread worked {:.0} % of the time\n\n",
+        "Generator",
+        digits(generator.unwrap_or(0.0)),
+        measured.busiest_thread * 100.0
+    );
+    text += &wrapped("  ", &advice::scope(outcome));
+    for warning in advice::warnings(outcome) {
+        text += &wrapped("! ", &warning);
+    }
+    text
+}
+
+fn latencies(outcome: &Outcome) -> String {
+    let tally = &outcome.measured.tally;
+    let mut table =
+        Table::new(&["", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "±"]);
+    let mut row = |name: &str, times: &Times| {
+        if times.count() > 0 {
+            let percentiles = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
+            let mut cells = vec![name.to_string()];
+            cells.extend(percentiles.map(|percent| time(times.percentile(percent) as f64)));
+            cells.extend([time(times.mean()), time(times.deviation())]);
+            table.row(cells);
+        }
+    };
+    row("Latency", &tally.latency);
+    row("First byte", &tally.first_byte);
+    row("Connect", &tally.connect);
+    row("TLS", &tally.tls);
+    if table.is_empty() { String::new() } else { table.plain("  ") }
+}
+
+fn server(outcome: &Outcome, spent: &Spent) -> String {
+    let responses = outcome.measured.responses_in_time.max(1) as f64;
+    let us = |ns: u64| digits(ns as f64 / 1e3 / responses);
+    let mut text = format!(
+        "\n  {:<12}CPU {} µs a request (user {}, system {}); {} requests/s per 1 % CPU; {} cores busy\n",
+        "Server",
+        us(spent.cpu.total_ns),
+        us(spent.cpu.user_ns()),
+        us(spent.cpu.system_ns),
+        Figure::named("per-cpu").and_then(|figure| figure.of(outcome)).map_or("?".into(), digits),
+        digits(outcome.server_cores().unwrap_or(0.0)),
+    );
+    text += &format!(
+        "  {:<12}{} voluntary and {} forced context switches a request\n",
+        "",
+        digits(spent.cpu.switches_voluntary as f64 / responses),
+        digits(spent.cpu.switches_involuntary as f64 / responses)
+    );
+    let mut table = Table::new(&["Memory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
+    for process in memory_rows(spent) {
+        let [name, rest @ ..] = process;
+        table.row([vec![name], rest.to_vec()].concat());
+    }
+    if !table.is_empty() {
+        text += "\n";
+        text += &table.plain("  ");
+    }
+    text
+}
+
+/// Each process and their sum: name, then RSS, PSS and private dirty, each before and after.
+#[must_use]
+pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
+    const SHOWN_MAX: usize = 12;
+    let show = |value: Option<u64>| value.map_or("-".into(), |value| bytes(value as f64));
+    let mut rows: Vec<[String; 7]> = Vec::new();
+    let gone = spent.before.iter().filter(|b| spent.after.iter().all(|a| a.pid != b.pid));
+    let all: Vec<_> = spent.after.iter().chain(gone).collect();
+    for process in all.iter().take(SHOWN_MAX) {
+        let before = spent.before.iter().find(|other| other.pid == process.pid);
+        let after = spent.after.iter().find(|other| other.pid == process.pid);
+        rows.push([
+            format!("{} {}", process.name, process.pid),
+            show(before.map(|m| m.rss)),
+            show(after.map(|m| m.rss)),
+            show(before.map(|m| m.pss)),
+            show(after.map(|m| m.pss)),
+            show(before.map(|m| m.private_dirty)),
+            show(after.map(|m| m.private_dirty)),
+        ]);
+    }
+    if all.len() > 1 {
+        let sum = |of: &[crate::procfs::Memory], what: fn(&crate::procfs::Memory) -> u64| {
+            show(Some(of.iter().map(what).sum()))
+        };
+        rows.push([
+            format!("all {}", all.len()),
+            sum(&spent.before, |m| m.rss),
+            sum(&spent.after, |m| m.rss),
+            sum(&spent.before, |m| m.pss),
+            sum(&spent.after, |m| m.pss),
+            sum(&spent.before, |m| m.private_dirty),
+            sum(&spent.after, |m| m.private_dirty),
+        ]);
+    }
+    rows
+}
+
+/// Breaks a sentence into lines of a terminal; `mark` stands before the first, spaces before the others.
+#[must_use]
+pub fn wrapped(mark: &str, sentence: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = vec![String::new()];
+    for word in sentence.split(' ') {
+        let line = lines.last_mut().expect("begun with one");
+        if !line.is_empty() && line.chars().count() + word.chars().count() + 1 > WIDTH {
+            lines.push(word.to_string());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    let indent = " ".repeat(mark.chars().count());
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        text += &format!("{}{line}\n", if at == 0 { mark } else { &indent });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::{Cpu, Memory};
+    use crate::tally::Kind;
+
+    #[test]
+    fn a_report_names_rate_latency_server_and_doubts() {
+        let mut outcome = Outcome::default();
+        outcome.setup.what = "http://h/".into();
+        outcome.measured.seconds = 2.0;
+        outcome.measured.responses_in_time = 2_000;
+        let tally = &mut outcome.measured.tally;
+        tally.responses = 2_000;
+        (0..2_000).for_each(|_| tally.latency.record(5_000_000));
+        (0..2_000).for_each(|_| tally.count_status(200));
+        tally.errors.add(Kind::Timeout, 1, "timed out");
+        let memory = |pid, rss| Memory { pid, name: "srv".into(), rss, pss: rss / 2, private_dirty: 0 };
+        outcome.server = Some(Spent {
+            cpu: Cpu { total_ns: 20_000_000, system_ns: 5_000_000, ..Cpu::default() },
+            before: vec![memory(7, 2048), memory(8, 1024)],
+            after: vec![memory(7, 4096), memory(9, 1024)],
+            series: Vec::new(),
+        });
+        let text = report(&outcome);
+        for part in [
+            "1,000 requests/s: 2,000 in 2.00 s, 1 failed",
+            "200 2,000×",
+            "CPU 10.0 µs a request (user 7.50, system 2.50)",
+            "1,000 requests/s per 1 % CPU",
+            "! 1 requests failed (timeout): timed out.",
+            "Closed loop",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let rows = memory_rows(outcome.server.as_ref().unwrap());
+        assert_eq!(
+            rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(),
+            ["srv 7", "srv 9", "srv 8", "all 3"]
+        );
+        assert_eq!((rows[1][1].as_str(), rows[2][2].as_str()), ("-", "-"));
+    }
+
+    #[test]
+    fn sentences_are_wrapped_under_their_mark() {
+        let text = wrapped("! ", &"word ".repeat(50));
+        assert!(text.lines().all(|line| line.chars().count() <= 102) && text.lines().count() > 2);
+        assert!(text.starts_with("! word") && text.lines().skip(1).all(|line| line.starts_with("  word")));
+    }
+}
