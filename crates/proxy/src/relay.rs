@@ -160,10 +160,12 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.send_kept();
         loop {
             self.push_up()?;
+            let waited = self.up == Up::Continue;
             let down = self.pull_down()?;
             match down {
                 Down::Done => return self.finish(),
                 Down::Upgraded => return Ok(Outcome::Upgraded),
+                Down::Dry | Down::Full if waited && self.up == Up::Body => continue,
                 Down::Dry | Down::Full => {}
             }
             self.wait(down).await?;
@@ -182,6 +184,14 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.kept.bytes = bytes;
         if self.kept.ended {
             self.end_body();
+        }
+    }
+
+    /// The upstream takes the body: the client may send it.
+    fn begin_body(&mut self) {
+        if self.up == Up::Continue {
+            self.up = Up::Body;
+            self.client_read_ms = self.x.core().now_ms();
         }
     }
 
@@ -349,9 +359,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
             if status == Status::CONTINUE {
                 // The client's own is sent when its body is read.
-                if self.up == Up::Continue {
-                    self.up = Up::Body;
-                }
+                self.begin_body();
             } else {
                 let prepared = response::Prepared::default();
                 let rules = self.plan.response;
@@ -469,10 +477,13 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     fn on_timeout(&mut self, down: Down) -> Result<(), Failure> {
         let now_ms = self.x.core().now_ms();
+        if now_ms < self.deadline_ms(down) {
+            return Ok(());
+        }
         let [wait_continue, read, write, ..] = self.clocks(down);
         if wait_continue <= now_ms {
             // It knows nothing of `Expect`, or has not made up its mind: send the body.
-            self.up = Up::Body;
+            self.begin_body();
             return Ok(());
         }
         if read <= now_ms || write <= now_ms {

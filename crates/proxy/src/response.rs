@@ -47,7 +47,8 @@ impl ResponseRules {
             let mut fields = Fields::new();
             for field in head.fields.iter().filter(|field| is_rewritten(field.id)) {
                 let value = self.reverse.value(field.id, field.value.of(bytes), ask);
-                fields.push(field.id, &value);
+                let pushed = fields.try_push(field.name.of(bytes), &value);
+                pushed.expect("made of valid names and values");
             }
             prepared.rewritten = Some(fields);
         }

@@ -1,0 +1,445 @@
+//! A proxy with real sockets around it: upstream servers that do as they are told, and clients that look closely.
+#![allow(dead_code)] // each test file uses a part of it
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::machine::{self, Step};
+use http::{Limits, Method};
+use net::{Bind, Exchange, Fault, Record};
+use proxy::options::{Options, Place, Server};
+use proxy::{Proxy, Shared};
+
+/// A test that hangs must fail: no read waits longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+// ---- the proxy ----
+
+struct Hop(Proxy);
+
+impl net::Service for Hop {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.0.serve(exchange, false).await
+    }
+
+    fn log(&self, _: &Record<'_>) {}
+}
+
+/// A running proxy.
+pub struct Rig {
+    pub address: SocketAddr,
+    pub shared: Arc<Shared>,
+    server: Option<net::Server>,
+}
+
+impl Rig {
+    /// A proxy with the defaults in front of one origin.
+    pub fn to(origin: &Origin) -> Rig {
+        Rig::with(Options::to(vec![origin.server()]))
+    }
+
+    /// A proxy with these options.
+    pub fn with(options: Options) -> Rig {
+        let shared = Shared::new(options).unwrap();
+        let theirs = shared.clone();
+        let run = net::Options { threads: 1, ..net::Options::default() };
+        let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
+        let binds = [Bind::Tcp("127.0.0.1:0".parse().unwrap())];
+        let server =
+            net::Server::start(&run, &binds, move |core| Ok(Hop(Proxy::new(core, &theirs)))).unwrap();
+        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+        Rig { address, shared, server: Some(server) }
+    }
+
+    /// A client's connection.
+    pub fn client(&self) -> Client {
+        Client::to(self.address)
+    }
+
+    /// One request on a connection of its own.
+    pub fn ask(&self, request: &str) -> Response {
+        let mut client = self.client();
+        client.send(request);
+        client.response(method_of(request)).unwrap_or_else(|broken| panic!("{broken}: {request}"))
+    }
+
+    /// `GET path`.
+    pub fn get(&self, path: &str) -> Response {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: site.test\r\n\r\n"))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop().drain();
+            let _ = server.join();
+        }
+    }
+}
+
+// ---- origins ----
+
+/// An upstream server whose every connection is handled by a closure on a thread of its own.
+pub struct Origin {
+    pub address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Origin {
+    /// `serve` gets each connection and its number.
+    pub fn start(serve: impl Fn(Caller, usize) + Send + Sync + 'static) -> Origin {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (counter, record, serve) = (connections.clone(), seen.clone(), Arc::new(serve));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let number = counter.fetch_add(1, Ordering::SeqCst);
+                let caller = Caller::new(stream, record.clone());
+                let serve = serve.clone();
+                thread::spawn(move || serve(caller, number));
+            }
+        });
+        Origin { address, connections, seen }
+    }
+
+    /// Answers every request with these bytes, and keeps its connections.
+    pub fn answering(response: &'static str) -> Origin {
+        Origin::start(move |mut caller, _| {
+            while caller.request().is_some() {
+                caller.send(response);
+            }
+        })
+    }
+
+    /// Answers every request with its own raw bytes as the body.
+    pub fn mirror() -> Origin {
+        Origin::start(|mut caller, _| {
+            while let Some(request) = caller.request() {
+                caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len()));
+                caller.send_bytes(&request);
+            }
+        })
+    }
+
+    /// As a server of a group.
+    pub fn server(&self) -> Server {
+        server(self.address)
+    }
+
+    /// Connections that have come.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Everything that was read from them.
+    pub fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.seen_bytes()).into_owned()
+    }
+
+    pub fn seen_bytes(&self) -> Vec<u8> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until this has been read.
+    pub fn wait_seen(&self, text: &str) {
+        let began = Instant::now();
+        while !self.seen().contains(text) {
+            assert!(began.elapsed() < PATIENCE, "{text} never came: {}", self.seen());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A server at an address.
+pub fn server(address: SocketAddr) -> Server {
+    Server::at(Place::Tcp { host: address.ip().to_string(), port: address.port() })
+}
+
+/// An address where nobody listens.
+pub fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// One connection, at its origin.
+pub struct Caller {
+    pub stream: TcpStream,
+    record: Arc<Mutex<Vec<u8>>>,
+    machine: machine::Server,
+    bytes: Vec<u8>,
+}
+
+impl Caller {
+    fn new(stream: TcpStream, record: Arc<Mutex<Vec<u8>>>) -> Caller {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Caller { stream, record, machine: machine::Server::default(), bytes: Vec::new() }
+    }
+
+    fn fill(&mut self) -> bool {
+        let mut buffer = [0; 64 * 1024];
+        match self.stream.read(&mut buffer) {
+            Ok(0) | Err(_) => false,
+            Ok(len) => {
+                self.record.lock().unwrap().extend_from_slice(&buffer[..len]);
+                self.bytes.extend_from_slice(&buffer[..len]);
+                true
+            }
+        }
+    }
+
+    /// Reads the next head; its bytes. `None` when the connection ends before.
+    pub fn head(&mut self) -> Option<String> {
+        loop {
+            let fed = self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid heads");
+            if fed.step == Step::Head {
+                let head: Vec<u8> = self.bytes.drain(..fed.consumed).collect();
+                return Some(String::from_utf8(head).unwrap());
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+
+    /// Reads the next piece of the body.
+    pub fn body_piece(&mut self) -> Option<Vec<u8>> {
+        loop {
+            let fed = self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid bodies");
+            match fed.step {
+                Step::Data(span) => {
+                    let piece = span.of(&self.bytes).to_vec();
+                    self.bytes.drain(..fed.consumed);
+                    return Some(piece);
+                }
+                Step::End => {
+                    self.bytes.drain(..fed.consumed);
+                    self.machine.next();
+                    return None;
+                }
+                _ => {
+                    self.bytes.drain(..fed.consumed);
+                    assert!(self.fill(), "the proxy closed in the middle of a body");
+                }
+            }
+        }
+    }
+
+    /// Reads a whole request: its head and its content.
+    pub fn request(&mut self) -> Option<Vec<u8>> {
+        let mut request = self.head()?.into_bytes();
+        while let Some(piece) = self.body_piece() {
+            request.extend(piece);
+        }
+        Some(request)
+    }
+
+    /// Raw bytes up to and including `end`.
+    pub fn rest_until(&mut self, end: &[u8]) -> Vec<u8> {
+        while !self.bytes.ends_with(end) {
+            assert!(self.fill(), "the end came after {}", self.bytes.escape_ascii());
+        }
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Reads until `end` has come, which may be never.
+    pub fn raw_until(&mut self, end: &[u8]) {
+        while !self.bytes.ends_with(end) && self.fill() {}
+    }
+
+    /// Skips a line, where the first one begins so; false where nothing comes.
+    pub fn skip_line(&mut self, begins: &str) -> bool {
+        while self.bytes.len() < begins.len() {
+            if !self.fill() {
+                return false;
+            }
+        }
+        if self.bytes.starts_with(begins.as_bytes()) {
+            let end = self.bytes.iter().position(|&byte| byte == b'\n').expect("a line comes whole");
+            self.bytes.drain(..=end);
+        }
+        true
+    }
+
+    /// Everything until the proxy closes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.fill() {}
+        std::mem::take(&mut self.bytes)
+    }
+
+    pub fn send(&mut self, text: &str) {
+        self.send_bytes(text.as_bytes());
+    }
+
+    /// Sends as much as is taken; a proxy that has gone is not an origin's affair.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Closes so that the peer sees a reset.
+    pub fn reset(self) {
+        reset(&self.stream);
+    }
+}
+
+/// Makes the closing of a socket a reset.
+pub fn reset(stream: &TcpStream) {
+    rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
+}
+
+// ---- clients ----
+
+/// A client's connection to the proxy.
+pub struct Client {
+    pub stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+/// A response, as a client sees it.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// Heads of interim responses.
+    pub interim: Vec<String>,
+    pub status: u16,
+    /// The head, its end left out.
+    pub head: String,
+    pub body: Vec<u8>,
+    /// Trailer lines.
+    pub trailers: String,
+}
+
+impl Response {
+    /// The value of a field.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The reason on a page that the proxy made itself.
+    pub fn refused(&self) -> (u16, String) {
+        let text = self.text();
+        let reason = text.split("<p>").nth(1).and_then(|rest| rest.split("</p>").next());
+        (self.status, reason.unwrap_or("").to_owned())
+    }
+}
+
+impl Client {
+    pub fn to(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, bytes: Vec::new() }
+    }
+
+    pub fn send(&mut self, text: &str) {
+        self.send_bytes(text.as_bytes());
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        // The proxy may have answered and closed already: what it said is what counts.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Reads a whole response; an error says how it is broken.
+    pub fn response(&mut self, method: Method) -> Result<Response, String> {
+        let mut machine = machine::Client::default();
+        let mut response = Response::default();
+        loop {
+            let fed = machine
+                .feed(&self.bytes, method, &Limits::default())
+                .map_err(|reject| format!("{}: {}", reject.reason, self.bytes.escape_ascii()))?;
+            match fed.step {
+                Step::Head => {
+                    let head = String::from_utf8_lossy(&self.bytes[..fed.consumed]).trim_end().to_owned();
+                    response.status = machine.head.status.code();
+                    if response.status < 200 && response.status != 101 {
+                        response.interim.push(head);
+                        machine.next();
+                    } else {
+                        response.head = head;
+                    }
+                    self.bytes.drain(..fed.consumed);
+                    if response.status == 101 {
+                        return Ok(response);
+                    }
+                }
+                Step::Data(span) => {
+                    response.body.extend_from_slice(span.of(&self.bytes));
+                    self.bytes.drain(..fed.consumed);
+                }
+                Step::End => {
+                    self.bytes.drain(..fed.consumed);
+                    return Ok(Client::done(response, &machine));
+                }
+                Step::NeedMore => {
+                    self.bytes.drain(..fed.consumed);
+                    if self.fill()? {
+                        continue;
+                    }
+                    machine.eof().map_err(|reject| reject.reason.to_owned())?;
+                    return Ok(Client::done(response, &machine));
+                }
+            }
+        }
+    }
+
+    fn done(mut response: Response, machine: &machine::Client) -> Response {
+        let trailers = machine.body().map(|body| body.trailers().wire().to_vec()).unwrap_or_default();
+        response.trailers = String::from_utf8(trailers).unwrap();
+        response
+    }
+
+    fn fill(&mut self) -> Result<bool, String> {
+        let mut buffer = [0; 64 * 1024];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Ok(false),
+            Ok(len) => {
+                self.bytes.extend_from_slice(&buffer[..len]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Err("reset".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads exactly so many raw bytes.
+    pub fn raw(&mut self, len: usize) -> Vec<u8> {
+        while self.bytes.len() < len {
+            assert!(self.fill().unwrap(), "the end came after {}", self.bytes.escape_ascii());
+        }
+        self.bytes.drain(..len).collect()
+    }
+
+    /// Everything until the proxy closes; true where it did so in peace.
+    pub fn rest(&mut self) -> (Vec<u8>, bool) {
+        let peaceful = loop {
+            match self.fill() {
+                Ok(true) => {}
+                Ok(false) => break true,
+                Err(_) => break false,
+            }
+        };
+        (std::mem::take(&mut self.bytes), peaceful)
+    }
+
+    pub fn shutdown_write(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+}
+
+pub fn method_of(request: &str) -> Method {
+    Method::of(request.split(' ').next().unwrap_or_default().as_bytes())
+}
