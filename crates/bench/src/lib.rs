@@ -29,5 +29,11 @@ pub mod record;
 pub mod session;
 pub mod table;
 pub mod text;
+pub mod live;
+pub mod expect;
+pub mod versus;
+pub mod ab;
+pub mod chart;
+pub mod html;
 
 pub use world::Facts;

@@ -25,6 +25,12 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// Head and rows.
+    #[must_use]
+    pub fn parts(&self) -> (&[String], &[Vec<String>]) {
+        (&self.head, &self.rows)
+    }
+
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.head.iter().map(|cell| cell.chars().count()).collect();
         for row in &self.rows {

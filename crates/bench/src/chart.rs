@@ -1,0 +1,289 @@
+//! Charts as SVG: lines over time or over percentiles, and bars. Colours come from the page's style.
+
+use crate::quantity;
+
+/// Width and height of a chart in its own units; the page scales it.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 30.0;
+
+/// One line of a chart.
+pub struct Series {
+    /// What it is, for the legend.
+    pub name: String,
+    /// Its points, x rising.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How an axis is cut and labelled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// From zero, evenly.
+    Linear,
+    /// By powers of ten.
+    Log,
+    /// Percentiles by their distance to 100 %: 90, 99, 99.9 lie evenly.
+    Nines,
+}
+
+/// An axis.
+pub struct Axis {
+    /// How it is cut.
+    pub scale: Scale,
+    /// What a tick says.
+    pub label: fn(f64) -> String,
+}
+
+/// A chart of lines; empty where there is nothing to draw.
+#[must_use]
+pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
+    let all = || series.iter().flat_map(|s| &s.points);
+    let (Some(across), Some(up)) = (span(all().map(|p| p.0), x.scale), span(all().map(|p| p.1), y.scale))
+    else {
+        return String::new();
+    };
+    let place = |&(px, py): &(f64, f64)| {
+        let along = share(px, across, x.scale) * (WIDTH - LEFT - RIGHT);
+        let above = share(py, up, y.scale) * (HEIGHT - TOP - BOTTOM);
+        (LEFT + along, HEIGHT - BOTTOM - above)
+    };
+    let mut body = String::new();
+    for tick in ticks(up, y.scale) {
+        let (_, at) = place(&(across.0, tick));
+        body += &format!(
+            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{}\"/><text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            at + 4.0,
+            escape(&(y.label)(tick))
+        );
+    }
+    for tick in ticks(across, x.scale) {
+        let (at, _) = place(&(tick, up.0));
+        body += &format!(
+            "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            HEIGHT - BOTTOM + 18.0,
+            escape(&(x.label)(tick))
+        );
+    }
+    for (number, one) in series.iter().enumerate() {
+        let path: Vec<String> =
+            one.points.iter().map(|p| place(p)).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        if !path.is_empty() {
+            body += &format!("<path class=\"line s{number}\" d=\"M{}\"/>", path.join("L"));
+        }
+    }
+    let legend: String = series
+        .iter()
+        .enumerate()
+        .map(|(number, s)| format!("<span><i class=\"s{number}\"></i>{}</span>", escape(&s.name)))
+        .collect();
+    figure(title, &legend, &svg(title, HEIGHT, &body))
+}
+
+/// One bar of a chart.
+pub struct Bar {
+    /// What it stands for.
+    pub name: String,
+    /// Its length, and the range of what was measured.
+    pub value: f64,
+    /// Least and greatest.
+    pub range: (f64, f64),
+    /// What is written at its end.
+    pub label: String,
+    /// Drawn in the first colour instead of the quiet one.
+    pub ours: bool,
+}
+
+/// A chart of bars, one below the other.
+#[must_use]
+pub fn bars(title: &str, bars: &[Bar]) -> String {
+    const ROW: f64 = 26.0;
+    const NAME: f64 = 230.0;
+    const VALUE: f64 = 96.0;
+    let most = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return String::new();
+    }
+    let length = |value: f64| value / most * (WIDTH - NAME - VALUE);
+    let mut body = String::new();
+    for (number, bar) in bars.iter().enumerate() {
+        let top = number as f64 * ROW + 4.0;
+        let middle = top + ROW / 2.0;
+        let class = if bar.ours { "bar s0" } else { "bar quiet" };
+        body += &format!(
+            "<text class=\"name\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"{class}\" x=\"{NAME}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{}\"/>\
+             <path class=\"range\" d=\"M{:.1} {middle:.1}H{:.1}\"/>\
+             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            NAME - 8.0,
+            middle + 4.0,
+            escape(&shortened(&bar.name)),
+            top + 4.0,
+            length(bar.value).max(1.0),
+            ROW - 8.0,
+            NAME + length(bar.range.0),
+            NAME + length(bar.range.1),
+            NAME + length(bar.range.1.max(bar.value)) + 8.0,
+            middle + 4.0,
+            escape(&bar.label)
+        );
+    }
+    figure(title, "", &svg(title, bars.len() as f64 * ROW + 8.0, &body))
+}
+
+fn shortened(name: &str) -> String {
+    const MAX: usize = 38;
+    match name.chars().count() > MAX {
+        true => name.chars().take(MAX - 1).chain(['…']).collect(),
+        false => name.to_string(),
+    }
+}
+
+fn svg(title: &str, height: f64, body: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
+        escape(title)
+    )
+}
+
+fn figure(title: &str, legend: &str, svg: &str) -> String {
+    format!(
+        "<figure><figcaption>{}<span class=\"legend\">{legend}</span></figcaption>{svg}</figure>\n",
+        escape(title)
+    )
+}
+
+/// Text inside HTML or SVG.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for value in values.filter(|value| value.is_finite() && (scale != Scale::Log || *value > 0.0)) {
+        (low, high) = (low.min(value), high.max(value));
+    }
+    if low > high {
+        return None;
+    }
+    Some(match scale {
+        Scale::Linear => (low.min(0.0), if high > 0.0 { high * 1.05 } else { 1.0 }),
+        Scale::Log => (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()).max(low * 10.0)),
+        Scale::Nines => (low, high),
+    })
+}
+
+/// Where a value lies between the ends of its axis, 0 to 1.
+fn share(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
+    let place = |value: f64| match scale {
+        Scale::Linear => value,
+        Scale::Log => value.max(low).log10(),
+        Scale::Nines => -(1.0 - value.min(99.9999) / 100.0).log10(),
+    };
+    let (from, to) = (place(low), place(high));
+    if to > from { ((place(value) - from) / (to - from)).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+fn ticks((low, high): (f64, f64), scale: Scale) -> Vec<f64> {
+    match scale {
+        Scale::Nines => {
+            [0.0, 50.0, 90.0, 99.0, 99.9, 99.99].into_iter().filter(|&p| p >= low && p <= high).collect()
+        }
+        Scale::Log => {
+            let decades = low.log10().round() as i32..=high.log10().round() as i32;
+            decades.map(|decade| 10f64.powi(decade)).collect()
+        }
+        Scale::Linear => {
+            let rough = (high - low) / 5.0;
+            let magnitude = 10f64.powf(rough.log10().floor());
+            let step = [1.0, 2.0, 5.0, 10.0]
+                .iter()
+                .map(|m| m * magnitude)
+                .find(|&step| step >= rough)
+                .unwrap_or(rough);
+            let first = (low / step).ceil() as i64;
+            (first..=(high / step).floor() as i64).map(|at| at as f64 * step).collect()
+        }
+    }
+}
+
+/// A number on an axis.
+#[must_use]
+pub fn short_number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1e6 => format!("{}M", trimmed(value / 1e6)),
+        v if v >= 1e3 => format!("{}k", trimmed(value / 1e3)),
+        _ => trimmed(value),
+    }
+}
+
+/// Microseconds on an axis.
+#[must_use]
+pub fn short_time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{} µs", trimmed(us)),
+        us if us < 1e6 => format!("{} ms", trimmed(us / 1e3)),
+        us => format!("{} s", trimmed(us / 1e6)),
+    }
+}
+
+/// Bytes on an axis.
+#[must_use]
+pub fn short_bytes(bytes: f64) -> String {
+    quantity::bytes(bytes)
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Axis = Axis { scale: Scale::Linear, label: trimmed };
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        assert_eq!(ticks((0.0, 10.5), Scale::Linear), [0.0, 5.0, 10.0]);
+        assert_eq!(ticks((0.0, 0.9), Scale::Linear).len(), 5);
+        assert_eq!(ticks((10.0, 10_000.0), Scale::Log), [10.0, 100.0, 1_000.0, 10_000.0]);
+        assert_eq!(ticks((0.0, 99.95), Scale::Nines), [0.0, 50.0, 90.0, 99.0, 99.9]);
+    }
+
+    #[test]
+    fn places_run_from_end_to_end() {
+        assert_eq!(share(5.0, (0.0, 10.0), Scale::Linear), 0.5);
+        assert_eq!(share(100.0, (10.0, 1_000.0), Scale::Log), 0.5);
+        let nines = |p| share(p, (0.0, 99.99), Scale::Nines);
+        assert!((nines(90.0) - 0.25).abs() < 1e-9 && (nines(99.0) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_chart_is_drawn_with_its_names_escaped_and_nothing_is_no_chart() {
+        let series = [Series { name: "a<b".into(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
+        let chart = lines("Rate & more", &series, &TIME, &TIME);
+        assert!(
+            chart.contains("Rate &amp; more")
+                && chart.contains("a&lt;b")
+                && chart.contains("class=\"line s0\"")
+        );
+        assert_eq!(lines("x", &[], &TIME, &TIME), "");
+        let bar =
+            |value| Bar { name: "n".into(), value, range: (value, value), label: "l".into(), ours: true };
+        assert!(bars("B", &[bar(2.0), bar(1.0)]).matches("<rect").count() == 2);
+        assert_eq!(bars("B", &[bar(0.0)]), "");
+    }
+
+    #[test]
+    fn labels_are_short() {
+        assert_eq!([999.0, 1_500.0, 2e6].map(short_number), ["999", "1.5k", "2M"]);
+        assert_eq!([10.0, 2_500.0, 1e6].map(short_time), ["10 µs", "2.5 ms", "1 s"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Expectations that decide about a run: `p99 < 20ms`, `errors = 0`, `rate > 5k`.
+
+use crate::figure::{Figure, Unit};
+use crate::outcome::Outcome;
+use crate::quantity;
+
+/// One expectation.
+#[derive(Debug)]
+pub struct Expectation {
+    text: String,
+    figure: &'static Figure,
+    order: Order,
+    value: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Below,
+    AtMost,
+    Equal,
+    AtLeast,
+    Above,
+}
+
+impl Expectation {
+    /// Reads `FIGURE < VALUE`; also `<=`, `=`, `>=`, `>`. Times have a unit, memory is in bytes or `MiB`, shares in `%`.
+    ///
+    /// # Errors
+    /// What was not understood, and what would be.
+    pub fn parse(text: &str) -> Result<Expectation, String> {
+        let operators = [
+            ("<=", Order::AtMost),
+            (">=", Order::AtLeast),
+            ("==", Order::Equal),
+            ("<", Order::Below),
+            (">", Order::Above),
+            ("=", Order::Equal),
+        ];
+        let found = operators.iter().find_map(|&(sign, order)| Some((text.split_once(sign)?, order)));
+        let Some(((name, value), order)) = found else {
+            return Err(format!("{text:?}: an expectation looks like 'p99 < 20ms' or 'errors = 0'"));
+        };
+        let figure = Figure::named(name.trim()).ok_or_else(|| {
+            let names: Vec<&str> = crate::figure::ALL.iter().map(|figure| figure.name).collect();
+            format!("{:?} is no figure; there are {}", name.trim(), names.join(", "))
+        })?;
+        let value = number(figure.unit, value.trim())?;
+        Ok(Expectation { text: text.trim().to_string(), figure, order, value })
+    }
+
+    /// Whether it is met; else what was found instead.
+    ///
+    /// # Errors
+    /// The expectation and the value.
+    pub fn check(&self, outcome: &Outcome) -> Result<(), String> {
+        let Some(found) = self.figure.of(outcome) else {
+            return Err(format!("expected {}, but it was not measured", self.text));
+        };
+        let met = match self.order {
+            Order::Below => found < self.value,
+            Order::AtMost => found <= self.value,
+            Order::Equal => found == self.value,
+            Order::AtLeast => found >= self.value,
+            Order::Above => found > self.value,
+        };
+        match met {
+            true => Ok(()),
+            false => Err(format!("expected {}, found {}", self.text, self.figure.show(found))),
+        }
+    }
+}
+
+fn number(unit: Unit, text: &str) -> Result<f64, String> {
+    match unit {
+        Unit::Us => Ok(quantity::duration(text)?.as_secs_f64() * 1e6),
+        Unit::Share => {
+            let number = quantity::count(text.trim_end_matches('%'))?;
+            Ok(if text.ends_with('%') { number / 100.0 } else { number })
+        }
+        Unit::Bytes | Unit::BytesRate => {
+            let text = text.trim_end_matches("/s").trim();
+            let units =
+                [("KiB", 1024.0), ("MiB", 1024.0 * 1024.0), ("GiB", 1024.0 * 1024.0 * 1024.0), ("B", 1.0)];
+            let found = units.iter().find_map(|&(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+            let (number, factor) = found.unwrap_or((text, 1.0));
+            Ok(quantity::count(number)? * factor)
+        }
+        Unit::Rate | Unit::Count => quantity::count(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome() -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.measured.seconds = 1.0;
+        outcome.measured.responses_in_time = 6_000;
+        outcome.measured.tally.responses = 6_000;
+        outcome.measured.tally.bytes_in = 3 * 1024 * 1024;
+        outcome.measured.tally.reused = 5_940;
+        outcome.measured.tally.latency.record(15_000_000);
+        outcome
+    }
+
+    #[test]
+    fn met_and_missed() {
+        let outcome = outcome();
+        for (text, met) in [
+            ("p99 < 20ms", true),
+            ("p99<10ms", false),
+            ("errors = 0", true),
+            ("errors == 1", false),
+            ("rate > 5k", true),
+            ("rate >= 6000", true),
+            ("rate <= 5999", false),
+            ("reuse >= 99%", true),
+            ("bytes > 2MiB", true),
+            ("bytes > 4 MiB/s", false),
+        ] {
+            assert_eq!(Expectation::parse(text).unwrap().check(&outcome).is_ok(), met, "{text}");
+        }
+        let missed = Expectation::parse("p99 < 10ms").unwrap().check(&outcome).unwrap_err();
+        assert_eq!(missed, "expected p99 < 10ms, found 15.0 ms");
+        let unknown = Expectation::parse("cpu < 10us").unwrap().check(&outcome).unwrap_err();
+        assert!(unknown.contains("not measured"));
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, what) in [
+            ("p99", "looks like"),
+            ("p42 < 1ms", "is no figure"),
+            ("p99 < fast", "no time"),
+            ("rate > x", "no number"),
+        ] {
+            assert!(Expectation::parse(text).unwrap_err().contains(what), "{text}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! An outcome as one self-contained page: light and dark, on screens and on paper.
+
+use crate::advice;
+use crate::chart::{self, Axis, Scale, Series, escape, short_bytes, short_number, short_time};
+use crate::figure::Figure;
+use crate::load::Point;
+use crate::outcome::Outcome;
+use crate::procfs;
+use crate::quantity::{self, thousands};
+use crate::table::Table;
+use crate::text;
+use crate::versus::Comparison;
+
+const STYLE: &str = include_str!("page.css");
+/// More points than this are put together for a chart.
+const POINTS_MAX: usize = 240;
+
+/// A whole page around `body`.
+#[must_use]
+pub fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n{body}\n</html>\n",
+        escape(title)
+    )
+}
+
+/// The page of one run.
+#[must_use]
+pub fn report(outcome: &Outcome) -> String {
+    page(&outcome.setup.what, &(heading(outcome) + &run(outcome) + &footer(outcome)))
+}
+
+/// The page of two things compared, with the last run of each.
+#[must_use]
+pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
+    let title = format!("{} against {}", compared.names[0], compared.names[1]);
+    let mut body = format!(
+        "<h1>{}</h1>\n<p class=\"how\">{}</p>\n{}",
+        escape(&title),
+        escape(&compared.basis),
+        table(&compared.table())
+    );
+    if let Some((a, b)) = pairs.last() {
+        for (name, outcome) in [("A", a), ("B", b)] {
+            body += &format!("<h2>{name}, the last run</h2>\n{}{}", heading(outcome), run(outcome));
+        }
+        body += &footer(a);
+    }
+    page(&title, &body)
+}
+
+fn heading(outcome: &Outcome) -> String {
+    format!("<h1>{}</h1>\n<p class=\"how\">{}</p>\n", escape(&outcome.setup.what), escape(&outcome.setup.how))
+}
+
+fn run(outcome: &Outcome) -> String {
+    let mut body = String::from("<div class=\"tiles\">\n");
+    for (name, title) in [
+        ("rate", "requests a second"),
+        ("p50", "half answered within"),
+        ("p99", "99 % answered within"),
+        ("errors", "errors"),
+        ("cpu", "server CPU a request"),
+        ("per-cpu", "requests/s per 1 % CPU"),
+        ("pss", "server memory (PSS)"),
+    ] {
+        let figure = Figure::named(name).expect("a figure's name");
+        if let Some(value) = figure.of(outcome) {
+            body += &format!(
+                "<div class=\"tile\"><b>{}</b><span>{title}</span></div>\n",
+                escape(&figure.show(value))
+            );
+        }
+    }
+    body += "</div>\n";
+    for warning in advice::warnings(outcome) {
+        body += &format!("<p class=\"warn\">{}</p>\n", escape(&warning));
+    }
+    body += &format!(
+        "<p class=\"note\">{}</p>\n<h2>Over time</h2>\n<div class=\"charts\">\n",
+        escape(&advice::scope(outcome))
+    );
+    body += &over_time(outcome);
+    body += "</div>\n<h2>Latency</h2>\n<div class=\"charts\">\n";
+    body += &distribution(outcome);
+    body += "</div>\n";
+    body += &table(&latencies(outcome));
+    body += "<h2>Answers</h2>\n";
+    body += &table(&answers(outcome));
+    if let Some(spent) = &outcome.server {
+        let mut memory = Table::new(&[
+            "Memory",
+            "RSS before",
+            "after",
+            "PSS before",
+            "after",
+            "private dirty before",
+            "after",
+        ]);
+        text::memory_rows(spent).into_iter().for_each(|row| memory.row(row.to_vec()));
+        body += "<h2>The server's processes</h2>\n";
+        body += &table(&memory);
+    }
+    body
+}
+
+const SECONDS: Axis = Axis { scale: Scale::Linear, label: |s| format!("{} s", short_number(s)) };
+const RATE: Axis = Axis { scale: Scale::Linear, label: short_number };
+const LATENCY: Axis = Axis { scale: Scale::Log, label: short_time };
+
+fn over_time(outcome: &Outcome) -> String {
+    let points = together(&outcome.measured.points);
+    let of =
+        |value: fn(&Point) -> f64| -> Vec<(f64, f64)> { points.iter().map(|p| (p.to_s, value(p))).collect() };
+    let series = |name: &str, points| Series { name: name.to_string(), points };
+    let mut rate = vec![series("requests/s", of(Point::rate))];
+    if points.iter().any(|point| point.errors > 0) {
+        rate.push(series("errors/s", of(|p| p.errors as f64 / (p.to_s - p.from_s).max(1e-9))));
+    }
+    let latency = [
+        series("p50", of(|p| p.p50_ns as f64 / 1e3)),
+        series("p99", of(|p| p.p99_ns as f64 / 1e3)),
+        series("max", of(|p| p.max_ns as f64 / 1e3)),
+    ];
+    let mut charts = chart::lines("Rate", &rate, &SECONDS, &RATE);
+    charts += &chart::lines("Latency", &latency, &SECONDS, &LATENCY);
+    if let Some(spent) = &outcome.server {
+        let of = |value: fn(&crate::server::Sample) -> f64| {
+            spent.series.iter().map(|s| (s.at_s, value(s))).collect()
+        };
+        let cpu = [series("cores", of(|s| s.cores))];
+        let memory = [series("RSS", of(|s| s.rss as f64))];
+        charts += &chart::lines("Server CPU", &cpu, &SECONDS, &RATE);
+        let bytes = Axis { scale: Scale::Linear, label: short_bytes };
+        charts += &chart::lines("Server memory", &memory, &SECONDS, &bytes);
+    }
+    charts
+}
+
+/// Neighbouring points as one, where there are more than a chart can show.
+fn together(points: &[Point]) -> Vec<Point> {
+    let each = points.len().div_ceil(POINTS_MAX).max(1);
+    let one = |part: &[Point]| {
+        let worst = |of: fn(&Point) -> u64| part.iter().map(of).max().unwrap_or(0);
+        Point {
+            from_s: part.first().map_or(0.0, |first| first.from_s),
+            to_s: part.last().map_or(0.0, |last| last.to_s),
+            responses: part.iter().map(|p| p.responses).sum(),
+            bytes_in: part.iter().map(|p| p.bytes_in).sum(),
+            errors: part.iter().map(|p| p.errors).sum(),
+            p50_ns: worst(|p| p.p50_ns),
+            p99_ns: worst(|p| p.p99_ns),
+            max_ns: worst(|p| p.max_ns),
+        }
+    };
+    points.chunks(each).map(one).collect()
+}
+
+/// Latency by percentile, and how often each latency came.
+fn distribution(outcome: &Outcome) -> String {
+    let latency = &outcome.measured.tally.latency;
+    let total = latency.count().max(1) as f64;
+    let (mut below, mut steps) = (0u64, Vec::new());
+    let mut often: Vec<(f64, f64)> = Vec::new();
+    // Buckets of a tenth of an octave, so that the shape is seen and not the histogram's own grain.
+    const PER_OCTAVE: f64 = 10.0;
+    for (ns, count) in latency.buckets() {
+        below += count;
+        let us = ns as f64 / 1e3;
+        steps.push((below as f64 / total * 100.0, us));
+        let bucket = (us.log2() * PER_OCTAVE).round() / PER_OCTAVE;
+        match often.last_mut() {
+            Some((last, sum)) if *last == bucket => *sum += count as f64,
+            _ => often.push((bucket, count as f64)),
+        }
+    }
+    let often = often.into_iter().map(|(bucket, count)| (bucket.exp2(), count / total * 100.0)).collect();
+    let percent = Axis { scale: Scale::Linear, label: |p| format!("{} %", short_number(p)) };
+    let nines = Axis { scale: Scale::Nines, label: |p| format!("p{}", short_number(p)) };
+    let series = |name: &str, points| [Series { name: name.to_string(), points }];
+    chart::lines("By percentile", &series("latency", steps), &nines, &LATENCY)
+        + &chart::lines("How often", &series("share of requests", often), &LATENCY, &percent)
+}
+
+fn latencies(outcome: &Outcome) -> Table {
+    let tally = &outcome.measured.tally;
+    let mut table = Table::new(&["", "count", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
+    for (name, times) in [
+        ("Latency", &tally.latency),
+        ("First byte", &tally.first_byte),
+        ("Connect", &tally.connect),
+        ("TLS", &tally.tls),
+    ] {
+        if times.count() > 0 {
+            let mut cells = vec![name.to_string(), thousands(times.count() as f64)];
+            let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
+            cells.extend(percentiles.map(|percent| quantity::time(times.percentile(percent) as f64)));
+            cells.push(quantity::time(times.mean()));
+            table.row(cells);
+        }
+    }
+    table
+}
+
+fn answers(outcome: &Outcome) -> Table {
+    let tally = &outcome.measured.tally;
+    let mut table = Table::new(&["", "count"]);
+    let mut row = |name: String, count: u64| table.row(vec![name, thousands(count as f64)]);
+    tally.statuses().iter().for_each(|(code, count)| row(format!("Status {code}"), *count));
+    tally
+        .errors
+        .iter()
+        .for_each(|(kind, count, example)| row(format!("Failed, {}: {example}", kind.name()), count));
+    row("Connections made".into(), tally.connections);
+    row("On a connection that had carried another".into(), tally.reused);
+    table
+}
+
+/// A table as HTML.
+#[must_use]
+pub fn table(table: &Table) -> String {
+    if table.is_empty() {
+        return String::new();
+    }
+    let row = |cells: &[String], tag: &str| {
+        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let (head, rows) = table.parts();
+    let body: String = rows.iter().map(|cells| row(cells, "td")).collect();
+    format!("<div class=\"scroll\"><table>\n{}{body}</table></div>\n", row(head, "th"))
+}
+
+fn footer(outcome: &Outcome) -> String {
+    let server = match outcome.measured.facts.server.as_str() {
+        "" => "did not say its name".to_string(),
+        name => format!("called itself {name}"),
+    };
+    format!(
+        "<footer>{}. The server {}. Measured by komainu {} at {} s since 1970.</footer>\n",
+        escape(&procfs::machine()),
+        escape(&server),
+        env!("CARGO_PKG_VERSION"),
+        outcome.unix_s
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Kind;
+    use crate::versus;
+
+    fn outcome() -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.setup.what = "http://h/?<script>".into();
+        outcome.measured.seconds = 2.0;
+        outcome.measured.responses_in_time = 1_000;
+        let tally = &mut outcome.measured.tally;
+        (1..=1_000).for_each(|at| tally.latency.record(at * 1_000));
+        tally.errors.add(Kind::Closed, 2, "<gone>");
+        let point = |at: u32| Point {
+            from_s: f64::from(at),
+            to_s: f64::from(at) + 1.0,
+            responses: 500,
+            p50_ns: 500_000,
+            p99_ns: 900_000,
+            max_ns: 1_000_000,
+            ..Point::default()
+        };
+        outcome.measured.points = (0..2).map(point).collect();
+        outcome
+    }
+
+    #[test]
+    fn a_page_stands_alone_and_lets_nothing_through() {
+        let page = report(&outcome());
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        assert!(page.matches("<svg").count() >= 4 && page.contains("prefers-color-scheme: dark"));
+        assert!(
+            !page.contains("<script")
+                && !page.contains("<gone>")
+                && !page.contains("src=")
+                && !page.contains("href=")
+        );
+        for name in ["Rate", "Latency", "By percentile", "How often"] {
+            assert!(page.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_shows_both_and_the_verdict() {
+        let pairs = [(outcome(), outcome()), (outcome(), outcome())];
+        let page = comparison(&versus::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
+        assert!(
+            page.contains("one against two")
+                && page.contains("no telling apart")
+                && page.contains("B, the last run")
+        );
+    }
+
+    #[test]
+    fn long_runs_have_their_points_put_together_and_lose_no_response() {
+        let points: Vec<Point> = (0..1_000)
+            .map(|at| Point {
+                from_s: f64::from(at),
+                to_s: f64::from(at + 1),
+                responses: 2,
+                ..Point::default()
+            })
+            .collect();
+        let fewer = together(&points);
+        assert!(fewer.len() <= POINTS_MAX);
+        assert_eq!(fewer.iter().map(|p| p.responses).sum::<u64>(), 2_000);
+        assert_eq!(fewer.last().map(|p| p.to_s), Some(1_000.0));
+    }
+}

@@ -1,0 +1,226 @@
+//! Two things measured in turns, and whether they differ.
+
+use serde_json::{Value, json};
+
+use crate::figure::{self, Better, Figure};
+use crate::outcome::Outcome;
+use crate::record;
+use crate::stats::{self, CONFIDENCE, Ratio};
+use crate::table::Table;
+
+/// The figures that are compared, where both sides have them.
+const COMPARED: [&str; 7] = ["rate", "p50", "p99", "cpu", "per-cpu", "pss", "errors"];
+
+/// One figure of two things.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The figure.
+    pub figure: &'static str,
+    /// Its median on either side.
+    pub a: f64,
+    /// See `a`.
+    pub b: f64,
+    /// B as a multiple of A; `None` where that says nothing (errors, zeros, too few measurements).
+    pub ratio: Option<Ratio>,
+}
+
+/// Two things compared.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What A and B are.
+    pub names: [String; 2],
+    /// How the numbers came about, as one sentence.
+    pub basis: String,
+    /// The figures.
+    pub lines: Vec<Line>,
+}
+
+/// Compares pairs of runs that were made one right after the other.
+#[must_use]
+pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison {
+    let mut lines = Vec::new();
+    for name in COMPARED {
+        let figure = Figure::named(name).expect("a figure's name");
+        let values: Vec<(f64, f64)> =
+            pairs.iter().filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
+        let (a, b): (Vec<f64>, Vec<f64>) = values.iter().copied().unzip();
+        let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
+        // B to A: what changes when A is given up for B.
+        let swapped: Vec<(f64, f64)> = values.iter().map(|&(a, b)| (b, a)).collect();
+        lines.push(Line { figure: figure.name, a, b, ratio: stats::ratio(&swapped) });
+    }
+    let basis = format!("{} pairs of runs in turns, medians", pairs.len());
+    Comparison { names, basis, lines }
+}
+
+/// Compares two results that were kept as JSON, of one run or of several.
+///
+/// # Errors
+/// What keeps them from being compared.
+pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
+    let (runs_a, runs_b) = (runs(a), runs(b));
+    if runs_a.is_empty() || runs_b.is_empty() {
+        return Err("these are not results of `komainu bench --json`".into());
+    }
+    let alone = runs_a.len() < 2 || runs_b.len() < 2;
+    let mut lines = Vec::new();
+    for name in COMPARED {
+        let figure = Figure::named(name).expect("a figure's name");
+        let of = |runs: &[&Value]| -> Vec<f64> {
+            runs.iter().filter_map(|run| run["figures"][figure.key].as_f64()).collect()
+        };
+        let (values_a, values_b) = (of(&runs_a), of(&runs_b));
+        let (Some(a), Some(b)) = (stats::median(&values_a), stats::median(&values_b)) else { continue };
+        let ratio = match alone {
+            false => stats::ratio_of_sets(&values_b, &values_a),
+            true => stats::ratio_of_sets(&parts(runs_b[0], figure.name), &parts(runs_a[0], figure.name)),
+        };
+        lines.push(Line { figure: figure.name, a, b, ratio });
+    }
+    let basis = match alone {
+        true => {
+            "one run on a side, cut into parts: what differs from run to run is not in the interval".into()
+        }
+        false => format!("{} runs against {}, medians", runs_a.len(), runs_b.len()),
+    };
+    Ok(Comparison { names, basis, lines })
+}
+
+/// The runs of a record: its own, or all that it holds.
+fn runs(record: &Value) -> Vec<&Value> {
+    match record["runs"].as_array() {
+        Some(runs) => runs.iter().collect(),
+        None if record["figures"].is_object() => vec![record],
+        None => Vec::new(),
+    }
+}
+
+/// Up to ten parts of one run, for those figures that its points tell.
+fn parts(run: &Value, name: &str) -> Vec<f64> {
+    const PARTS: usize = 10;
+    let points: &[Value] = run["points"].as_array().map_or(&[], Vec::as_slice);
+    let number = |point: &Value, key: &str| point[key].as_f64().unwrap_or(0.0);
+    let each = points.len().div_ceil(PARTS).max(1);
+    let part = |part: &[Value]| {
+        let sum = |key: &str| part.iter().map(|point| number(point, key)).sum::<f64>();
+        match name {
+            "rate" => Some(sum("responses") / (sum("to_s") - sum("from_s")).max(1e-9)),
+            "p50" => Some(sum("p50_us") / part.len() as f64),
+            "p99" => Some(sum("p99_us") / part.len() as f64),
+            _ => None,
+        }
+    };
+    // The last part may be a short one.
+    points.chunks(each).filter(|points| points.len() == each).filter_map(part).collect()
+}
+
+impl Comparison {
+    /// What the figures come to: one sentence a figure, and a table.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let [a, b] = &self.names;
+        format!("A  {a}\nB  {b}\n{}\n\n{}", self.basis, self.table().plain("  "))
+    }
+
+    /// The figures as a table.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
+        let mut table = Table::new(&["", "A", "B", "B / A", &interval, "verdict"]);
+        for line in &self.lines {
+            let figure = Figure::named(line.figure).expect("a figure's name");
+            let (ratio, interval) = match line.ratio {
+                Some(r) => (format!("{:.3}", r.ratio), format!("{:.3}–{:.3}", r.low, r.high)),
+                None => (String::new(), String::new()),
+            };
+            let (a, b) = (figure.show(line.a), figure.show(line.b));
+            table.row(vec![figure.title.to_string(), a, b, ratio, interval, line.verdict().to_string()]);
+        }
+        table
+    }
+
+    /// For machines; `pairs` are the runs behind it, where there are some.
+    #[must_use]
+    pub fn json(&self, pairs: &[(Outcome, Outcome)]) -> Value {
+        let lines: Vec<Value> = self
+            .lines
+            .iter()
+            .map(|line| {
+                let figure = Figure::named(line.figure).expect("a figure's name");
+                json!({ "figure": figure.key, "a": line.a, "b": line.b, "verdict": line.verdict(),
+                    "ratio": line.ratio.map(|r| r.ratio), "low": line.ratio.map(|r| r.low),
+                    "high": line.ratio.map(|r| r.high) })
+            })
+            .collect();
+        let side = |of: fn(&(Outcome, Outcome)) -> &Outcome| -> Value {
+            pairs.iter().map(|pair| record::json(of(pair))).collect()
+        };
+        json!({ "a": self.names[0], "b": self.names[1], "basis": self.basis, "confidence": CONFIDENCE,
+            "comparison": lines, "runs_a": side(|pair| &pair.0), "runs_b": side(|pair| &pair.1) })
+    }
+}
+
+impl Line {
+    /// In two or three words: better, worse, or no telling.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        let Some(ratio) = self.ratio else { return "" };
+        let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };
+        match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::More)) {
+            (false, _) => "no telling apart",
+            (true, true) => "B is better",
+            (true, false) => "B is worse",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(rate: u64) -> Outcome {
+        let mut outcome = Outcome::default();
+        outcome.measured.seconds = 1.0;
+        outcome.measured.responses_in_time = rate;
+        outcome.measured.tally.latency.record(1_000_000_000 / rate);
+        outcome
+    }
+
+    #[test]
+    fn a_difference_is_told_with_its_direction_and_equals_are_not_told_apart() {
+        let pairs: Vec<_> = [1_000, 1_010, 990, 1_005].map(|rate| (run(rate), run(rate * 2 + 3))).into();
+        let compared = of_pairs(["a".into(), "b".into()], &pairs);
+        let line = |name| compared.lines.iter().find(|line| line.figure == name).unwrap();
+        assert_eq!((line("rate").verdict(), line("p50").verdict()), ("B is better", "B is better"));
+        assert!((line("rate").ratio.unwrap().ratio - 2.003).abs() < 0.01);
+        assert!(compared.text().contains("B is better"));
+        let equal: Vec<_> =
+            [(1_000, 1_003), (1_010, 1_001), (990, 999), (1_005, 996)].map(|(a, b)| (run(a), run(b))).into();
+        let compared = of_pairs(["a".into(), "b".into()], &equal);
+        assert_eq!(compared.lines[0].verdict(), "no telling apart");
+    }
+
+    #[test]
+    fn records_are_compared_by_their_runs_or_by_parts_of_one() {
+        let record = |rate: f64| {
+            let points: Vec<Value> = (0..30)
+                .map(|at| {
+                    let wobble = f64::from(at % 3);
+                    json!({ "from_s": at, "to_s": at + 1, "responses": rate + wobble, "p50_us": 5.0 + wobble, "p99_us": 9.0 })
+                })
+                .collect();
+            json!({ "figures": { "requests_per_s": rate, "p50_us": 5.0 }, "points": points })
+        };
+        let compared = of_records(["a".into(), "b".into()], &record(100.0), &record(150.0)).unwrap();
+        assert!(compared.basis.contains("parts") && compared.lines[0].ratio.unwrap().is_distinct());
+        let several = |rates: &[f64]| json!({ "runs": rates.iter().map(|r| record(*r)).collect::<Vec<_>>() });
+        let compared = of_records(
+            ["a".into(), "b".into()],
+            &several(&[100.0, 104.0, 97.0]),
+            &several(&[101.0, 98.0, 103.0]),
+        )
+        .unwrap();
+        assert_eq!(compared.lines[0].verdict(), "no telling apart");
+        assert!(of_records(["a".into(), "b".into()], &json!({}), &record(1.0)).is_err());
+    }
+}
