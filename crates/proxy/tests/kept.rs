@@ -183,7 +183,7 @@ fn the_proxy_protocol_goes_ahead() {
         (ProxyProtocol::V2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x7f\0\0\x01\x7f\0\0\x01"),
     ] {
         let origin = Origin::start(|mut caller, _| {
-            caller.raw_until(b"Via: 1.1 komainu\r\n\r\n");
+            caller.raw_until(b"Connection: close\r\n\r\n");
             caller.send(OK);
         });
         let mut options = Options::to(vec![origin.server()]);

@@ -1,0 +1,306 @@
+//! Groups of servers: who is asked, who is left alone, who waits.
+
+mod rig;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use proxy::options::{Balance, Check, Ejection, HashKey, Options, Probe};
+use rig::{Client, Origin, Rig, nobody, server};
+
+/// An origin that says its name.
+fn named(name: &'static str) -> Origin {
+    Origin::start(move |mut caller, _| {
+        while caller.request().is_some() {
+            caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{name}"));
+        }
+    })
+}
+
+fn group(origins: &[&Origin]) -> Options {
+    Options::to(origins.iter().map(|origin| origin.server()).collect())
+}
+
+fn names(rig: &Rig, count: usize) -> String {
+    (0..count).map(|_| rig.get("/").text()).collect()
+}
+
+#[test]
+fn turns_by_weight() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.servers[0].weight = 3;
+    assert_eq!(names(&Rig::with(options.clone()), 8), "aabaaaba");
+    options.servers[1].weight = 0;
+    assert_eq!(names(&Rig::with(options), 4), "aaaa");
+}
+
+#[test]
+fn backups_wait_until_nobody_else_is_left() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.servers[1].backup = true;
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 3), "aaa");
+    rig.shared.drain(0, true, 1);
+    assert_eq!(names(&rig, 3), "bbb");
+    rig.shared.drain(1, true, 1);
+    let response = rig.get("/");
+    assert_eq!(response.refused(), (503, "no upstream is in service".into()));
+    assert_eq!(response.field("Retry-After"), Some("5"));
+    rig.shared.drain(0, false, 1);
+    assert_eq!(names(&rig, 3), "aaa");
+}
+
+#[test]
+fn a_server_that_fails_is_left_alone() {
+    let a = named("a");
+    let mut options = group(&[&a]);
+    options.servers.push(server(nobody()));
+    options.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 20), "a".repeat(20));
+    assert!(matches!(rig.shared.standing(1, 0), proxy::health::Standing::Ejected(_)));
+    // Where all have failed, one is asked all the same.
+    rig.shared.drain(0, true, 1);
+    assert_eq!(rig.get("/").refused().0, 502);
+}
+
+#[test]
+fn a_server_that_is_back_is_found_by_one_request() {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while caller.request().is_some() && is_well.load(Ordering::SeqCst) {
+            caller.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 6), "aaaaaa", "its failures are retried elsewhere");
+    well.store(true, Ordering::SeqCst);
+    let mut seen = String::new();
+    for _ in 0..10_000 {
+        seen.push_str(&names(&rig, 1));
+        if seen.ends_with("baba") {
+            return;
+        }
+    }
+    panic!("b never came back: {seen}");
+}
+
+#[test]
+fn the_same_client_or_field_meets_the_same_server() {
+    let origins = [named("a"), named("b"), named("c"), named("d")];
+    let mut options = group(&origins.iter().collect::<Vec<_>>());
+    options.balance = Balance::Hash(HashKey::Client);
+    let all = names(&Rig::with(options.clone()), 10);
+    assert_eq!(all, all[..1].repeat(10));
+    options.balance = Balance::Hash(HashKey::Field("X-User".into()));
+    let rig = Rig::with(options);
+    let of = |user: usize| rig.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\n\r\n")).text();
+    let first: Vec<String> = (0..40).map(of).collect();
+    assert_eq!(first, (0..40).map(of).collect::<Vec<_>>());
+    assert!(["a", "b", "c", "d"].iter().all(|name| first.iter().any(|met| met == name)), "{first:?}");
+    rig.shared.drain(1, true, 1);
+    for (user, met) in first.iter().enumerate() {
+        assert!(met == "b" || of(user) == *met);
+    }
+}
+
+#[test]
+fn a_cookie_leads_back() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.balance = Balance::Sticky { cookie: "srv".into() };
+    let rig = Rig::with(options);
+    let first = rig.get("/");
+    let cookie = first.field("Set-Cookie").unwrap().to_owned();
+    assert!(cookie.starts_with("srv=") && cookie.ends_with("; Path=/; HttpOnly; SameSite=Lax"), "{cookie}");
+    let pair = cookie.split(';').next().unwrap();
+    let again = || rig.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: x=1; {pair}\r\n\r\n"));
+    for _ in 0..5 {
+        let response = again();
+        assert_eq!((response.text(), response.field("Set-Cookie")), (first.text(), None));
+    }
+    // Its server goes: another one, and a new cookie.
+    rig.shared.drain(if first.text() == "a" { 0 } else { 1 }, true, 1);
+    let moved = again();
+    assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
+}
+
+/// An origin that answers nobody until it is told to.
+struct Held {
+    origin: Origin,
+    inside: Arc<AtomicUsize>,
+    open: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Held {
+    fn new(name: &'static str) -> Held {
+        let inside = Arc::new(AtomicUsize::new(0));
+        let open: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+        let (count, gate) = (inside.clone(), open.clone());
+        let origin = Origin::start(move |mut caller, _| {
+            while caller.request().is_some() {
+                count.fetch_add(1, Ordering::SeqCst);
+                let mut passes = gate.0.lock().unwrap();
+                while *passes == 0 {
+                    passes = gate.1.wait(passes).unwrap();
+                }
+                *passes -= 1;
+                drop(passes);
+                count.fetch_sub(1, Ordering::SeqCst);
+                caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{name}"));
+            }
+        });
+        Held { origin, inside, open }
+    }
+
+    fn release(&self, count: usize) {
+        *self.open.0.lock().unwrap() += count;
+        self.open.1.notify_all();
+    }
+
+    fn wait_inside(&self, count: usize) {
+        while self.inside.load(Ordering::SeqCst) != count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn asking(rig: &Rig) -> Client {
+    let mut client = rig.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client
+}
+
+#[test]
+fn the_least_busy_is_asked() {
+    let held = Held::new("h");
+    let free = named("f");
+    for balance in [Balance::LeastRequests, Balance::TwoChoices] {
+        let mut options = group(&[&held.origin, &free]);
+        options.balance = balance.clone();
+        let rig = Rig::with(options);
+        // One request hangs on the first server sooner or later; from then on it is the busier one.
+        let mut stuck = Vec::new();
+        while held.inside.load(Ordering::SeqCst) == 0 {
+            stuck.push(asking(&rig));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(names(&rig, 20), "f".repeat(20), "{balance:?}");
+        held.release(1);
+        held.wait_inside(0);
+        for mut client in stuck {
+            assert_eq!(client.response(http::Method::Get).unwrap().status, 200);
+        }
+    }
+}
+
+#[test]
+fn a_limit_queues_and_does_not_fail() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.servers[0].connections_max = 2;
+    options.queue_max = 30;
+    let rig = Rig::with(options);
+    let mut clients: Vec<Client> = (0..32).map(|_| asking(&rig)).collect();
+    held.wait_inside(2);
+    // The queue is full: wait until all thirty-two are known, then one more is refused.
+    let refused = loop {
+        let mut extra = asking(&rig);
+        extra.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        match extra.response(http::Method::Get) {
+            Ok(response) => break response,
+            // It took a place in the queue: it is given up with its client.
+            Err(_) => rig::reset(&extra.stream),
+        }
+    };
+    assert_eq!(refused.refused(), (503, "too many requests wait".into()));
+    assert_eq!(refused.field("Retry-After"), Some("1"));
+    assert_eq!((held.inside.load(Ordering::SeqCst), held.origin.connections()), (2, 2));
+    held.release(32);
+    for client in &mut clients {
+        assert_eq!(client.response(http::Method::Get).unwrap().text(), "h");
+    }
+    assert_eq!(held.origin.connections(), 2, "never more than the limit");
+}
+
+#[test]
+fn the_queue_is_timed() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.servers[0].connections_max = 1;
+    options.timeouts.queue_ms = 50;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+}
+
+#[test]
+fn checks_take_out_and_bring_back() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let checked = request.starts_with(b"GET /health HTTP/1.1\r\nHost: b.test\r\n");
+            let status = if checked && !is_well.load(Ordering::SeqCst) { "503 No" } else { "200 OK" };
+            caller.send(&format!("HTTP/1.1 {status}\r\nContent-Length: 1\r\n\r\nb"));
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
+    options.check = Some(Check { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
+    let rig = Rig::with(options);
+    let until = |want: &str| {
+        for _ in 0..2_000 {
+            let mut asked: Vec<char> = names(&rig, 4).chars().collect();
+            asked.sort_unstable();
+            if asked.iter().collect::<String>() == want {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("{want} never came");
+    };
+    until("aabb");
+    well.store(false, Ordering::SeqCst);
+    until("aaaa");
+    well.store(true, Ordering::SeqCst);
+    until("aabb");
+}
+
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    let (a, b) = (named("a"), named("b"));
+    let rig = Rig::with(group(&[&a, &b]));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, done) = (rig.address, stop.clone());
+    let load = std::thread::spawn(move || {
+        let mut client = Client::to(address);
+        let mut count = 0u64;
+        while !done.load(Ordering::SeqCst) {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+            assert_eq!(client.response(http::Method::Post).unwrap().status, 200);
+            count += 1;
+        }
+        count
+    });
+    for _ in 0..20 {
+        for server in [0, 1] {
+            rig.shared.drain(server, true, 1);
+            std::thread::sleep(Duration::from_millis(5));
+            rig.shared.drain(server, false, 1);
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    assert!(load.join().unwrap() > 0);
+}
