@@ -23,6 +23,7 @@ help: ## this list
 build: ## the release build of everything; the binary is target/release/komainu
 	@scripts/setup build
 	cargo build --release --workspace --exclude xtask
+	@scripts/workers $(TARGET)/release/workers
 
 run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
@@ -62,6 +63,8 @@ audit: ## licences, advisories and sources of the dependencies
 install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@test -x $(KOMAINU) || { echo 'nothing to install yet: make build'; exit 1; }
 	install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu
+	install -d $(DESTDIR)$(PREFIX)/lib/komainu
+	cp -R $(TARGET)/release/workers/. $(DESTDIR)$(PREFIX)/lib/komainu/
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	$(KOMAINU) man > $(DESTDIR)$(PREFIX)/share/man/man1/komainu.1
 	$(KOMAINU) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/komainu
