@@ -139,3 +139,55 @@ impl Works {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts bytes where a socket would.
+    fn receive(room: &mut [u8], bytes: &[u8]) -> usize {
+        let len = room.len().min(bytes.len());
+        room[..len].copy_from_slice(&bytes[..len]);
+        len
+    }
+
+    #[test]
+    fn a_body_without_end_streams_through_a_bounded_buffer_and_leaves_the_head_alone() {
+        let mut input = Input::default();
+        let len = receive(input.head_room(16 * 1024), b"an earlier request, a head");
+        input.filled(len);
+        input.at += "an earlier request, ".len();
+        input.next_head();
+        input.at += "a head".len();
+        for _ in 0..1_000 {
+            let room = input.body_room("a head".len());
+            room.fill(b'x');
+            let len = room.len();
+            input.filled(len);
+            assert!(input.rest().iter().all(|&byte| byte == b'x') && !input.is_empty());
+            input.at += len;
+            assert_eq!(&input.head()[..6], b"a head");
+        }
+        assert!(input.bytes.len() <= 2 * INPUT_BYTES_STREAMING, "{}", input.bytes.len());
+    }
+
+    #[test]
+    fn what_follows_a_head_moves_to_the_front_when_the_end_is_reached() {
+        let mut input = Input::default();
+        let wire: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        let (mut received, mut consumed) = (0, 0);
+        while consumed < wire.len() {
+            let len = receive(input.head_room(INPUT_BYTES), &wire[received..]);
+            input.filled(len);
+            received += len;
+            assert_eq!(input.rest(), &wire[consumed..received]);
+            // A little less than there is: something always stays behind, until the wire is empty.
+            let used = input.rest().len().saturating_sub(7).max(1);
+            input.at += used;
+            consumed += used;
+            input.next_head();
+        }
+        assert!(input.is_empty());
+        assert_eq!(input.bytes.len(), INPUT_BYTES);
+    }
+}
