@@ -277,7 +277,7 @@ fn reason(error: &rustls::Error) -> &'static str {
         Error::InvalidCertificate(
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
         ) => "the certificate is not valid yet",
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "the certificate's issuer is not trusted"
         }
         Error::InvalidCertificate(

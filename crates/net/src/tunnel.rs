@@ -7,6 +7,8 @@ use crate::stream::Interest;
 
 /// Bytes moved in one go; they stand on the stack only while they move.
 const MOVED_BYTES: usize = 16 * 1024;
+/// Rounds of both directions before others on the core have their turn.
+const TURNS_MAX: u32 = 64;
 /// Bytes that one side may be ahead of the other.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
@@ -36,12 +38,18 @@ impl Pending {
 pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_ms: u64) -> Result<(), Fault> {
     x.offer(early)?;
     let (mut up, mut down) = (Pending::default(), Pending::default());
+    let mut turns = 0;
     loop {
         let moved = move_up(x, other, &mut up)? | move_down(x, other, &mut down)?;
         if up.told && down.told {
             return Ok(());
         }
-        if moved {
+        if moved && turns < TURNS_MAX {
+            turns += 1;
+            continue;
+        }
+        if std::mem::take(&mut turns) == TURNS_MAX {
+            x.core().yield_now().await;
             continue;
         }
         let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);

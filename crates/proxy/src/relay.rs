@@ -14,6 +14,8 @@ use crate::template::Ask;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
+/// Bytes that one request moves before others on the core have their turn.
+const TURN_BYTES: usize = 1024 * 1024;
 /// Interim responses that an upstream may send ahead of one response.
 const INTERIM_MAX: u32 = 32;
 
@@ -85,6 +87,8 @@ pub(crate) struct Relay<'r, 'c> {
     client_read_ms: u64,
     client_write_ms: u64,
     backlog: usize,
+    /// Bytes moved since others had their turn.
+    moved: usize,
 }
 
 /// Content of a request body kept for another attempt.
@@ -152,6 +156,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             client_read_ms: now_ms,
             client_write_ms: now_ms,
             backlog: 0,
+            moved: 0,
         }
     }
 
@@ -167,6 +172,11 @@ impl<'r, 'c> Relay<'r, 'c> {
                 Down::Upgraded => return Ok(Outcome::Upgraded),
                 Down::Dry | Down::Full if waited && self.up == Up::Body => continue,
                 Down::Dry | Down::Full => {}
+            }
+            if self.moved >= TURN_BYTES {
+                self.moved = 0;
+                self.x.core().yield_now().await;
+                continue;
             }
             self.wait(down).await?;
         }
@@ -225,17 +235,16 @@ impl<'r, 'c> Relay<'r, 'c> {
             let gathered = self.gather()?;
             let backlog = self.leg.backlog();
             if backlog > 0 {
-                match self.leg.try_flush() {
-                    Ok(_) => {}
-                    // It may have answered before it closed: what it said is read next.
-                    Err(Fault::Gone) => return Ok(self.abandon()),
-                    Err(fault) => return Err(Failure::Ours(fault)),
+                // It may have answered before it closed: what it said is read next.
+                if self.leg.try_flush().is_err() {
+                    self.abandon();
+                    return Ok(());
                 }
             }
             if backlog != self.leg.backlog() || gathered {
                 self.up_ms = self.x.core().now_ms();
             }
-            if !gathered || self.leg.backlog() > 0 {
+            if !gathered || self.leg.backlog() > 0 || self.moved >= TURN_BYTES {
                 return Ok(());
             }
         }
@@ -253,17 +262,14 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
                 BodyPiece::Data(bytes) => {
                     gathered = true;
+                    self.moved += bytes.len();
                     self.kept.keep(bytes);
                     if self.framing == Framing::Chunked {
                         chunk_start(&mut self.leg.buffers.out, bytes.len());
                     }
-                    match self.leg.offer(bytes) {
-                        Ok(()) => {}
-                        Err(Fault::Gone) => {
-                            self.abandon();
-                            return Ok(false);
-                        }
-                        Err(fault) => return Err(Failure::Ours(fault)),
+                    if self.leg.offer(bytes).is_err() {
+                        self.abandon();
+                        return Ok(false);
                     }
                     if self.framing == Framing::Chunked {
                         self.leg.buffers.out.extend_from_slice(CHUNK_END);
@@ -299,8 +305,10 @@ impl<'r, 'c> Relay<'r, 'c> {
                         Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
                         Ok(Read::Nothing) => return Ok(Down::Dry),
                         Ok(Read::End) => return self.at_end(),
-                        Err(Fault::Gone) => return Err(self.cut("the upstream reset the connection")),
-                        Err(fault) => return Err(Failure::Ours(fault)),
+                        Err(Fault::Broken(reason)) if !self.x.has_begun() => {
+                            return Err(Failure::Invalid(reason));
+                        }
+                        Err(_) => return Err(self.cut("the upstream broke the connection")),
                     }
                 }
                 Step::Head => {
@@ -313,10 +321,12 @@ impl<'r, 'c> Relay<'r, 'c> {
                 Step::Data(span) => {
                     self.x.offer(span.of(self.leg.buffers.rest()))?;
                     self.leg.buffers.consume(fed.consumed);
-                    if self.x.backlog() >= self.plan.options.read_ahead_bytes && !self.x.try_flush()? {
-                        if self.x.backlog() >= self.plan.options.read_ahead_bytes {
-                            return Ok(Down::Full);
-                        }
+                    self.moved += span.len();
+                    if self.is_full()? {
+                        return Ok(Down::Full);
+                    }
+                    if self.moved >= TURN_BYTES {
+                        return Ok(Down::Dry);
                     }
                 }
                 Step::End => {
@@ -325,6 +335,16 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
             }
         }
+    }
+
+    /// Whether the client is so far behind that no more is read for it.
+    fn is_full(&mut self) -> Result<bool, Failure> {
+        let max = self.plan.options.read_ahead_bytes;
+        if self.x.backlog() < max {
+            return Ok(false);
+        }
+        self.x.try_flush()?;
+        Ok(self.x.backlog() >= max)
     }
 
     /// The upstream has closed its side.

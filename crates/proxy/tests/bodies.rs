@@ -11,7 +11,8 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: site.test\r\n\r\n";
 fn a_request_goes_there_and_its_response_comes_back() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
-    let response = rig.ask("POST /a?b HTTP/1.1\r\nHost: site.test\r\nContent-Length: 5\r\nX-One: 1\r\n\r\nhello");
+    let response =
+        rig.ask("POST /a?b HTTP/1.1\r\nHost: site.test\r\nContent-Length: 5\r\nX-One: 1\r\n\r\nhello");
     assert_eq!(response.status, 200);
     assert_eq!(
         response.text(),
@@ -42,7 +43,10 @@ fn every_framing_of_an_upstream_for_every_client() {
     for (answer, body) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"),
         ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n", "hello"),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\n\r\n",
+            "hello",
+        ),
         ("HTTP/1.1 200 OK\r\n\r\nhello", "hello"),
         ("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello", "hello"),
         ("HTTP/1.0 200 OK\r\n\r\nhello", "hello"),
@@ -234,7 +238,10 @@ fn large_bodies_arrive_whole_both_ways() {
     });
     let rig = Rig::to(&origin);
     let mut client = rig.client();
-    client.send(&format!("POST / HTTP/1.1\r\nHost: site.test\r\nContent-Length: {}\r\n\r\n", PIECES * 16 * 1024));
+    client.send(&format!(
+        "POST / HTTP/1.1\r\nHost: site.test\r\nContent-Length: {}\r\n\r\n",
+        PIECES * 16 * 1024
+    ));
     let mut sum = 0u64;
     for number in 0..PIECES {
         let bytes = piece(number);

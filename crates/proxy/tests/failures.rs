@@ -2,8 +2,8 @@
 
 mod rig;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Method, Status};
 use proxy::Options;
@@ -25,7 +25,8 @@ fn impatient(origin: &Origin) -> Options {
 fn nobody_listens() {
     let rig = Rig::with(Options::to(vec![server(nobody())]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream refused the connection".into()));
-    let json = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nAccept: application/json\r\nContent-Length: 2\r\n\r\nhi");
+    let json =
+        rig.ask("POST / HTTP/1.1\r\nHost: a\r\nAccept: application/json\r\nContent-Length: 2\r\n\r\nhi");
     assert_eq!(json.field("Content-Type"), Some("application/problem+json"));
     assert!(json.text().contains("the upstream refused the connection"));
 }
@@ -152,7 +153,9 @@ fn a_response_cut_short_looks_so_and_its_connection_is_not_used_again() {
                 client.send(&format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"));
                 match client.response(Method::Get) {
                     // A reset may overtake the head: then the client is told.
-                    Ok(response) if first => assert!(resets && response.status == 502, "{answer}: {response:?}"),
+                    Ok(response) if first => {
+                        assert!(resets && response.status == 502, "{answer}: {response:?}")
+                    }
                     Ok(response) => assert_eq!(response.text(), "ok"),
                     Err(_) => assert!(first, "{answer}"),
                 }

@@ -56,7 +56,9 @@ fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
         match number % 3 {
             0 => client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
             1 => client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"),
-            _ => client.send("DELETE / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"),
+            _ => client.send(
+                "DELETE / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+            ),
         }
         let response = client.response(Method::Get).unwrap();
         assert_eq!((response.status, response.text().as_str()), (200, "ok"), "request {number}");
@@ -170,7 +172,8 @@ fn each_reason_not_to_keep_a_connection() {
 
 #[test]
 fn an_http_1_0_upstream_may_keep_its_connection() {
-    let origin = Origin::answering("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok");
+    let origin =
+        Origin::answering("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok");
     let rig = Rig::to(&origin);
     assert_eq!((rig.get("/").text(), rig.get("/").text()), ("ok".into(), "ok".into()));
     assert_eq!(origin.connections(), 1);

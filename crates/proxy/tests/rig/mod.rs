@@ -198,7 +198,8 @@ impl Caller {
     /// Reads the next head; its bytes. `None` when the connection ends before.
     pub fn head(&mut self) -> Option<String> {
         loop {
-            let fed = self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid heads");
+            let fed =
+                self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid heads");
             if fed.step == Step::Head {
                 let head: Vec<u8> = self.bytes.drain(..fed.consumed).collect();
                 return Some(String::from_utf8(head).unwrap());
@@ -212,7 +213,8 @@ impl Caller {
     /// Reads the next piece of the body.
     pub fn body_piece(&mut self) -> Option<Vec<u8>> {
         loop {
-            let fed = self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid bodies");
+            let fed =
+                self.machine.feed(&self.bytes, &Limits::default()).expect("the proxy sends valid bodies");
             match fed.step {
                 Step::Data(span) => {
                     let piece = span.of(&self.bytes).to_vec();
@@ -247,6 +249,11 @@ impl Caller {
             assert!(self.fill(), "the end came after {}", self.bytes.escape_ascii());
         }
         std::mem::take(&mut self.bytes)
+    }
+
+    /// Raw bytes that have come; `None` at the end.
+    pub fn raw(&mut self) -> Option<Vec<u8>> {
+        (!self.bytes.is_empty() || self.fill()).then(|| std::mem::take(&mut self.bytes))
     }
 
     /// Reads until `end` has come, which may be never.
