@@ -13,7 +13,9 @@ struct Only(Handle);
 
 impl Service for Only {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let path = http::target::normal_path(x.request().path())?.into_owned();
+        let raw = x.request().path().to_vec();
+        let normal = http::target::normal_path(&raw)?;
+        let path = apps::path_info(b"", &raw, &normal);
         let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost" };
         self.0.serve(x, &mount).await
     }

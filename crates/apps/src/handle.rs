@@ -19,7 +19,7 @@ use crate::reply::Spelling;
 use crate::request::{self, Names};
 use crate::upload::Upload;
 
-pub use crate::request::Mount;
+pub use crate::request::{Mount, path_info};
 
 /// How often deadlines are looked at; they are coarse by this much.
 const SWEEP_MS: u64 = 100;

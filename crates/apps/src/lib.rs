@@ -42,7 +42,7 @@ mod supervisor;
 mod app;
 
 pub use app::App;
-pub use handle::{Handle, Mount};
+pub use handle::{Handle, Mount, path_info};
 pub use log::{Line, Log, Urgency};
 pub use options::{Options, Recycle, Resource, Workers};
 pub use process::{Process, Usage};

@@ -1,5 +1,6 @@
 //! A request's head, written down for a worker.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Name, encode};
@@ -17,6 +18,51 @@ pub struct Mount<'m> {
     pub scheme: &'m str,
     /// The host and port for requests that name none.
     pub host: &'m [u8],
+}
+
+/// What an application is asked for, of a path as sent (`raw`) and as routes are matched against (`normal`, see
+/// [`http::target::normal_path`]): the path below `prefix`, decoded. Applications get repeated slashes and encoded ones as
+/// they came; but never dot segments, and never a way out of `prefix`.
+#[must_use]
+pub fn path_info<'p>(prefix: &[u8], raw: &'p [u8], normal: &'p [u8]) -> Cow<'p, [u8]> {
+    let decoded = decode(raw);
+    let has_dots = decoded.windows(2).any(|pair| pair == b"/.")
+        && decoded.split(|&byte| byte == b'/').any(|segment| matches!(segment, b"." | b".."));
+    let below = |path: &[u8]| match path.strip_prefix(prefix) {
+        Some([]) => Some(prefix.len()),
+        Some([b'/', ..]) => Some(prefix.len()),
+        _ => None,
+    };
+    match below(&decoded) {
+        Some(at) if !has_dots => match decoded {
+            Cow::Borrowed(path) => Cow::Borrowed(&path[at..]),
+            Cow::Owned(mut path) => Cow::Owned(path.split_off(at)),
+        },
+        _ => Cow::Borrowed(&normal[below(normal).unwrap_or(0)..]),
+    }
+}
+
+/// Undoes percent encoding; what is not encoded well stands for itself.
+fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
+    if !raw.contains(&b'%') {
+        return Cow::Borrowed(raw);
+    }
+    let digit = |at: usize| raw.get(at).and_then(|&byte| http::scan::hex(byte));
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut at = 0;
+    while at < raw.len() {
+        match (raw[at], digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push(high << 4 | low);
+                at += 3;
+            }
+            (byte, ..) => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    Cow::Owned(decoded)
 }
 
 /// From the names that `http` knows to those that `ring` knows.
@@ -131,5 +177,39 @@ impl Small {
 
     fn number(&mut self, number: u16) {
         encode::decimal(&mut self.0, number.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_get_the_path_as_it_came() {
+        for (prefix, raw, normal, expected) in [
+            ("", "/", "/", "/"),
+            ("", "//a///b", "/a/b", "//a///b"),
+            ("", "/a%2Fb%20c", "/a/b c", "/a/b c"),
+            ("", "/a%252Fb", "/a%2Fb", "/a%2Fb"),
+            ("", "/100%", "/100%", "/100%"),
+            ("", "/a/../b", "/b", "/b"),
+            ("", "/.well-known//x", "/.well-known/x", "/.well-known//x"),
+            ("/api", "/api", "/api", ""),
+            ("/api", "/api/", "/api/", "/"),
+            ("/api", "/api//x", "/api/x", "//x"),
+            ("/api", "/x/../api/y", "/api/y", "/y"),
+            ("/api", "//api/y", "/api/y", "/y"),
+            ("/api", "/api/%2e%2e/y", "/y", "/y"),
+        ] {
+            let found = path_info(prefix.as_bytes(), raw.as_bytes(), normal.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&found), expected, "{raw} below {prefix:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_http_and_ring_both_know_are_the_same() {
+        let names = Names::new();
+        assert_eq!(names.0[Name::Host as usize], Part::of_header(b"host"));
+        assert_eq!(names.0[Name::Other as usize], None);
     }
 }
