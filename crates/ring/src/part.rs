@@ -12,7 +12,7 @@ pub enum Part {
     Head,
     /// A piece of the body, appended, as far as the caller's limit allowed.
     Data,
-    /// A file to send as the next piece of the body. Answer quickly: the worker waits until it was received.
+    /// A file to send as the next piece of the body. The worker waits until [`Server::file_taken`](crate::Server::file_taken).
     File(FilePart),
     /// Fields after the body, appended.
     Trailers,

@@ -68,6 +68,8 @@ struct Record {
     ended: bool,
     /// Whether it stands in `touched`.
     touched: bool,
+    /// Whether a file was received, and its worker waits to hear that its descriptor is no longer needed.
+    file: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -112,6 +114,7 @@ impl Server {
             started: false,
             ended: false,
             touched: false,
+            file: false,
         };
         Server {
             records: (0..slots).map(record).collect(),
@@ -192,6 +195,7 @@ impl Server {
             started: false,
             ended,
             touched: record.touched,
+            file: false,
         };
         view.state().store(State::ready(generation).0, Release);
         Queue::new(shared, self.thread).push(&mut self.tail, Tag::new(at, generation));
@@ -292,7 +296,16 @@ impl Server {
         bytes_max: usize,
     ) -> Result<Option<Received>, Error> {
         let at = self.live(ticket)?;
+        self.release_file(at);
         self.part(at, into, bytes_max).map_err(|breach| Error::Fault(self.break_off(at, breach)))
+    }
+
+    /// Lets the worker go on that waits since a [`Part::File`]: its descriptor was taken, or is not wanted. The next
+    /// [`Server::receive`] does the same.
+    pub fn file_taken(&mut self, ticket: Ticket) {
+        if let Ok(at) = self.live(ticket) {
+            self.release_file(at);
+        }
     }
 
     /// The eventfd that wakes this thread: edge-triggered it need not be read.
@@ -487,11 +500,23 @@ impl Server {
                 return Err(Breach::Order);
             }
             self.release(at);
-        } else if record.ending.is_none() && (frame.kind == Kind::File || record.reader.owes(pipe)) {
-            record.reader.tell(pipe);
-            self.touch(at);
+        } else if record.ending.is_none() {
+            // A worker may close its file as soon as it is told.
+            record.file = frame.kind == Kind::File;
+            if !record.file && record.reader.owes(pipe) {
+                record.reader.tell(pipe);
+                self.touch(at);
+            }
         }
         Ok(Some(Received { part, last }))
+    }
+
+    fn release_file(&mut self, at: usize) {
+        if std::mem::take(&mut self.records[at].file) {
+            let pipe = self.shared.slot(self.thread, at).response();
+            self.records[at].reader.tell(pipe);
+            self.touch(at);
+        }
     }
 
     fn touch(&mut self, at: usize) {
