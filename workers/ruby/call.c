@@ -1,0 +1,170 @@
+/* Komainu::Call: one request as the Ruby half sees it. It is also what stands in env["rack.early_hints"]. */
+#include "native.h"
+
+VALUE gone_class;
+
+static size_t call_size(const void *held) {
+    (void)held;
+    return sizeof(struct call);
+}
+
+static const rb_data_type_t call_type = {
+    .wrap_struct_name = "Komainu::Call",
+    .function = {.dfree = RUBY_DEFAULT_FREE, .dsize = call_size},
+    .flags = RUBY_TYPED_FREE_IMMEDIATELY,
+};
+
+static VALUE call_class;
+
+VALUE call_new(komainu_request *request, struct call **held) {
+    VALUE self = TypedData_Make_Struct(call_class, struct call, &call_type, *held);
+    (*held)->request = request;
+    return self;
+}
+
+struct call *call_of(VALUE self) { return rb_check_typeddata(self, &call_type); }
+
+void call_check(int64_t code) {
+    if (code >= 0)
+        return;
+    if (code == KOMAINU_CANCELLED)
+        rb_raise(gone_class, "nobody waits for this answer any more");
+    rb_raise(rb_eIOError, "%s", komainu_error((int)code));
+}
+
+void call_must_be_free(const struct call *held) {
+    if (!held->request)
+        rb_raise(rb_eIOError, "the request is over");
+    if (held->waiting)
+        rb_raise(rb_eIOError, "another thread is at work on this request");
+}
+
+/* ---- what may wait, and then does so without the lock of the interpreter ---- */
+
+enum errand { READ, WRITE, SEND_FILE };
+
+struct wait {
+    struct call *held;
+    enum errand errand;
+    char *bytes;
+    size_t len;
+    int fd;
+    int64_t result;
+    int done;
+};
+
+static void *run_errand(void *data) {
+    struct wait *wait = data;
+    komainu_request *request = wait->held->request;
+    switch (wait->errand) {
+    case READ:
+        wait->result = komainu_read(request, wait->bytes, wait->len);
+        break;
+    case WRITE:
+        wait->result = komainu_write(request, wait->bytes, wait->len, 0);
+        break;
+    case SEND_FILE:
+        wait->result = komainu_file(request, wait->fd, 0, wait->len);
+        break;
+    }
+    wait->done = 1;
+    return NULL;
+}
+
+/* The server ends every wait, as it knows how long each may take: so none has to be broken off. */
+static int64_t run_unlocked(struct wait *wait) {
+    for (;;) {
+        wait->held->waiting = 1;
+        rb_thread_call_without_gvl2(run_errand, wait, NULL, NULL);
+        wait->held->waiting = 0;
+        if (wait->done)
+            return wait->result;
+        /* It was not begun, as something else comes first. */
+        rb_thread_check_ints();
+        call_must_be_free(wait->held);
+    }
+}
+
+void call_write(struct call *held, VALUE piece, int more) {
+    size_t len = (size_t)RSTRING_LEN(piece);
+    int64_t taken;
+    if (len == 0)
+        return;
+    if (more && held->unsent + len <= UNWAITED_BYTES_MAX) {
+        held->unsent += len;
+        call_check(komainu_write(held->request, RSTRING_PTR(piece), len, KOMAINU_MORE));
+        return;
+    }
+    taken = komainu_try_write(held->request, RSTRING_PTR(piece), len);
+    if (taken == KOMAINU_AGAIN)
+        taken = 0;
+    call_check(taken);
+    held->unsent = UNWAITED_BYTES_MAX;
+    if ((size_t)taken < len) {
+        /* Others may change the string while this thread waits. */
+        VALUE frozen = rb_str_new_frozen(piece);
+        struct wait wait = {held, WRITE, RSTRING_PTR(frozen) + taken, len - (size_t)taken, -1, 0, 0};
+        call_check(run_unlocked(&wait));
+        RB_GC_GUARD(frozen);
+    }
+    RB_GC_GUARD(piece);
+}
+
+void call_file(struct call *held, int fd, uint64_t len) {
+    struct wait wait = {held, SEND_FILE, NULL, len, fd, 0, 0};
+    call_check(run_unlocked(&wait));
+}
+
+/* call.read -> some bytes of the body, or nil at its end; waits for them */
+static VALUE call_read(VALUE self) {
+    struct call *held = call_of(self);
+    char bytes[32 * 1024];
+    int64_t len;
+    call_must_be_free(held);
+    len = komainu_try_read(held->request, bytes, sizeof bytes);
+    if (len == KOMAINU_AGAIN) {
+        struct wait wait = {held, READ, bytes, sizeof bytes, -1, 0, 0};
+        len = run_unlocked(&wait);
+    }
+    call_check(len);
+    return len == 0 ? Qnil : rb_str_new(bytes, (long)len);
+}
+
+/* call.write(text): sends it, waiting where the client cannot keep up */
+static VALUE call_write_method(VALUE self, VALUE text) {
+    struct call *held = call_of(self);
+    StringValue(text);
+    call_must_be_free(held);
+    call_write(held, text, 0);
+    return Qnil;
+}
+
+/* call.flush */
+static VALUE call_flush(VALUE self) {
+    struct call *held = call_of(self);
+    call_must_be_free(held);
+    komainu_flush(held->request);
+    return Qnil;
+}
+
+/* call.gone? -> whether nobody waits for the answer any more */
+static VALUE call_gone(VALUE self) {
+    struct call *held = call_of(self);
+    if (!held->request)
+        return Qtrue;
+    call_must_be_free(held);
+    return komainu_cancelled(held->request) ? Qtrue : Qfalse;
+}
+
+void init_call(void) {
+    gone_class = rb_define_class_under(komainu_module, "Gone", rb_eIOError);
+    call_class = rb_define_class_under(komainu_module, "Call", rb_cObject);
+    rb_undef_alloc_func(call_class);
+    rb_define_method(call_class, "read", call_read, 0);
+    rb_define_method(call_class, "write", call_write_method, 1);
+    rb_define_method(call_class, "flush", call_flush, 0);
+    rb_define_method(call_class, "gone?", call_gone, 0);
+    rb_define_method(call_class, "call", answer_early, 1);
+    rb_gc_register_address(&gone_class);
+    rb_gc_register_address(&call_class);
+}

@@ -1,0 +1,193 @@
+/*
+ * A request's environment. Its keys are frozen strings, the very ones that literals of the same text are in an application,
+ * so that looking them up compares addresses.
+ */
+#include "native.h"
+
+#include <string.h>
+
+/* A longer name of an unknown header field is not looked for. */
+#define NAME_BYTES_MAX 256
+
+enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, FINISHED, KEYS };
+
+static const char *const key_texts[KEYS] = {
+    "REQUEST_METHOD", "SCRIPT_NAME",     "PATH_INFO",    "QUERY_STRING",    "REQUEST_URI",
+    "SERVER_NAME",    "SERVER_PORT",     "SERVER_PROTOCOL", "HTTP_VERSION", "REMOTE_ADDR",
+    "REMOTE_PORT",    "rack.url_scheme", "rack.input",   "rack.early_hints", "rack.response_finished",
+};
+
+static VALUE keys[KEYS];
+static VALUE header_keys[256];
+static unsigned length_id, coding_id, cookie_id;
+
+/* Values that are the same for most requests; frozen, as the same literals are in an application that freezes its own. */
+static VALUE get_text, http_text, https_text, one_one_text, one_zero_text;
+
+/* What is in every environment of this process, and what is made for a request with a body. */
+static VALUE template, empty_input, input_class;
+
+static VALUE shared(const char *text, size_t len) {
+    return rb_enc_interned_str(text, (long)len, rb_utf8_encoding());
+}
+
+static VALUE shared_text(const char *text) { return shared(text, strlen(text)); }
+
+static int is(const komainu_field *field, const char *text) {
+    return field->value_len == strlen(text) && memcmp(field->value, text, field->value_len) == 0;
+}
+
+static VALUE text_of(const komainu_field *field) { return rb_str_new(field->value, field->value_len); }
+
+/* HTTP_ACCEPT for accept. */
+static VALUE header_key(const char *name, size_t len) {
+    char text[5 + NAME_BYTES_MAX] = "HTTP_";
+    size_t at;
+    for (at = 0; at < len; at++) {
+        char byte = name[at];
+        text[5 + at] = byte == '-' ? '_' : byte >= 'a' && byte <= 'z' ? (char)(byte - 32) : byte;
+    }
+    if (len == 12 && memcmp(text + 5, "CONTENT_TYPE", 12) == 0)
+        return shared(text + 5, len);
+    if (len == 14 && memcmp(text + 5, "CONTENT_LENGTH", 14) == 0)
+        return shared(text + 5, len);
+    return shared(text, 5 + len);
+}
+
+static VALUE method_of(const komainu_field *field) { return is(field, "GET") ? get_text : text_of(field); }
+
+static VALUE protocol_of(const komainu_field *field) {
+    return is(field, "HTTP/1.1") ? one_one_text : is(field, "HTTP/1.0") ? one_zero_text : text_of(field);
+}
+
+/* A field that came twice is one variable. */
+static void put_header(VALUE env, VALUE key, const komainu_field *field, int seen) {
+    VALUE before = seen ? rb_hash_lookup2(env, key, Qundef) : Qundef;
+    if (before == Qundef) {
+        rb_hash_aset(env, key, text_of(field));
+        return;
+    }
+    before = rb_str_dup(before);
+    rb_str_cat(before, field->id == cookie_id ? "; " : ", ", 2);
+    rb_hash_aset(env, key, rb_str_cat(before, field->value, field->value_len));
+}
+
+/*
+ * The path as it was sent: applications of this language decode it themselves. `decoded` is for the targets that are not
+ * paths, and for a mount that was spelt differently.
+ */
+static VALUE path_of(const komainu_field *target, const komainu_field *script, const komainu_field *decoded) {
+    const char *at = target->value, *end = target->value + target->value_len, *query;
+    if (at < end && *at != '/') {
+        const char *authority = memmem(at, (size_t)(end - at), "://", 3);
+        at = authority ? memchr(authority + 3, '/', (size_t)(end - authority - 3)) : NULL;
+        if (!at)
+            return text_of(decoded);
+    }
+    query = memchr(at, '?', (size_t)(end - at));
+    if (query)
+        end = query;
+    if (script) {
+        if ((size_t)(end - at) < script->value_len || memcmp(at, script->value, script->value_len) != 0)
+            return text_of(decoded);
+        at += script->value_len;
+    }
+    return rb_str_new(at, end - at);
+}
+
+static const komainu_field none = {"", "", 0, 0, 0};
+
+static void put(VALUE env, int key, VALUE value) { rb_hash_aset(env, keys[key], value); }
+
+VALUE env_new(struct exchange *x) {
+    VALUE env = rb_hash_dup(template);
+    const komainu_field *fields, *field, *target = &none, *script = NULL, *path = &none, *query = &none;
+    size_t count = komainu_fields(x->held->request, &fields);
+    uint64_t seen[4] = {0, 0, 0, 0};
+    int has_body = 0;
+    for (field = fields; field < fields + count; field++) {
+        unsigned id = field->id;
+        switch (id) {
+        case KOMAINU_METHOD: put(env, METHOD, method_of(field)); break;
+        case KOMAINU_TARGET: target = field; break;
+        case KOMAINU_SCRIPT_NAME: script = field; break;
+        case KOMAINU_PATH: path = field; break;
+        case KOMAINU_QUERY: query = field; break;
+        case KOMAINU_SCHEME: put(env, SCHEME, is(field, "https") ? https_text : http_text); break;
+        case KOMAINU_REMOTE_ADDR: put(env, ADDRESS, text_of(field)); break;
+        case KOMAINU_REMOTE_PORT: put(env, PEER, text_of(field)); break;
+        case KOMAINU_SERVER_NAME: put(env, SERVER, text_of(field)); break;
+        case KOMAINU_SERVER_PORT: put(env, PORT, text_of(field)); break;
+        case KOMAINU_PROTOCOL: {
+            VALUE protocol = protocol_of(field);
+            x->held->informs = protocol != one_zero_text;
+            put(env, PROTOCOL, protocol);
+            put(env, VERSION, protocol);
+            break;
+        }
+        case 0:
+            if (field->name_len <= NAME_BYTES_MAX)
+                put_header(env, header_key(field->name, field->name_len), field, 1);
+            break;
+        default:
+            if (id > 255 || !header_keys[id])
+                break;
+            if (id == coding_id || (id == length_id && !is(field, "0")))
+                has_body = 1;
+            put_header(env, header_keys[id], field, seen[id / 64] >> (id % 64) & 1);
+            seen[id / 64] |= (uint64_t)1 << (id % 64);
+        }
+    }
+    put(env, SCRIPT, script ? text_of(script) : rb_str_new(NULL, 0));
+    put(env, PATH, path_of(target, script, path));
+    put(env, QUERY, text_of(query));
+    put(env, URI, text_of(target));
+    x->input = has_body ? rb_class_new_instance(1, &x->call, input_class) : empty_input;
+    put(env, INPUT, x->input);
+    put(env, HINTS, x->call);
+    put(env, FINISHED, rb_ary_new());
+    return env;
+}
+
+VALUE env_finished(VALUE env) { return rb_hash_lookup(env, keys[FINISHED]); }
+
+/* Komainu.prepare(constants, empty input, class of inputs) */
+static VALUE prepare(VALUE self, VALUE constants, VALUE empty, VALUE class) {
+    (void)self;
+    template = rb_hash_dup(constants);
+    empty_input = empty;
+    input_class = class;
+    return Qnil;
+}
+
+void init_env(void) {
+    unsigned id;
+    for (id = 0; id < KEYS; id++) {
+        keys[id] = shared_text(key_texts[id]);
+        rb_gc_register_mark_object(keys[id]);
+    }
+    for (id = 32; id < 256; id++) {
+        size_t len;
+        const char *name = komainu_name(id, &len);
+        if (!name)
+            continue;
+        header_keys[id] = header_key(name, len);
+        rb_gc_register_mark_object(header_keys[id]);
+        if (len == 14 && memcmp(name, "content-length", len) == 0)
+            length_id = id;
+        if (len == 17 && memcmp(name, "transfer-encoding", len) == 0)
+            coding_id = id;
+        if (len == 6 && memcmp(name, "cookie", len) == 0)
+            cookie_id = id;
+    }
+    rb_gc_register_mark_object(get_text = shared_text("GET"));
+    rb_gc_register_mark_object(http_text = shared_text("http"));
+    rb_gc_register_mark_object(https_text = shared_text("https"));
+    rb_gc_register_mark_object(one_one_text = shared_text("HTTP/1.1"));
+    rb_gc_register_mark_object(one_zero_text = shared_text("HTTP/1.0"));
+    template = empty_input = input_class = Qnil;
+    rb_gc_register_address(&template);
+    rb_gc_register_address(&empty_input);
+    rb_gc_register_address(&input_class);
+    rb_define_module_function(komainu_module, "prepare", prepare, 3);
+}

@@ -1,0 +1,223 @@
+# frozen_string_literal: true
+
+require "etc"
+require "monitor"
+require "rbconfig"
+require "stringio"
+require "uri" # Rack::Lint expects servers to have loaded it
+
+# The Ruby worker of Komainu: loads a Rack application and answers requests with it.
+module Komainu
+  FOLDER = __dir__
+  NATIVE = File.join(FOLDER, "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}", "komainu.so")
+
+  # What hooks there are, in the order in which they run.
+  HOOKS = %i[on_load before_fork after_fork on_exit].freeze
+  @hooks = HOOKS.to_h { |name| [name, []] }
+
+  class << self
+    # Hooks, for komainu.rb beside the application, and for the application itself:
+    #
+    #   Komainu.on_load     { … }  the application has been loaded, in the process that loaded it
+    #   Komainu.before_fork { … }  in the process that forks workers, before each
+    #   Komainu.after_fork  { … }  in each worker, before its first request; also where it was not forked
+    #   Komainu.on_exit     { … }  in each worker, after its last request
+    HOOKS.each do |name|
+      define_method(name) do |&block|
+        raise ArgumentError, "Komainu.#{name} wants a block" unless block
+
+        @hooks[name] << block
+      end
+    end
+
+    # Whether rack.input keeps what was read, so that it can be rewound; by default as the application's version of Rack
+    # asks: before 3 it does. To be set to false where large uploads should not pass through a temporary file.
+    attr_accessor :rewindable_input
+
+    # The whole life of the process.
+    def run(file)
+      load_native
+      role = self.begin
+      app = load_or_leave(file)
+      role = prototype if role == :prototype
+      exit!(0) if role == :leave
+      work(app)
+    end
+
+    # For the native half: headers of any kind as a hash of strings, or arrays of them.
+    def fields(headers)
+      fields = {}
+      headers.each do |name, value|
+        next if value.nil?
+
+        name = name.to_s
+        if name.start_with?("rack.")
+          fields[name] = value
+        else
+          (fields[name] ||= []).concat(Array(value).map(&:to_s))
+        end
+      end
+      fields
+    end
+
+    # For the native half: what the application could not cope with.
+    def failed(error, env)
+      request = "#{env["REQUEST_METHOD"]} #{env["REQUEST_URI"]}: " if env
+      warn("#{request}#{error.full_message(highlight: false)}")
+    end
+
+    # For the native half: the request is over.
+    def finished(callbacks, env, status, headers, error)
+      callbacks.reverse_each do |callback|
+        callback.call(env, status, headers, error)
+      rescue StandardError => failure
+        failed(failure, env)
+      end
+    end
+
+    private
+
+    def load_native
+      unless File.exist?(NATIVE)
+        abort("Komainu has no module for ruby #{RUBY_VERSION} (#{RUBY_PLATFORM}), which would be #{NATIVE}; " \
+              "#{File.join(FOLDER, "build")} #{RbConfig.ruby} makes it")
+      end
+      require NATIVE
+      require_relative "input"
+      require_relative "stream"
+    end
+
+    def load_or_leave(file)
+      app = load_application(File.expand_path(file))
+      run_hooks(:on_load)
+      app
+    rescue Exception => error # whatever it is, somebody waits for the reason
+      not_loaded(error.full_message(highlight: false))
+      exit!(3)
+    end
+
+    def load_application(file)
+      folder = File.dirname(file)
+      use_bundle(folder)
+      hooks = File.join(folder, "komainu.rb")
+      load(hooks) if File.exist?(hooks)
+      app = file.end_with?(".ru") ? rackup(file) : handler(file)
+      raise "#{file} makes no application: #{app.inspect} cannot be called" unless app.respond_to?(:call)
+
+      app
+    end
+
+    # The bundle of the folder the application is in, or the one that the environment names. A bundle without Bundler is
+    # Bundler's to complain about.
+    def use_bundle(folder)
+      gemfile = %w[Gemfile gems.rb].map { |name| File.join(folder, name) }.find { |name| File.exist?(name) }
+      ENV["BUNDLE_GEMFILE"] ||= gemfile if gemfile
+      require "bundler/setup" if ENV["BUNDLE_GEMFILE"] && !ENV["BUNDLE_GEMFILE"].empty?
+    end
+
+    def rackup(file)
+      require "rack"
+      require "rack/builder"
+      app = Rack::Builder.parse_file(file)
+      app.is_a?(Array) ? app.first : app # until Rack 3, options came with it
+    end
+
+    # A file whose last value, or whose constant App or Handler, is the application. It needs no Rack.
+    def handler(file)
+      value = eval(File.read(file), TOPLEVEL_BINDING, file) # as a config.ru is read
+      return value if value.respond_to?(:call)
+
+      name = %i[App Handler].find { |constant| Object.const_defined?(constant) }
+      name ? Object.const_get(name) : value
+    end
+
+    def prepare_environment
+      before_three = !defined?(::Rack::RELEASE) || ::Rack::RELEASE.to_i < 3
+      rewinds = rewindable_input.nil? ? before_three : rewindable_input
+      constants = {
+        "rack.errors" => $stderr,
+        "rack.multithread" => seats > 1,
+        "rack.multiprocess" => true,
+        "rack.run_once" => false,
+        "rack.hijack?" => true,
+        "SERVER_SOFTWARE" => "komainu",
+      }
+      if before_three
+        constants["rack.version"] = [1, 3].freeze
+        constants["rack.hijack"] = FULL_HIJACK
+      end
+      prepare(constants, EmptyInput.new.freeze, rewinds ? RewindableInput : Input)
+      stream_with(Stream)
+    end
+
+    # Before Rack 3 a server could not offer the one kind of hijacking without the other.
+    FULL_HIJACK = lambda do
+      raise NotImplementedError, "the socket is the server's: rack.hijack works in the response's headers only"
+    end
+    private_constant :FULL_HIJACK
+
+    # Forks workers as long as the server asks for them. Comes back in each worker, and once at the end.
+    def prototype
+      GC.start
+      GC.compact if GC.respond_to?(:compact) && !Process.respond_to?(:warmup)
+      Process.warmup if Process.respond_to?(:warmup)
+      loaded
+      while order
+        run_hooks(:before_fork)
+        return :worker if fork_worker
+      end
+      :leave
+    end
+
+    # Whether this is the worker. Forked twice, so that it becomes the server's own child.
+    def fork_worker
+      if (between = fork)
+        Process.wait(between)
+        return false
+      end
+      exit!(0) if fork
+      born
+      true
+    rescue SystemCallError => error
+      not_forked(error.message)
+      false
+    end
+
+    def work(app)
+      prepare_environment
+      seats = Array.new(self.seats) { |index| Seat.new(index) }
+      run_hooks(:after_fork)
+      trap_term
+      loaded
+      seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
+      run_hooks(:on_exit)
+    end
+
+    def serve_in_threads(seats, app)
+      @threads = seats.each_with_index.map do |seat, index|
+        Thread.new do
+          Thread.current.name = "komainu-#{index}"
+          # An end of the process in a thread is the process's end.
+          Thread.current.abort_on_exception = true
+          seat.serve(app)
+        rescue SystemExit => error
+          Thread.main.raise(error)
+        end
+      end
+      @threads.each(&:join)
+    end
+
+    # Finishes what is under way, unless the application has its own plans for this signal.
+    def trap_term
+      before = trap("TERM") do
+        leave
+        @threads&.each(&:wakeup)
+      end
+      trap("TERM", before) unless before.nil? || before == "DEFAULT"
+    end
+
+    def run_hooks(name)
+      @hooks[name].each(&:call)
+    end
+  end
+end

@@ -1,0 +1,209 @@
+/* Seats, the loop that claims requests and has them answered, and the life of the process. */
+#include "native.h"
+
+VALUE komainu_module;
+
+/* Set by Komainu.leave: no more requests. */
+static int leaving;
+/* Requests in the hands of this process's threads. */
+static int held_requests;
+
+/* ---- seats ---- */
+
+struct seat {
+    komainu_worker *worker; /* NULL once it is given up */
+};
+
+static const rb_data_type_t seat_type = {
+    .wrap_struct_name = "Komainu::Seat",
+    .function = {.dfree = RUBY_DEFAULT_FREE},
+    .flags = RUBY_TYPED_FREE_IMMEDIATELY,
+};
+
+static VALUE seat_alloc(VALUE class) {
+    struct seat *seat;
+    return TypedData_Make_Struct(class, struct seat, &seat_type, seat);
+}
+
+/* Seat.new(which of this process's, from 0) */
+static VALUE seat_initialize(VALUE self, VALUE index) {
+    struct seat *seat = rb_check_typeddata(self, &seat_type);
+    char error[512];
+    seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + NUM2INT(index), error, sizeof error);
+    if (!seat->worker)
+        rb_raise(rb_eRuntimeError, "%s", error);
+    return self;
+}
+
+struct claim {
+    komainu_worker *worker;
+    komainu_request *request;
+    int code;
+};
+
+static void *wait_for_request(void *data) {
+    struct claim *claim = data;
+    claim->code = komainu_next(claim->worker, -1, &claim->request);
+    return NULL;
+}
+
+/* Without giving up the lock of the interpreter where a request is there already: under load, none waits for the lock. */
+static int next_request(struct claim *claim) {
+    for (;;) {
+        /* The other threads have their turn between two requests, as they had if this one read from a socket. */
+        if (held_requests > 0)
+            rb_thread_schedule();
+        rb_thread_check_ints();
+        if (leaving)
+            return 0;
+        claim->code = komainu_next(claim->worker, 0, &claim->request);
+        if (claim->code == KOMAINU_AGAIN)
+            rb_thread_call_without_gvl2(wait_for_request, claim, RUBY_UBF_IO, NULL);
+        if (claim->code != KOMAINU_AGAIN)
+            return claim->code == KOMAINU_OK;
+    }
+}
+
+struct service {
+    VALUE app;
+    struct seat *seat;
+};
+
+static VALUE serve(VALUE data) {
+    struct service *service = (struct service *)data;
+    struct claim claim = {service->seat->worker, NULL, KOMAINU_AGAIN};
+    while (next_request(&claim)) {
+        struct exchange x = {.app = service->app};
+        int state;
+        x.call = call_new(claim.request, &x.held);
+        x.env = env_new(&x);
+        held_requests++;
+        state = answer(&x);
+        held_requests--;
+        if (state)
+            rb_jump_tag(state);
+        RB_GC_GUARD(x.call);
+    }
+    return Qnil;
+}
+
+static VALUE detach(VALUE data) {
+    struct service *service = (struct service *)data;
+    komainu_worker *worker = service->seat->worker;
+    service->seat->worker = NULL;
+    komainu_detach(worker);
+    return Qnil;
+}
+
+/* seat.serve(app): until the worker is to leave */
+static VALUE seat_serve(VALUE self, VALUE app) {
+    struct service service = {app, rb_check_typeddata(self, &seat_type)};
+    if (!service.seat->worker)
+        rb_raise(rb_eRuntimeError, "the seat is given up");
+    return rb_ensure(serve, (VALUE)&service, detach, (VALUE)&service);
+}
+
+/* ---- the life of the process ---- */
+
+/* Komainu.begin -> :prototype or :worker */
+static VALUE life_begin(VALUE self) {
+    char error[512];
+    (void)self;
+    switch (komainu_begin(error, sizeof error)) {
+    case KOMAINU_PROTOTYPE:
+        return ID2SYM(rb_intern("prototype"));
+    case KOMAINU_WORKER:
+        return ID2SYM(rb_intern("worker"));
+    default:
+        rb_raise(rb_eRuntimeError, "%s", error);
+    }
+}
+
+/* Komainu.loaded */
+static VALUE life_loaded(VALUE self) {
+    (void)self;
+    if (komainu_loaded() != 0)
+        rb_raise(rb_eRuntimeError, "the server does not listen");
+    return Qnil;
+}
+
+/* Komainu.not_loaded(text) */
+static VALUE life_not_loaded(VALUE self, VALUE text) {
+    (void)self;
+    StringValue(text);
+    komainu_not_loaded(RSTRING_PTR(text), (size_t)RSTRING_LEN(text));
+    return Qnil;
+}
+
+static void *wait_for_order(void *data) {
+    *(int *)data = komainu_order();
+    return NULL;
+}
+
+/* Komainu.order -> :fork or nil */
+static VALUE life_order(VALUE self) {
+    int order = KOMAINU_SIGNAL;
+    (void)self;
+    while (order == KOMAINU_SIGNAL) {
+        rb_thread_check_ints();
+        rb_thread_call_without_gvl2(wait_for_order, &order, RUBY_UBF_IO, NULL);
+    }
+    return order == KOMAINU_FORK ? ID2SYM(rb_intern("fork")) : Qnil;
+}
+
+/* Komainu.not_forked(text) */
+static VALUE life_not_forked(VALUE self, VALUE text) {
+    (void)self;
+    StringValue(text);
+    komainu_not_forked(RSTRING_PTR(text), (size_t)RSTRING_LEN(text));
+    return Qnil;
+}
+
+/* Komainu.born */
+static VALUE life_born(VALUE self) {
+    char error[512];
+    (void)self;
+    if (komainu_born(error, sizeof error) != 0)
+        rb_raise(rb_eRuntimeError, "%s", error);
+    return Qnil;
+}
+
+/* Komainu.seats -> how many threads are to answer requests */
+static VALUE life_seats(VALUE self) {
+    (void)self;
+    return INT2NUM(komainu_seats());
+}
+
+/* Komainu.leave: no more requests are taken */
+static VALUE life_leave(VALUE self) {
+    (void)self;
+    leaving = 1;
+    return Qnil;
+}
+
+/* Komainu.leaving? */
+static VALUE life_leaving(VALUE self) {
+    (void)self;
+    return leaving ? Qtrue : Qfalse;
+}
+
+RUBY_FUNC_EXPORTED void Init_komainu(void) {
+    VALUE seat_class;
+    komainu_module = rb_define_module("Komainu");
+    seat_class = rb_define_class_under(komainu_module, "Seat", rb_cObject);
+    rb_define_alloc_func(seat_class, seat_alloc);
+    rb_define_method(seat_class, "initialize", seat_initialize, 1);
+    rb_define_method(seat_class, "serve", seat_serve, 1);
+    rb_define_module_function(komainu_module, "begin", life_begin, 0);
+    rb_define_module_function(komainu_module, "loaded", life_loaded, 0);
+    rb_define_module_function(komainu_module, "not_loaded", life_not_loaded, 1);
+    rb_define_module_function(komainu_module, "order", life_order, 0);
+    rb_define_module_function(komainu_module, "not_forked", life_not_forked, 1);
+    rb_define_module_function(komainu_module, "born", life_born, 0);
+    rb_define_module_function(komainu_module, "seats", life_seats, 0);
+    rb_define_module_function(komainu_module, "leave", life_leave, 0);
+    rb_define_module_function(komainu_module, "leaving?", life_leaving, 0);
+    init_call();
+    init_env();
+    init_answer();
+}
