@@ -1,4 +1,5 @@
 //! Bodies both ways, in every framing.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

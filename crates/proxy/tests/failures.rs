@@ -1,4 +1,5 @@
 //! Upstream servers that fail in every way there is, and what the client sees of it.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

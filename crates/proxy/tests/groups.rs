@@ -1,4 +1,5 @@
 //! Groups of servers: who is asked, who is left alone, who waits.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

@@ -1,4 +1,5 @@
 //! Kept connections: used again, closed under us, limited.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

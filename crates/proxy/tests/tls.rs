@@ -1,4 +1,5 @@
 //! TLS to upstream servers, with a certificate authority made for the test.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

@@ -1,4 +1,5 @@
 //! Changes of protocol: tunnels, WebSocket among them.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 

@@ -1,8 +1,9 @@
 //! A proxy with real sockets around it: upstream servers that do as they are told, and clients that look closely.
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)] // each test file uses a part of it
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -88,6 +89,7 @@ impl Drop for Rig {
 pub struct Origin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -98,16 +100,21 @@ impl Origin {
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let (counter, record, serve) = (connections.clone(), seen.clone(), Arc::new(serve));
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (counter, over) = (connections.clone(), ended.clone());
+        let (record, serve) = (seen.clone(), Arc::new(serve));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let number = counter.fetch_add(1, Ordering::SeqCst);
                 let caller = Caller::new(stream, record.clone());
-                let serve = serve.clone();
-                thread::spawn(move || serve(caller, number));
+                let (serve, over) = (serve.clone(), over.clone());
+                thread::spawn(move || {
+                    let _ = catch_unwind(AssertUnwindSafe(|| serve(caller, number)));
+                    over.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
-        Origin { address, connections, seen }
+        Origin { address, connections, ended, seen }
     }
 
     /// Answers every request with these bytes, and keeps its connections.
@@ -146,6 +153,15 @@ impl Origin {
 
     pub fn seen_bytes(&self) -> Vec<u8> {
         self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until every connection has ended.
+    pub fn wait_idle(&self) {
+        let began = Instant::now();
+        while self.ended.load(Ordering::SeqCst) < self.connections() {
+            assert!(began.elapsed() < PATIENCE, "a connection never ends");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until this has been read.
@@ -228,7 +244,10 @@ impl Caller {
                 }
                 _ => {
                     self.bytes.drain(..fed.consumed);
-                    assert!(self.fill(), "the proxy closed in the middle of a body");
+                    if !self.fill() {
+                        // The client went, or broke the rules: nothing more can come.
+                        return None;
+                    }
                 }
             }
         }
