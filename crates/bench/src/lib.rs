@@ -35,5 +35,7 @@ pub mod versus;
 pub mod ab;
 pub mod chart;
 pub mod html;
+pub mod children;
+pub mod job;
 
 pub use world::Facts;

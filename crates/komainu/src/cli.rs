@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
+use crate::measure::{Ab, Bench};
+
 /// One web server in place of a stack: files, proxy, cache and applications, and what each of them costs.
 #[derive(Debug, Parser)]
 #[command(name = "komainu", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Examples:\n  \
     komainu run public/                       serve a folder on http://127.0.0.1:8080\n  \
     komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
+    komainu run http://127.0.0.1:3000         in front of an application\n  \
+    komainu run public/ unix:/run/app.sock    its files first\n  \
     komainu start -c komainu.toml             serve what a configuration says\n  \
     komainu check -c komainu.toml --explain https://example.com/a   which route answers, and why\n")]
 pub(crate) struct Cli {
@@ -26,6 +30,10 @@ pub(crate) enum Command {
     Start(Start),
     /// Check a configuration file, and explain what answers a URL
     Check(Check),
+    /// Put load on a server, and measure what it does and what it costs
+    Bench(Box<Bench>),
+    /// Put load on a server with the flags of ab, and print its report
+    Ab(Ab),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
     /// Print the reference of the configuration as Markdown
@@ -40,7 +48,10 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Several folders are tried in order: the first that has the file answers.")]
+#[command(
+    after_help = "Several folders are tried in order: the first that has the file answers. Several upstream \
+servers share the requests. With both, upstream servers get what no file answers."
+)]
 pub(crate) struct Run {
     /// Address to serve on: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
     #[arg(long, short, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = listen)]
@@ -54,9 +65,9 @@ pub(crate) struct Run {
     /// Write an access log to stdout
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_value = "off", default_missing_value = "combined")]
     pub(crate) log: LogFormat,
-    /// Folders to serve
+    /// Folders to serve, and upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH
     #[arg(required = true, value_name = "TARGET")]
-    pub(crate) targets: Vec<PathBuf>,
+    pub(crate) targets: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -4,11 +4,13 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod measure;
 mod cli;
 mod sink;
 mod access;
 mod notice;
 mod expand;
+mod upstreams;
 mod router;
 mod assemble;
 mod check;
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use config::{AccessLog, Action, Config, Route, Site};
+use config::{AccessLog, Action, Config, Origin, Route, Site};
 
 use crate::cli::{Cli, Command, LogFormat, Run};
 
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
         Command::Run(run) => serve_targets(&run),
         Command::Start(start) => serve_file(start.config),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Bench(arguments) => return judged(measure::bench(&arguments)),
+        Command::Ab(arguments) => return judged(measure::ab(&arguments)),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Reference => print(&config::reference()),
         Command::Completions { shell } => {
@@ -45,6 +49,18 @@ fn main() -> ExitCode {
         Err(error) => {
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// The exit status of what measures: 1 where something expected does not hold, 2 where it could not be measured.
+fn judged(outcome: Result<bool, String>) -> ExitCode {
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::from(2)
         }
     }
 }
@@ -77,11 +93,20 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
 
 /// `komainu run TARGET…`
 fn serve_targets(run: &Run) -> Result<(), String> {
-    for target in &run.targets {
-        check_folder(target)?;
+    let (urls, folders): (Vec<&String>, Vec<&String>) = run.targets.iter().partition(|target| is_url(target));
+    let folders: Vec<PathBuf> = folders.into_iter().map(PathBuf::from).collect();
+    for folder in &folders {
+        check_folder(folder)?;
     }
-    let files = config::Files { root: run.targets.clone(), listing: run.listing, ..config::Files::default() };
-    let route = Route { action: Action::Files(Box::new(files)), ..Route::default() };
+    let origin = |url: &&String| Origin::parse(url).map_err(|fault| format!("error: {url}: {fault}"));
+    let origins = urls.iter().map(origin).collect::<Result<Vec<_>, _>>()?;
+    let proxy = (!origins.is_empty()).then(|| Action::Proxy(Box::new(config::Proxy::to(origins))));
+    let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
+    let (action, otherwise) = match proxy {
+        Some(proxy) if files.root.is_empty() => (proxy, None),
+        proxy => (Action::Files(Box::new(files)), proxy),
+    };
+    let route = Route { action, otherwise, ..Route::default() };
     let mut config = Config {
         listen: run.listen.clone(),
         threads: run.threads,
@@ -95,6 +120,11 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         LogFormat::Json => AccessLog::Json,
     };
     supervise::serve(config, None, announce).map_err(|error| format!("error: {error}"))
+}
+
+/// Whether a target is an upstream server rather than a folder.
+fn is_url(target: &str) -> bool {
+    target.starts_with("unix:") || target.contains("://")
 }
 
 fn check_folder(target: &Path) -> Result<(), String> {

@@ -1,0 +1,199 @@
+//! Child processes that never outlive this one: not on an error, not on a panic, not on Ctrl-C.
+//!
+//! The first Ctrl-C asks whatever is measured to end with its figures so far ([`stop`]); the second ends all at once.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+const STOP_MS_MAX: u64 = 3_000;
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What a signal has to clear away: process groups and scratch folders.
+struct Litter {
+    groups: Vec<Pid>,
+    folders: Vec<PathBuf>,
+}
+
+static LITTER: Mutex<Litter> = Mutex::new(Litter { groups: Vec::new(), folders: Vec::new() });
+static WATCH: Once = Once::new();
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Set by the first signal that asks this process to end. From the first call on, signals are taken care of.
+pub fn stop() -> &'static AtomicBool {
+    watch_signals();
+    &STOP
+}
+
+fn litter() -> std::sync::MutexGuard<'static, Litter> {
+    // A panic elsewhere is when this list matters most.
+    LITTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn watch_signals() {
+    WATCH.call_once(|| {
+        let mut signals =
+            signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).expect("these may be caught");
+        std::thread::spawn(move || {
+            let mut signals = signals.forever();
+            if signals.next().is_some() {
+                STOP.store(true, Ordering::Relaxed);
+            }
+            let Some(signal) = signals.next() else { return };
+            let litter = litter();
+            for &group in &litter.groups {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            for folder in &litter.folders {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            std::process::exit(128 + signal);
+        });
+    });
+}
+
+/// A process with all its descendants, in a process group of their own; dropping it ends them all.
+pub struct Tree {
+    child: Child,
+    group: Pid,
+    log: PathBuf,
+}
+
+impl Tree {
+    /// Starts `command` with its output, both streams, in the file `log`.
+    ///
+    /// # Errors
+    /// Where the program or the file is not to be had.
+    pub fn start(command: &mut Command, log: &Path) -> io::Result<Tree> {
+        use std::os::unix::process::CommandExt;
+        watch_signals();
+        let out = File::create(log)?;
+        // Held over the start, so that a signal finds the child or comes before it.
+        let mut litter = litter();
+        let child =
+            command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0).spawn()?;
+        let group = Pid::from_child(&child);
+        litter.groups.push(group);
+        Ok(Tree { child, group, log: log.to_path_buf() })
+    }
+
+    /// The first process of the tree.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Whether its first process still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks until `ready` finds what it looks for, the process ends, or `ms_max` milliseconds have passed.
+    pub fn wait_until<T>(&mut self, ms_max: u64, mut ready: impl FnMut(&Tree) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + Duration::from_millis(ms_max);
+        loop {
+            if let Some(found) = ready(self) {
+                return Some(found);
+            }
+            if !self.is_alive() || Instant::now() >= deadline || STOP.load(Ordering::Relaxed) {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.group, Signal::TERM);
+        let deadline = Instant::now() + Duration::from_millis(STOP_MS_MAX);
+        while self.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        let _ = kill_process_group(self.group, Signal::KILL);
+        let _ = self.child.wait();
+        litter().groups.retain(|&group| group != self.group);
+    }
+}
+
+/// A folder under the system's temporary one that goes away with this value, or with the process.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new one. Servers that give up root must be able to read it, so it is open to all for reading.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(name: &str) -> io::Result<Scratch> {
+        use std::os::unix::fs::PermissionsExt;
+        watch_signals();
+        let folder = std::env::temp_dir().join(format!("komainu-{name}-{}", std::process::id()));
+        let mut litter = litter();
+        std::fs::create_dir_all(&folder)?;
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
+        litter.folders.push(folder.clone());
+        Ok(Scratch(folder))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        litter().folders.retain(|folder| *folder != self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_tree_takes_its_grandchildren_along_even_on_a_panic() {
+        let scratch = Scratch::new("children-test").expect("a scratch folder");
+        let log = scratch.path().join("log");
+        // The grandchild ignores the polite signal; the group's SIGKILL is what must reach it.
+        let script = "(trap '' TERM; echo started; while :; do sleep 1; done) & wait";
+        let mut tree = Tree::start(Command::new("sh").args(["-c", script]), &log).expect("a shell");
+        let group = tree.group;
+        tree.wait_until(10_000, |tree| tree.output().contains("started").then_some(())).expect("it starts");
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _held = tree;
+            panic!("as a measurement might");
+        }));
+        assert!(panicked.is_err());
+        let gone = (0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            crate::procfs::tree(&[group.as_raw_nonzero().get() as u32]).is_empty()
+        });
+        assert!(gone, "the grandchild is still there");
+        assert!(!litter().groups.contains(&group));
+    }
+
+    #[test]
+    fn waiting_ends_when_the_process_does() {
+        let scratch = Scratch::new("children-wait").expect("a scratch folder");
+        let mut tree = Tree::start(Command::new("sh").args(["-c", "echo gone"]), &scratch.path().join("log"))
+            .expect("a shell");
+        assert_eq!(tree.wait_until(60_000, |_| None::<()>), None);
+        assert_eq!(tree.output(), "gone\n");
+    }
+}

@@ -1,0 +1,289 @@
+//! What `komainu bench` does from beginning to end: measure, show, keep, judge.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use net::Dial;
+use serde_json::Value;
+
+use crate::children::{self, Scratch, Tree};
+use crate::expect::Expectation;
+use crate::live::Live;
+use crate::load::Observer;
+use crate::outcome::Outcome;
+use crate::session::{self, Subject};
+use crate::versus::{self, Comparison};
+use crate::{ab, html, record, text};
+
+/// What a server that is started for a comparison has to begin to listen.
+const READY_MS_MAX: u64 = 15_000;
+
+/// What to do.
+#[derive(Debug)]
+pub struct Job {
+    /// What is measured.
+    pub subject: Subject,
+    /// What it is compared with, in turns.
+    pub versus: Option<Versus>,
+    /// Pairs of runs, where it is compared; at least 2.
+    pub pairs: usize,
+    /// What must hold of the run (compared: of the last run of the first).
+    pub expectations: Vec<Expectation>,
+    /// How it is printed.
+    pub format: Format,
+    /// Draw no progress.
+    pub quiet: bool,
+    /// Where it is kept.
+    pub keep: Keep,
+}
+
+/// The other side of a comparison.
+#[derive(Debug)]
+pub enum Versus {
+    /// A server that runs.
+    Subject(Box<Subject>),
+    /// A shell command that starts one; `{port}` in it stands for a port that is free.
+    Command(String),
+}
+
+/// How an outcome is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// As `ab` does.
+    Ab,
+    /// The same JSON that is kept.
+    Json,
+}
+
+/// Files to keep the outcome in.
+#[derive(Clone, Debug, Default)]
+pub struct Keep {
+    /// Everything.
+    pub json: Option<PathBuf>,
+    /// One line a run.
+    pub csv: Option<PathBuf>,
+    /// A page for people.
+    pub html: Option<PathBuf>,
+}
+
+impl Keep {
+    /// Makes sure, before anything is measured, that the files can be written.
+    fn check(&self) -> Result<(), String> {
+        for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
+            let opened = fs::OpenOptions::new().create(true).append(true).open(path);
+            opened.map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes them. What was measured has been printed by then, so a full disk loses only the files.
+    fn write(&self, json: &Value, runs: &[(String, &Outcome)], page: &str) -> Result<(), String> {
+        let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
+            Some(path) => fs::write(path, text()).map_err(|error| cannot_write(path, &error)),
+            None => Ok(()),
+        };
+        write(&self.json, &|| format!("{json:#}\n"))?;
+        write(&self.csv, &|| record::csv(runs))?;
+        write(&self.html, &|| page.to_string())
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
+}
+
+/// Does it all. True where everything that was expected holds.
+///
+/// # Errors
+/// What kept it from being measured or kept, for people.
+pub fn run(job: &Job, out: &mut dyn Write) -> Result<bool, String> {
+    job.keep.check()?;
+    let met = match &job.versus {
+        None => alone(job, out)?,
+        Some(versus) => compared(job, versus, out)?,
+    };
+    Ok(met)
+}
+
+/// Draws to the terminal on stderr, where there is one and it is wanted.
+pub(crate) fn live(quiet: bool, title: &str) -> Box<dyn Observer> {
+    match !quiet && io::stderr().is_terminal() {
+        true => Box::new(Live::new(io::stderr(), title, columns())),
+        false => Box::new(()),
+    }
+}
+
+fn columns() -> usize {
+    rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col))
+}
+
+fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.map_err(|error| format!("cannot print: {error}")),
+    }
+}
+
+fn alone(job: &Job, out: &mut dyn Write) -> Result<bool, String> {
+    let title = &job.subject.url;
+    let outcome = session::measure(&job.subject, children::stop(), &mut *live(job.quiet, title))?;
+    let json = record::json(&outcome);
+    print(
+        out,
+        &match job.format {
+            Format::Text => text::report(&outcome),
+            Format::Ab => ab::report(&outcome),
+            Format::Json => format!("{json:#}\n"),
+        },
+    )?;
+    job.keep.write(&json, &[("run".into(), &outcome)], &html::report(&outcome))?;
+    Ok(judge(job, &outcome) && outcome.measured.tally.responses > 0)
+}
+
+/// Tells on stderr what does not hold.
+fn judge(job: &Job, outcome: &Outcome) -> bool {
+    let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
+    for missed in &missed {
+        let _ = writeln!(io::stderr(), "komainu bench: {missed}");
+    }
+    missed.is_empty()
+}
+
+fn compared(job: &Job, versus: &Versus, out: &mut dyn Write) -> Result<bool, String> {
+    let scratch = Scratch::new("bench").map_err(|error| error.to_string())?;
+    let started;
+    let (other, name) = match versus {
+        Versus::Subject(subject) => ((**subject).clone(), subject.url.clone()),
+        Versus::Command(command) => {
+            started = start(command, &job.subject, scratch.path())?;
+            (started.0.clone(), command.clone())
+        }
+    };
+    let names = [job.subject.url.clone(), name];
+    let pairs = in_turns(job, &other, &names)?;
+    if pairs.is_empty() {
+        return Err("interrupted before a pair of runs was whole".into());
+    }
+    let comparison = versus::of_pairs(names.clone(), &pairs);
+    let json = comparison.json(&pairs);
+    print(
+        out,
+        &match job.format {
+            Format::Json => format!("{json:#}\n"),
+            Format::Text | Format::Ab => said(&comparison, &pairs),
+        },
+    )?;
+    let mut runs: Vec<(String, &Outcome)> = Vec::new();
+    for (number, (a, b)) in pairs.iter().enumerate() {
+        runs.push((format!("A{}", number + 1), a));
+        runs.push((format!("B{}", number + 1), b));
+    }
+    job.keep.write(&json, &runs, &html::comparison(&comparison, &pairs))?;
+    Ok(pairs.last().is_none_or(|(a, _)| judge(job, a)))
+}
+
+/// The comparison, and what is doubtful about any of its runs, each doubt once.
+fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
+    let mut said = comparison.text() + "\n";
+    let mut doubts: Vec<String> = Vec::new();
+    for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
+        for warning in crate::advice::warnings(outcome) {
+            // The numbers differ from run to run, the doubt does not.
+            let doubt = format!("{side}: {warning}");
+            let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
+            if doubts.iter().all(|known| letters(known) != letters(&doubt)) {
+                doubts.push(doubt);
+            }
+        }
+    }
+    said.extend(doubts.iter().map(|doubt| text::wrapped("! ", doubt)));
+    said
+}
+
+/// Pair by pair, each side first in every other one, so that neither always runs in the other's wake.
+fn in_turns(job: &Job, other: &Subject, names: &[String; 2]) -> Result<Vec<(Outcome, Outcome)>, String> {
+    let stop = children::stop();
+    let mut pairs = Vec::new();
+    for number in 0..job.pairs.max(2) {
+        let measure = |subject: &Subject, side: usize| {
+            let title =
+                format!("pair {} of {}, {}: {}", number + 1, job.pairs, ["A", "B"][side], names[side]);
+            session::measure(subject, stop, &mut *live(job.quiet, &title))
+        };
+        let (a, b) = match number % 2 {
+            0 => {
+                let a = measure(&job.subject, 0)?;
+                (a, measure(other, 1)?)
+            }
+            _ => {
+                let b = measure(other, 1)?;
+                (measure(&job.subject, 0)?, b)
+            }
+        };
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        pairs.push((a, b));
+    }
+    Ok(pairs)
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Starts the other server, and the subject that it is.
+fn start(command: &str, like: &Subject, folder: &Path) -> Result<(Subject, Tree), String> {
+    let port = free_port().map_err(|error| error.to_string())?;
+    if !command.contains("{port}") {
+        return Err("--vs-cmd: write {port} where the command takes the port to listen on".into());
+    }
+    let line = format!("exec {}", command.replace("{port}", &port.to_string()));
+    let mut tree = Tree::start(Command::new("sh").args(["-c", &line]), &folder.join("output.log"))
+        .map_err(|error| format!("{command}: {error}"))?;
+    let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let ready = tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(listens).ok());
+    if ready.is_none() {
+        let output = tree.output();
+        let last: Vec<&str> = output.lines().rev().take(3).collect();
+        return Err(format!("{command}: does not listen on port {port}: {}", last.join(" / ")));
+    }
+    let mut subject = like.clone();
+    subject.server_pids = vec![tree.pid()];
+    for origin in &mut subject.plan.origins {
+        origin.dial = Dial::Tcp(listens);
+        origin.name = listens.to_string();
+    }
+    Ok((subject, tree))
+}
+
+/// `komainu bench compare`: two kept results. True where nothing has become worse.
+///
+/// # Errors
+/// What cannot be read or compared.
+pub fn compare(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
+    let read = |path: &Path| -> Result<Value, String> {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let names = [a.display().to_string(), b.display().to_string()];
+    let comparison = versus::of_records(names, &read(a)?, &read(b)?)?;
+    print(
+        out,
+        &match as_json {
+            true => format!("{:#}\n", comparison.json(&[])),
+            false => comparison.text(),
+        },
+    )?;
+    Ok(comparison.lines.iter().all(|line| line.verdict() != "B is worse"))
+}

@@ -1,0 +1,405 @@
+//! `komainu bench` and `komainu ab`: their arguments, as calls of the load generator.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bench::expect::Expectation;
+use bench::job::{Format, Job, Keep, Versus};
+use bench::list;
+use bench::plan::{Arrivals, Pace, Plan, Reach};
+use bench::quantity;
+use bench::request::{Ask, Manner};
+use bench::session::{self, Subject};
+use bench::url::Url;
+use clap::{Args, Subcommand, ValueEnum};
+use http::{Fields, Version};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Examples:\n  \
+    komainu bench -c 100 -d 30s http://127.0.0.1:8080/\n  \
+    komainu bench --rate 5k --html report.html http://127.0.0.1:8080/     an open loop: stalls show in full\n  \
+    komainu bench --vs http://127.0.0.1:8081/ http://127.0.0.1:8080/      two servers in turns: is one better?\n  \
+    komainu bench --expect 'p99 < 20ms' --expect 'errors = 0' http://127.0.0.1:8080/\n  \
+    komainu bench compare before.json after.json\n\n\
+    Exit status: 0; 1 where an expectation does not hold or nothing was answered; 2 where it could not be measured.")]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    asking: Asking,
+    #[command(flatten)]
+    showing: Showing,
+    /// What to load
+    #[arg(value_name = "URL", required_unless_present = "list")]
+    urls: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Compare two results kept with --json; exit status 1 where the second is worse
+    Compare {
+        /// The result to compare with
+        a: PathBuf,
+        /// The result to judge
+        b: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+struct Load {
+    /// Connections at once
+    #[arg(short, long, value_name = "N", default_value_t = 50)]
+    connections: usize,
+    /// How long: 10s, 500ms, 2m. 10 s unless -n is given
+    #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
+    duration: Option<Duration>,
+    /// Stop after so many requests
+    #[arg(short = 'n', long, value_name = "N")]
+    requests: Option<u64>,
+    /// Threads of the generator; chosen by itself unless given
+    #[arg(short, long, value_name = "N")]
+    threads: Option<usize>,
+    /// Requests a second, whether answers come or not (an open loop): 5000, 5k
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    rate: Option<f64>,
+    /// How the requests of --rate arrive
+    #[arg(long, value_name = "HOW", default_value = "poisson", requires = "rate")]
+    arrivals: How,
+    /// Load before anything counts; a tenth of -d, at most 1 s, unless given
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    warm_up: Option<Duration>,
+    /// Open the connections over this time instead of at once
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration)]
+    ramp: Duration,
+    /// Wait between an answer and the next request
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration, conflicts_with = "rate")]
+    think: Duration,
+    /// From sending a request to the end of its response
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    timeout: Duration,
+    /// For a connection to stand, TLS included
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    connect_timeout: Duration,
+    /// A connection for each request
+    #[arg(long)]
+    no_keepalive: bool,
+    /// Requests under way on one connection at once
+    #[arg(long, value_name = "DEPTH", default_value_t = 1)]
+    pipeline: usize,
+    /// Decides everything that is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Requests")]
+struct Asking {
+    /// The method; GET, or POST where there is a body
+    #[arg(short = 'X', long, value_name = "METHOD")]
+    method: Option<String>,
+    /// A header field. May be repeated
+    #[arg(short = 'H', long, value_name = "NAME: VALUE")]
+    header: Vec<String>,
+    /// The body: text, or @FILE
+    #[arg(short, long, value_name = "TEXT")]
+    body: Option<String>,
+    /// Send the body in the chunked coding
+    #[arg(long, requires = "body")]
+    chunked: bool,
+    /// HTTP/1.0, with keep-alive unless --no-keepalive
+    #[arg(long = "http1.0")]
+    http10: bool,
+    /// A file of URLs as siege reads it: URL, URL POST body, URL POST <file; a number before the URL is its weight
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Ask the URLs at random instead of in order
+    #[arg(long)]
+    random: bool,
+    /// Connect to this Unix socket
+    #[arg(long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Take any certificate
+    #[arg(long, short = 'k')]
+    insecure: bool,
+    /// Certificates (PEM) to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The name for SNI and for the certificate, instead of the URL's host
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// Make a full TLS handshake each time
+    #[arg(long)]
+    no_resumption: bool,
+    /// Compare each response's content with the first one's
+    #[arg(long)]
+    verify: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Judging and showing")]
+struct Showing {
+    /// Measure this in turns with the first, and say whether they differ
+    #[arg(long, value_name = "URL", conflicts_with = "vs_cmd")]
+    vs: Option<String>,
+    /// Like --vs, with a server started by this command; {port} in it is a free port
+    #[arg(long, value_name = "COMMAND")]
+    vs_cmd: Option<String>,
+    /// Pairs of runs for --vs, each of the length of -d (unless given, 2 s)
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..))]
+    pairs: u16,
+    /// What must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
+    #[arg(long, value_name = "CONDITION", value_parser = expectation)]
+    expect: Vec<String>,
+    /// The server's first process; found by where it listens unless given
+    #[arg(long, value_name = "PID")]
+    server_pid: Vec<u32>,
+    /// How to print the figures
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Shape,
+    /// Keep everything as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Keep the figures as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Keep a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Draw no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum How {
+    Constant,
+    Poisson,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shape {
+    Text,
+    Ab,
+    Json,
+}
+
+/// `komainu ab`: ApacheBench's own flags.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+#[command(after_help = "The report is that of ab; `komainu bench` shows far more.")]
+pub(crate) struct Ab {
+    /// Requests
+    #[arg(short, value_name = "N")]
+    n: Option<u64>,
+    /// Requests at once
+    #[arg(short, value_name = "N", default_value_t = 1)]
+    c: usize,
+    /// Seconds at most; implies -n 50000
+    #[arg(short, value_name = "S")]
+    t: Option<u64>,
+    /// Seconds to wait for a response
+    #[arg(short, value_name = "S", default_value_t = 30)]
+    s: u64,
+    /// Keep connections alive (HTTP/1.0)
+    #[arg(short)]
+    k: bool,
+    /// A header field
+    #[arg(short = 'H', value_name = "NAME: VALUE")]
+    header: Vec<String>,
+    /// A cookie
+    #[arg(short = 'C', value_name = "NAME=VALUE")]
+    cookie: Vec<String>,
+    /// The method
+    #[arg(short, value_name = "METHOD")]
+    m: Option<String>,
+    /// A file to POST
+    #[arg(short, value_name = "FILE")]
+    p: Option<PathBuf>,
+    /// A file to PUT
+    #[arg(short, value_name = "FILE", conflicts_with = "p")]
+    u: Option<PathBuf>,
+    /// The content's type
+    #[arg(short = 'T', value_name = "TYPE", default_value = "text/plain")]
+    content_type: String,
+    /// Ask with HEAD
+    #[arg(short)]
+    i: bool,
+    /// Draw no progress
+    #[arg(short)]
+    q: bool,
+    /// Print this help
+    #[arg(short = 'h', long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// What to load
+    #[arg(value_name = "URL")]
+    url: String,
+}
+
+/// `komainu bench`. True where all that was expected holds.
+pub(crate) fn bench(arguments: &Bench) -> Result<bool, String> {
+    let mut out = io::stdout();
+    if let Some(Action::Compare { a, b, json }) = &arguments.action {
+        return bench::job::compare(a, b, *json, &mut out);
+    }
+    let showing = &arguments.showing;
+    let mut subject = subject(arguments, &arguments.urls)?;
+    subject.server_pids = showing.server_pid.clone();
+    let versus = match (&showing.vs, &showing.vs_cmd) {
+        (Some(url), _) => {
+            Some(Versus::Subject(Box::new(self::subject(arguments, std::slice::from_ref(url))?)))
+        }
+        (None, Some(command)) => Some(Versus::Command(command.clone())),
+        (None, None) => None,
+    };
+    let job = Job {
+        subject,
+        versus,
+        pairs: usize::from(showing.pairs),
+        expectations: showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?,
+        format: match showing.format {
+            Shape::Text => Format::Text,
+            Shape::Ab => Format::Ab,
+            Shape::Json => Format::Json,
+        },
+        quiet: showing.quiet,
+        keep: Keep { json: showing.json.clone(), csv: showing.csv.clone(), html: showing.html.clone() },
+    };
+    bench::job::run(&job, &mut out)
+}
+
+/// The load that the arguments describe, on these URLs or on those of the list.
+fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
+    let Bench { load, asking, showing, .. } = arguments;
+    let version = if asking.http10 { Version::Http10 } else { Version::Http11 };
+    let manner = Manner {
+        version,
+        keep_alive: !load.no_keepalive,
+        chunked: asking.chunked,
+        fields: fields(&asking.header)?,
+    };
+    let asks = asks(asking, urls)?;
+    let reach = Reach {
+        unix: asking.unix.clone(),
+        insecure: asking.insecure,
+        ca: asking.ca.clone(),
+        server_name: asking.sni.clone(),
+        no_resumption: asking.no_resumption,
+    };
+    let mut plan = Plan::new(&asks, &manner, &reach)?;
+    let compared = showing.vs.is_some() || showing.vs_cmd.is_some();
+    let default = Duration::from_secs(if compared { 2 } else { 10 });
+    plan.duration = load.duration.or(load.requests.is_none().then_some(default));
+    plan.requests_max = load.requests;
+    plan.connections = load.connections.max(1);
+    plan.at_random = asking.random;
+    plan.seed = load.seed;
+    plan.pipeline = load.pipeline;
+    plan.pace = match (load.rate, load.arrivals) {
+        (None, _) => Pace::Closed { think: load.think },
+        (Some(rate), How::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },
+        (Some(rate), How::Poisson) => Pace::Open { rate, arrivals: Arrivals::Poisson },
+    };
+    let tenth = load.duration.map_or(Duration::from_secs(1), |duration| duration / 10);
+    plan.warm_up = load.warm_up.unwrap_or(match load.requests {
+        Some(_) => Duration::ZERO,
+        None => tenth.min(Duration::from_secs(1)),
+    });
+    (plan.ramp, plan.timeout, plan.connect_timeout) = (load.ramp, load.timeout, load.connect_timeout);
+    plan.verify = asking.verify;
+    let is_here = !bench::server::find(&plan).is_empty();
+    plan.threads = load.threads.unwrap_or_else(|| session::threads(plan.connections, is_here)).max(1);
+    let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
+    Ok(Subject { plan, url, version, server_pids: Vec::new() })
+}
+
+fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
+    let body = match asking.body.as_deref().map(|text| (text, text.strip_prefix('@'))) {
+        None => None,
+        Some((_, Some(file))) => {
+            Some(std::fs::read(file).map_err(|error| format!("cannot read {file}: {error}"))?)
+        }
+        Some((text, None)) => Some(text.as_bytes().to_vec()),
+    };
+    let method = asking.method.clone().unwrap_or_else(|| if body.is_some() { "POST" } else { "GET" }.into());
+    let mut asks = Vec::new();
+    for url in urls {
+        asks.push(Ask { method: method.clone(), url: Url::parse(url)?, body: body.clone(), weight: 1 });
+    }
+    if let Some(path) = &asking.list {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let folder = path.parent().unwrap_or(std::path::Path::new("."));
+        asks.extend(list::parse(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?);
+    }
+    Ok(asks)
+}
+
+fn fields(lines: &[String]) -> Result<Fields, String> {
+    let mut fields = Fields::new();
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or(format!("{line:?}: a header field is NAME: VALUE"))?;
+        fields
+            .try_push(name.trim().as_bytes(), value.trim().as_bytes())
+            .map_err(|_| format!("{line:?} is no header field"))?;
+    }
+    Ok(fields)
+}
+
+fn expectation(text: &str) -> Result<String, String> {
+    Expectation::parse(text).map(|_| text.to_string())
+}
+
+/// `komainu ab`.
+pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
+    let mut header = arguments.header.clone();
+    header.extend(arguments.cookie.iter().map(|cookie| format!("Cookie: {cookie}")));
+    let (body, method) = match (&arguments.p, &arguments.u) {
+        (Some(path), _) => (Some(path), "POST"),
+        (None, Some(path)) => (Some(path), "PUT"),
+        (None, None) => (None, if arguments.i { "HEAD" } else { "GET" }),
+    };
+    let body = match body {
+        Some(path) => {
+            Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+        }
+        None => None,
+    };
+    if body.is_some() {
+        header.push(format!("Content-Type: {}", arguments.content_type));
+    }
+    let manner = Manner {
+        version: Version::Http10,
+        keep_alive: arguments.k,
+        chunked: false,
+        fields: fields(&header)?,
+    };
+    let method = arguments.m.clone().unwrap_or_else(|| method.into());
+    let ask = Ask { method, url: Url::parse(&arguments.url)?, body, weight: 1 };
+    let mut plan =
+        Plan::new(std::slice::from_ref(&ask), &manner, &Reach { insecure: true, ..Reach::default() })?;
+    plan.connections = arguments.c.max(1);
+    plan.duration = arguments.t.map(Duration::from_secs);
+    plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
+    plan.warm_up = Duration::ZERO;
+    plan.timeout = Duration::from_secs(arguments.s);
+    let subject =
+        Subject { url: ask.url.to_string(), plan, version: Version::Http10, server_pids: Vec::new() };
+    let job = Job {
+        subject,
+        versus: None,
+        pairs: 2,
+        expectations: Vec::new(),
+        format: Format::Ab,
+        quiet: arguments.q,
+        keep: Keep::default(),
+    };
+    bench::job::run(&job, &mut io::stdout())
+}
