@@ -130,20 +130,39 @@ static VALUE call_read(VALUE self) {
     return len == 0 ? Qnil : rb_str_new(bytes, (long)len);
 }
 
+/* call.read_now -> some bytes of the body, nil at its end, false if none are there yet */
+static VALUE call_read_now(VALUE self) {
+    struct call *held = call_of(self);
+    char bytes[32 * 1024];
+    int64_t len;
+    call_must_be_free(held);
+    len = komainu_try_read(held->request, bytes, sizeof bytes);
+    if (len == KOMAINU_AGAIN)
+        return Qfalse;
+    call_check(len);
+    return len == 0 ? Qnil : rb_str_new(bytes, (long)len);
+}
+
+/* call.write_now(text) -> how many bytes fitted, and were sent */
+static VALUE call_write_now(VALUE self, VALUE text) {
+    struct call *held = call_of(self);
+    int64_t taken;
+    StringValue(text);
+    call_must_be_free(held);
+    taken = komainu_try_write(held->request, RSTRING_PTR(text), (size_t)RSTRING_LEN(text));
+    if (taken == KOMAINU_AGAIN)
+        return INT2FIX(0);
+    call_check(taken);
+    held->unsent = UNWAITED_BYTES_MAX;
+    return LL2NUM(taken);
+}
+
 /* call.write(text): sends it, waiting where the client cannot keep up */
 static VALUE call_write_method(VALUE self, VALUE text) {
     struct call *held = call_of(self);
     StringValue(text);
     call_must_be_free(held);
     call_write(held, text, 0);
-    return Qnil;
-}
-
-/* call.flush */
-static VALUE call_flush(VALUE self) {
-    struct call *held = call_of(self);
-    call_must_be_free(held);
-    komainu_flush(held->request);
     return Qnil;
 }
 
@@ -161,8 +180,9 @@ void init_call(void) {
     call_class = rb_define_class_under(komainu_module, "Call", rb_cObject);
     rb_undef_alloc_func(call_class);
     rb_define_method(call_class, "read", call_read, 0);
+    rb_define_method(call_class, "read_now", call_read_now, 0);
     rb_define_method(call_class, "write", call_write_method, 1);
-    rb_define_method(call_class, "flush", call_flush, 0);
+    rb_define_method(call_class, "write_now", call_write_now, 1);
     rb_define_method(call_class, "gone?", call_gone, 0);
     rb_define_method(call_class, "call", answer_early, 1);
     rb_gc_register_address(&gone_class);

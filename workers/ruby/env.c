@@ -72,27 +72,59 @@ static void put_header(VALUE env, VALUE key, const komainu_field *field, int see
     rb_hash_aset(env, key, rb_str_cat(before, field->value, field->value_len));
 }
 
-/*
- * The path as it was sent: applications of this language decode it themselves. `decoded` is for the targets that are not
- * paths, and for a mount that was spelt differently.
- */
-static VALUE path_of(const komainu_field *target, const komainu_field *script, const komainu_field *decoded) {
-    const char *at = target->value, *end = target->value + target->value_len, *query;
-    if (at < end && *at != '/') {
-        const char *authority = memmem(at, (size_t)(end - at), "://", 3);
-        at = authority ? memchr(authority + 3, '/', (size_t)(end - authority - 3)) : NULL;
-        if (!at)
-            return text_of(decoded);
+static int hex(char byte) {
+    return byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
+}
+
+/* Whether bytes of a target are these, once they are decoded. */
+static int decodes_to(const char *at, const char *end, const komainu_field *decoded) {
+    const char *want = decoded->value, *want_end = want + decoded->value_len;
+    for (; at < end && want < want_end; want++) {
+        char byte = *at++;
+        if (byte == '%' && end - at >= 2 && hex(at[0]) >= 0 && hex(at[1]) >= 0) {
+            byte = (char)(hex(at[0]) << 4 | hex(at[1]));
+            at += 2;
+        }
+        if (byte != *want)
+            return 0;
     }
+    return at == end && want == want_end;
+}
+
+static VALUE encoded(const komainu_field *path) {
+    static const char plain[] = "-._~!$&'()*+,;=:@/";
+    /* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
+    VALUE text = path->value_len && path->value[0] != '/' ? rb_str_new("/", 1) : rb_str_new(NULL, 0);
+    uint32_t at;
+    if (RSTRING_LEN(text))
+        return text;
+    for (at = 0; at < path->value_len; at++) {
+        char byte = path->value[at], escape[4];
+        if ((byte >= '0' && byte <= '9') || ((byte | 32) >= 'a' && (byte | 32) <= 'z') || (byte && strchr(plain, byte)))
+            rb_str_cat(text, &byte, 1);
+        else
+            rb_str_cat(text, escape, snprintf(escape, sizeof escape, "%%%02X", (unsigned char)byte));
+    }
+    return text;
+}
+
+/*
+ * The path as it was sent, as applications of this language decode it themselves; but only where it leads to the path
+ * that the server found: not where that took dots out of it, or where a mount was spelt differently.
+ */
+static VALUE path_of(const komainu_field *target, const komainu_field *script, const komainu_field *path) {
+    const char *at = target->value, *end = at + target->value_len, *query;
+    if (at == end || *at != '/')
+        return encoded(path);
     query = memchr(at, '?', (size_t)(end - at));
     if (query)
         end = query;
     if (script) {
         if ((size_t)(end - at) < script->value_len || memcmp(at, script->value, script->value_len) != 0)
-            return text_of(decoded);
+            return encoded(path);
         at += script->value_len;
     }
-    return rb_str_new(at, end - at);
+    return decodes_to(at, end, path) ? rb_str_new(at, end - at) : encoded(path);
 }
 
 static const komainu_field none = {"", "", 0, 0, 0};

@@ -23,6 +23,15 @@ module Komainu
       read([length, @held.bytesize].min, buffer)
     end
 
+    # What is there already: nil at the end, false if there is nothing yet.
+    def read_nonblock(length, buffer = nil)
+      if @held.empty?
+        more = piece(:read_now) or return more
+        @held << more
+      end
+      read([length, @held.bytesize].min, buffer)
+    end
+
     def gets
       searched = 0
       until (at = @held.index("\n", searched))
@@ -54,8 +63,8 @@ module Komainu
 
     private
 
-    def piece
-      @call.read
+    def piece(how = :read)
+      @call.public_send(how)
     end
 
     def take(length)
@@ -110,7 +119,7 @@ module Komainu
 
     private
 
-    def piece
+    def piece(how = :read)
       if @again < @kept_bytes
         data = @kept.read(PIECE_BYTES)
         @again += data.bytesize
@@ -149,6 +158,10 @@ module Komainu
 
     def readpartial(*)
       raise EOFError, "the request has no body"
+    end
+
+    def read_nonblock(*)
+      nil
     end
 
     def gets

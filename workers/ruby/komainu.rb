@@ -37,6 +37,7 @@ module Komainu
     # The whole life of the process.
     def run(file)
       load_native
+      $stdout.sync = true # it is a pipe to the log
       role = self.begin
       app = load_or_leave(file)
       role = prototype if role == :prototype
@@ -189,8 +190,11 @@ module Komainu
       run_hooks(:after_fork)
       trap_term
       loaded
-      seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
-      run_hooks(:on_exit)
+      begin
+        seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
+      ensure
+        run_hooks(:on_exit)
+      end
     end
 
     def serve_in_threads(seats, app)

@@ -38,6 +38,30 @@ module Komainu
       end
     end
 
+    def read_nonblock(length, buffer = nil, exception: true)
+      @lock.synchronize do
+        must_be_open(@read_closed)
+        data = @input.read_nonblock(length, buffer)
+        return data if data
+        raise EOFError, "the body is at its end" if data.nil? && exception
+        raise IO::EAGAINWaitReadable, "read would block" if exception
+
+        data.nil? ? nil : :wait_readable
+      end
+    end
+
+    def write_nonblock(piece, exception: true)
+      @lock.synchronize do
+        must_be_open(@closed)
+        text = piece.to_s
+        taken = @call.write_now(text)
+        return taken if taken.positive? || text.empty?
+        raise IO::EAGAINWaitWritable, "write would block" if exception
+
+        :wait_writable
+      end
+    end
+
     def write(*pieces)
       @lock.synchronize do
         must_be_open(@closed)
