@@ -183,7 +183,7 @@ fn file_name(text: &str) -> Result<String, Fault> {
 }
 
 /// A path below the root.
-fn rooted(text: &str) -> Result<String, Fault> {
+pub(crate) fn rooted(text: &str) -> Result<String, Fault> {
     if !text.starts_with('/') {
         return Err(Fault::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
     }
@@ -201,7 +201,7 @@ fn trial(text: &str) -> Result<Template, Fault> {
     Ok(template)
 }
 
-fn strip_text(text: &str) -> Result<StripPrefix, Fault> {
+pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, Fault> {
     let path = rooted(text)?;
     match path.strip_suffix('/') {
         Some(stripped) => Err(Fault::new("a prefix does not end with `/`", format!("write \"{stripped}\""))),

@@ -75,7 +75,7 @@ pub(crate) fn name(text: &str) -> Result<String, Fault> {
 }
 
 /// The name of a field that may be changed.
-fn rule_name(text: &str) -> Result<String, Fault> {
+pub(crate) fn rule_name(text: &str) -> Result<String, Fault> {
     let lower = name(text)?;
     if RESERVED.contains(&lower.as_str()) {
         let remedy = "it follows from the response's body and the connection; leave it out";

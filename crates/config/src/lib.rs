@@ -35,6 +35,10 @@ mod header;
 
 mod files;
 
+mod upstream;
+
+mod proxy;
+
 mod site;
 
 mod server;
@@ -51,6 +55,10 @@ pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::Listen;
 pub use pattern::{PathPattern, ValuePattern};
+pub use proxy::{
+    Eject, Forwarded, Health, KeepAlive, Network, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol,
+    ProxyTimeouts, ProxyTls, Retry, Upstream, UpstreamHost,
+};
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, Span};
 pub use schema::schema;
@@ -62,6 +70,7 @@ pub use site::{
 };
 pub use template::{Part, Template, Variable};
 pub use units::{GIB, KIB, MIB};
+pub use upstream::{Balance, Origin};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::pattern::{PathPattern, ValuePattern};
-use crate::site::{Route, Site};
+use crate::site::{Action, Route, Site};
 use std::collections::HashMap;
 
 /// A route: which site, and which of its routes, as they stand in `Config::sites`.
@@ -227,7 +227,7 @@ fn route_line(route: &Route, step: Step) -> String {
     let paths = if paths.is_empty() { "every path".to_owned() } else { paths.join(", ") };
     let mark = if step == Step::Matched { ">" } else { " " };
     let why = match step {
-        Step::Matched => format!("matches: {}", route.action.name()),
+        Step::Matched => format!("matches: {}", action_text(route)),
         Step::Path => "the path does not fit".to_owned(),
         Step::Method => format!("the method is not {}", route.method.join(" or ")),
         Step::Header(index) => unmet("header field", &route.header[index]),
@@ -236,6 +236,18 @@ fn route_line(route: &Route, step: Step) -> String {
     };
     let line = if route.line == 0 { String::new() } else { format!("line {}: ", route.line) };
     format!("{mark} {line}{paths}: {why}")
+}
+
+/// The actions, and upstream servers by name.
+fn action_text(route: &Route) -> String {
+    let words = std::iter::once(&route.action).chain(&route.otherwise).map(|action| match action {
+        Action::Proxy(proxy) => {
+            let urls: Vec<String> = proxy.to.iter().map(|upstream| upstream.url.to_string()).collect();
+            format!("proxy to {}", urls.join(", "))
+        }
+        action => action.name().to_owned(),
+    });
+    words.collect::<Vec<_>>().join(", or else ")
 }
 
 fn unmet(what: &str, (name, pattern): &Condition) -> String {

@@ -175,7 +175,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Words of other servers' configurations, and where their meaning stands here.
-const FOREIGN: [(&str, &str); 22] = [
+const FOREIGN: [(&str, &str); 30] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
@@ -190,11 +190,19 @@ const FOREIGN: [(&str, &str); 22] = [
     ("keepalive_timeout", "`idle` in `[timeouts]`"),
     ("location", "a `[[site.route]]` with `path`"),
     ("port", "`listen = \":PORT\"`"),
+    ("proxy_pass", "`proxy`"),
+    ("proxy_read_timeout", "`head` in `proxy = { timeouts = { ... } }`"),
+    ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),
+    ("proxypass", "`proxy`"),
+    ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on"),
     ("redir", "`redirect`"),
+    ("reverse_proxy", "`proxy`"),
     ("return", "`redirect` or `respond`"),
     ("server", "`[[site]]`"),
     ("server_name", "`hosts` of a `[[site]]`"),
     ("try_files", "`try` in `files = { ... }`"),
+    ("upstream", "`to` in `proxy = { ... }`"),
+    ("upstreams", "`to` in `proxy = { ... }`"),
     ("virtualhost", "`[[site]]`"),
     ("worker_connections", "`connections` in `[limits]`"),
     ("worker_processes", "`threads`"),

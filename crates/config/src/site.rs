@@ -6,6 +6,7 @@ use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
+use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
 use crate::shape::{Count, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited};
 use crate::template::{Part, Template, Variable};
@@ -41,6 +42,8 @@ pub enum Action {
     NotFound,
     /// Files of a folder.
     Files(Box<Files>),
+    /// Upstream servers.
+    Proxy(Box<Proxy>),
     /// A redirect.
     Redirect(Box<Redirect>),
     /// A fixed response.
@@ -48,14 +51,16 @@ pub enum Action {
 }
 
 impl Action {
-    /// The directives of a route that are actions: exactly one stands in each route.
-    const NAMES: [&str; 3] = ["files", "redirect", "respond"];
+    /// The directives of a route that are actions: one stands in each route, or `files` with another to fall
+    /// back on.
+    const NAMES: [&str; 4] = ["files", "proxy", "redirect", "respond"];
 
     /// Its directive.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "nothing",
             Self::Files(_) => "files",
+            Self::Proxy(_) => "proxy",
             Self::Redirect(_) => "redirect",
             Self::Respond(_) => "respond",
         }
@@ -114,7 +119,8 @@ directives! {
 }
 
 directives! {
-    /// A route: conditions, all of which a request must meet, and exactly one action.
+    /// A route: conditions, all of which a request must meet, and one action; or `files` and `proxy`, which then
+    /// answers what no file does.
     ///
     /// ```toml
     /// [[site]]
@@ -161,12 +167,16 @@ directives! {
     held {
         /// What answers.
         action: Action;
+        /// What answers where the files of `action` do not.
+        otherwise: Option<Action>;
         /// The line of the file, from 1; 0 if it stands in none.
         line: u32;
     }
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
+        /// Action: passes requests on to upstream servers. Beside `files`, only those that no file answers.
+        "proxy" = brief::<Proxy>("to") => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action: redirects.
         "redirect" = brief::<Redirect>("to") => |route, to| route.action = Action::Redirect(Box::new(to));
         /// Action: sends a fixed response.
@@ -292,6 +302,9 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
     route.line = check.line(&node.at);
+    if matches!(route.action, Action::NotFound) {
+        route.action = route.otherwise.take().unwrap_or_default();
+    }
     let actions: Vec<&Entry> = Action::NAMES.iter().filter_map(|name| node.entry(name)).collect();
     match actions.as_slice() {
         [] => {
@@ -300,6 +313,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
             finding.help(format!("add one of {}", Action::NAMES.join(", ")));
         }
         [_] => {}
+        [files, proxy] if files.key == "files" && proxy.key == "proxy" => {}
         [first, more @ ..] => {
             for second in more {
                 let title = "a route with two actions".to_owned();
@@ -313,23 +327,25 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
 
 /// `strip_prefix = true` and `$rest` need a path of which a part is left.
 fn prefix_agrees(route: &Route, node: &Node, check: &mut Check) {
-    let (asked, key) = match &route.action {
-        Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
-        Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
-        _ => return,
-    };
-    if !asked || route.prefix().is_some() {
-        return;
+    for action in std::iter::once(&route.action).chain(&route.otherwise) {
+        let (asked, key) = match action {
+            Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
+            Action::Proxy(proxy) => (proxy.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
+            Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
+            _ => continue,
+        };
+        let Some(entry) = node.entry(action.name()).filter(|_| asked && route.prefix().is_none()) else {
+            continue;
+        };
+        let at = entry.value.entry(key).map_or(&entry.value.at, |entry| &entry.value.at);
+        let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
+        let title = format!("{what} without a path that ends with `/*`");
+        let finding = check.error(at, title, "of which path?");
+        match node.entry("path") {
+            Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
+            None => finding.help("give the route a `path` such as \"/old/*\""),
+        };
     }
-    let Some(action) = node.entry(route.action.name()) else { return };
-    let at = action.value.entry(key).map_or(&action.value.at, |entry| &entry.value.at);
-    let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
-    let title = format!("{what} without a path that ends with `/*`");
-    let finding = check.error(at, title, "of which path?");
-    match node.entry("path") {
-        Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
-        None => finding.help("give the route a `path` such as \"/old/*\""),
-    };
 }
 
 fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Check) {

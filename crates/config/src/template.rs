@@ -105,7 +105,7 @@ impl Template {
 }
 
 /// The name after the dollar sign, and where the text goes on; `$` for a second dollar sign.
-fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), Fault> {
+pub(crate) fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), Fault> {
     let after = &text[dollar + 1..];
     if after.starts_with('$') {
         return Ok(("$", dollar + 2));
@@ -126,12 +126,17 @@ fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), Fault> {
 }
 
 fn unknown(name: &str, allowed: &[Variable]) -> Fault {
-    let names = || allowed.iter().map(|variable| variable.name());
-    let message = match nearest(name, names()) {
+    let names: Vec<&str> = allowed.iter().map(|variable| variable.name()).collect();
+    no_variable(name, &names)
+}
+
+/// The fault of a `$name` that is none of those known.
+pub(crate) fn no_variable(name: &str, known: &[&str]) -> Fault {
+    let message = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `${near}`?"),
         None => format!("there is no `${}` here", shortened(name)),
     };
-    let list: Vec<String> = names().map(|name| format!("`${name}`")).collect();
+    let list: Vec<String> = known.iter().map(|name| format!("`${name}`")).collect();
     Fault::new(message, format!("variables here: {}; `$$` is a dollar sign", list.join(", ")))
 }
 

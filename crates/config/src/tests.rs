@@ -3,8 +3,9 @@
 use crate::record::{Record, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Compress, Config, Files, Limits, Log, OpenFiles, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
-    RouteTimeouts, Site, Timeouts,
+    Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits, Log, OpenFiles, Proxy,
+    ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Redirect, Respond, ResponseHeaders, Retry, Route,
+    RouteLimits, RouteTimeouts, Site, Timeouts, Upstream,
 };
 use crate::{check::Check, node::Node};
 use std::path::Path;
@@ -41,6 +42,17 @@ fn written_out_defaults_change_nothing() {
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),
         written_out::<Compress>(),
+        written_out::<Proxy>(),
+        written_out::<Upstream>(),
+        written_out::<KeepAlive>(),
+        written_out::<ProxyTimeouts>(),
+        written_out::<Retry>(),
+        written_out::<Eject>(),
+        written_out::<Health>(),
+        written_out::<ProxyTls>(),
+        written_out::<Forwarded>(),
+        written_out::<ProxyHeaders>(),
+        written_out::<ProxyLimits>(),
         written_out::<Redirect>(),
         written_out::<Respond>(),
     ];

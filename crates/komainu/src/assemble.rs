@@ -9,9 +9,11 @@ use config::matcher::Routes;
 use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
-use net::{Bind, ErrorPages, FieldEdits, Page};
+use net::{Bind, Core, ErrorPages, FieldEdits, Page};
+use proxy::Proxy;
 
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
+use crate::upstreams::Groups;
 
 /// Error pages are held in memory; a larger one is refused when the server starts.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
@@ -80,16 +82,35 @@ pub(crate) fn binds(config: &Config) -> Vec<Bind> {
     binds
 }
 
-/// What one core serves by.
+/// A configuration, and the state of its upstream groups: what all cores share.
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    groups: Groups,
+}
+
+impl Plan {
+    /// Prepares a configuration.
+    ///
+    /// # Errors
+    /// A folder, an error page or a certificate that cannot be opened, by name.
+    pub(crate) fn new(config: Config, cores: usize) -> io::Result<Plan> {
+        let plan = Plan { groups: Groups::new(&config)?, config };
+        // What the cores will do again: here it can still be told.
+        table(&plan, None, cores)?;
+        Ok(plan)
+    }
+}
+
+/// What one core serves by. Without a core it only shows whether it can be made: its proxies answer nothing.
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
-pub(crate) fn table(config: &Config, cores: usize) -> io::Result<Table> {
+pub(crate) fn table(plan: &Plan, core: Option<&Core>, cores: usize) -> io::Result<Table> {
+    let config = &plan.config;
     let mut sites = Vec::new();
     let mut pages = Vec::new();
     for (site_index, site) in config.sites.iter().enumerate() {
-        let routes = site.routes.iter().enumerate();
-        let routes = routes.map(|(index, route)| self::route(config, site_index, index, route, cores));
+        let routes = (0..site.routes.len()).map(|index| self::route(plan, core, site_index, index, cores));
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         pages.push(error_pages([&site.error_pages, &config.error_pages])?);
     }
@@ -97,19 +118,20 @@ pub(crate) fn table(config: &Config, cores: usize) -> io::Result<Table> {
     Ok(Table { routes: Routes::compile(&config.sites), sites, pages })
 }
 
-fn route(
-    config: &Config,
-    site: usize,
-    index: usize,
-    route: &config::Route,
-    cores: usize,
-) -> io::Result<Route> {
+fn route(plan: &Plan, core: Option<&Core>, site: usize, index: usize, cores: usize) -> io::Result<Route> {
+    let config = &plan.config;
+    let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
+    let not_found =
+        || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
+    let proxy = || match (plan.groups.of(site, index), core) {
+        (Some(group), Some(core)) => Handler::Proxy(Proxy::new(core, group)),
+        _ => not_found(),
+    };
     let handler = match &route.action {
-        Action::NotFound => {
-            Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() }
-        }
+        Action::NotFound => not_found(),
+        Action::Proxy(_) => proxy(),
         Action::Files(files) => {
             strip = match &files.strip_prefix {
                 config::StripPrefix::None => Vec::new(),
@@ -134,6 +156,7 @@ fn route(
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
+        otherwise: route.otherwise.as_ref().map(|_| proxy()),
         strip: Strip(strip),
         prefix: route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default(),
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),

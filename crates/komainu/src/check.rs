@@ -42,9 +42,10 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
     // What only the file system knows: folders and error pages that are missing.
-    crate::assemble::table(&config, 1).map_err(|error| format!("error: {error}"))?;
+    let plan = crate::assemble::Plan::new(config, 1).map_err(|error| format!("error: {error}"))?;
+    let config = &plan.config;
     let text = match &arguments.explain {
-        Some(url) => explain(&config, url, arguments)?,
+        Some(url) => explain(config, url, arguments)?,
         None => {
             let routes: usize = config.sites.iter().map(|site| site.routes.len()).sum();
             format!("{}: fine: {} sites, {routes} routes\n", arguments.config.display(), config.sites.len())

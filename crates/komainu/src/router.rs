@@ -8,6 +8,7 @@ use config::matcher::{self, Routes};
 use files::{Files, Outcome};
 use http::{Fields, Method, Name, Status};
 use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
+use proxy::Proxy;
 
 use crate::access::Access;
 use crate::expand::{Quoting, Values, expand};
@@ -16,6 +17,7 @@ use crate::notice::Notices;
 /// What answers: the closed list of what this server can do.
 pub(crate) enum Handler {
     Files(Box<Files>),
+    Proxy(Proxy),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
 }
@@ -23,6 +25,8 @@ pub(crate) enum Handler {
 /// A route, ready to serve.
 pub(crate) struct Route {
     pub(crate) handler: Handler,
+    /// What answers where the files of `handler` do not.
+    pub(crate) otherwise: Option<Handler>,
     /// Bytes taken off the front of the path for the handler.
     pub(crate) strip: Strip,
     /// What stands before the final `*` of its path, for `$rest`.
@@ -172,11 +176,34 @@ async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) ->
             exchange.set_edits(Some(Rc::new(edits)));
         }
     }
-    match &route.handler {
+    let Handler::Files(files) = &route.handler else {
+        return serve_handler(&route.handler, route, exchange, path).await;
+    };
+    // Files are read; what is to be changed is the next one's.
+    let reads = matches!(exchange.request().method(), Method::Get | Method::Head);
+    match &route.otherwise {
+        Some(otherwise) if !reads => serve_handler(otherwise, route, exchange, path).await,
+        otherwise => match (files.serve(exchange, route.strip.below(path)).await?, otherwise) {
+            (Outcome::Done, _) => Ok(()),
+            (Outcome::Declined, Some(otherwise)) => serve_handler(otherwise, route, exchange, path).await,
+            (Outcome::Declined, None) => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
+        },
+    }
+}
+
+/// A handler to which nothing else can fall back.
+async fn serve_handler(
+    handler: &Handler,
+    route: &Route,
+    exchange: &mut Exchange<'_>,
+    path: &[u8],
+) -> Result<(), Fault> {
+    match handler {
         Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
             Outcome::Done => Ok(()),
             Outcome::Declined => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
         },
+        Handler::Proxy(proxy) => proxy.serve(exchange, false).await,
         Handler::Redirect { to, status } => {
             let location = expand(to, &values(exchange, route, path), Quoting::Url);
             let mut fields = Fields::new();

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::access::Access;
-use crate::assemble;
+use crate::assemble::{self, Plan};
 use crate::notice::Notices;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
@@ -24,12 +24,12 @@ pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
 /// The configuration in force, for all cores: they take it over at their next request.
 struct Current {
     generation: AtomicU64,
-    config: Mutex<Arc<Config>>,
+    plan: Mutex<Arc<Plan>>,
 }
 
 impl Current {
-    fn config(&self) -> Arc<Config> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn plan(&self) -> Arc<Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -80,7 +80,8 @@ pub(crate) fn serve(
     let options = assemble::engine(&config, raise_descriptor_limit());
     let binds = assemble::binds(&config);
     let cores = options.threads;
-    let current = Arc::new(Current { generation: AtomicU64::new(0), config: Mutex::new(Arc::new(config)) });
+    let plan = Plan::new(config, cores)?;
+    let current = Arc::new(Current { generation: AtomicU64::new(0), plan: Mutex::new(Arc::new(plan)) });
     let (theirs, their_logs) = (current.clone(), logs.clone());
     let server = net::Server::start(&options, &binds, move |core| router(core, &theirs, &their_logs, cores))?;
     hook_panics(&logs.notices);
@@ -126,12 +127,12 @@ fn addresses(binds: &[net::Bind]) -> String {
 
 /// One core's router.
 fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -> io::Result<Shared> {
-    let config = current.config();
-    let table = Rc::new(assemble::table(&config, cores)?);
-    let access = logs.access.clone().map(|sink| Access::new(config.log.access, sink));
+    let plan = current.plan();
+    let table = Rc::new(assemble::table(&plan, Some(core), cores)?);
+    let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
-        renewer(current.clone(), logs.notices.clone(), cores),
+        renewer(core.clone(), current.clone(), logs.notices.clone(), cores),
         access,
         logs.notices.clone(),
     ));
@@ -146,14 +147,19 @@ fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -
 }
 
 /// Gives a new table where the configuration has changed.
-fn renewer(current: Arc<Current>, notices: Notices, cores: usize) -> Box<dyn Fn() -> Option<Rc<Table>>> {
+fn renewer(
+    core: net::Core,
+    current: Arc<Current>,
+    notices: Notices,
+    cores: usize,
+) -> Box<dyn Fn() -> Option<Rc<Table>>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
         let generation = current.generation.load(Ordering::Acquire);
         if seen.replace(generation) == generation {
             return None;
         }
-        match assemble::table(&current.config(), cores) {
+        match assemble::table(&current.plan(), Some(&core), cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
@@ -168,17 +174,15 @@ fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices, cores: 
         return notices.warn("SIGHUP: there is no configuration file to read again");
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
-    let checked = reread().and_then(|config| match assemble::table(&config, cores) {
-        Ok(_) => Ok(config),
-        Err(error) => Err(error.to_string()),
-    });
+    let checked = reread().and_then(|config| Plan::new(config, cores).map_err(|error| error.to_string()));
     match checked {
         Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
-        Ok(config) => {
-            if config.listen != current.config().listen || config.threads != current.config().threads {
+        Ok(plan) => {
+            let (new, old) = (&plan.config, &current.plan().config);
+            if new.listen != old.listen || new.threads != old.threads {
                 notices.warn("`listen` and `threads` change when the server is started anew");
             }
-            *current.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+            *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
             current.generation.fetch_add(1, Ordering::Release);
             notices.info("the configuration was read again");
         }

@@ -1,7 +1,8 @@
 //! What an empty file means, and how the parts of a file come together.
 
 use config::{
-    AccessLog, Action, Config, FileMatch, KIB, Level, Listen, MIB, Settings, Sink, StripPrefix, Symlinks,
+    AccessLog, Action, Balance, Config, FileMatch, KIB, Level, Listen, MIB, Origin, Settings, Sink,
+    StripPrefix, Symlinks,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -119,4 +120,46 @@ fn error_pages_by_status_then_class_then_layer() {
     assert_eq!(page(Some(0), 404).as_deref(), Some("/srv/site4xx"));
     assert_eq!(page(Some(0), 502).as_deref(), Some("/srv/top5xx"));
     assert_eq!(page(None, 403), None);
+}
+
+#[test]
+fn a_proxy_in_full() {
+    let short = parse("[[route]]\nproxy = \"http://a\"\n");
+    let long = parse(
+        "[[route]]\nproxy = { to = [{ url = \"http://a:80/\", weight = 1 }], retry = {}, eject = {} }\n",
+    );
+    assert_eq!(short, long);
+    let config = parse(
+        r##"
+[[route]]
+path = "/api/*"
+[route.proxy]
+to = [{ url = "https://a", weight = 2, tls = { ca = "a.pem" } }, "unix:run/b.sock"]
+balance = "sticky"
+keep_alive = false
+retry = false
+eject = false
+health = "/up"
+strip_prefix = true
+forwarded = { via = false, trusted = ["10.0.0.0/8", "::1"] }
+"##,
+    );
+    let route = &config.sites[0].routes[0];
+    let Action::Proxy(proxy) = &route.action else { panic!("{:?}", route.action) };
+    assert_eq!(proxy.to[0].tls.as_ref().and_then(|tls| tls.ca.clone()), Some(PathBuf::from("/srv/a.pem")));
+    assert_eq!((proxy.to[0].weight, &proxy.to[1].url), (2, &Origin::Unix("/srv/run/b.sock".into())));
+    assert_eq!(proxy.balance, Balance::Sticky("komainu".into()));
+    assert_eq!((proxy.keep_alive.connections_max, proxy.retry.attempts_max), (0, 1));
+    assert_eq!((&proxy.eject, &proxy.forwarded.via), (&None, &None));
+    assert_eq!(proxy.health.as_ref().and_then(|health| health.path.as_deref()), Some("/up"));
+    assert_eq!(proxy.health.as_ref().map(|health| health.expect), Some((200, 399)));
+    let trusted: Vec<String> = proxy.forwarded.trusted.iter().map(ToString::to_string).collect();
+    assert_eq!(trusted, ["10.0.0.0/8", "::1/128"]);
+}
+
+#[test]
+fn files_come_before_the_proxy_of_their_route() {
+    let config = parse("[[route]]\nproxy = \"http://a\"\nfiles = \"public\"\n");
+    let route = &config.sites[0].routes[0];
+    assert!(matches!((&route.action, &route.otherwise), (Action::Files(_), Some(Action::Proxy(_)))));
 }

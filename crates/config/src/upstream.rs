@@ -1,0 +1,349 @@
+//! Upstream servers: their URLs, and who of them gets a request.
+
+use crate::check::{Check, Fault};
+use crate::header;
+use crate::near::nearest;
+use crate::node::Node;
+use crate::shape::{Kind, Shape, Text};
+use serde_json::json;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+/// The cookie of `"sticky"` without a name.
+const COOKIE: &str = "komainu";
+
+/// Where an upstream server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// `http://HOST[:PORT]`, or `https://` with TLS.
+    Tcp {
+        /// A name, an IPv4 address, or an IPv6 address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Whether it speaks TLS.
+        tls: bool,
+    },
+    /// A Unix socket, `unix:/run/app.sock`.
+    Unix(PathBuf),
+}
+
+impl Default for Origin {
+    /// No file can hold it: an upstream's URL is required.
+    fn default() -> Self {
+        Self::Unix(PathBuf::new())
+    }
+}
+
+impl Origin {
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:PATH`.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix(path);
+        }
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(no_scheme(text));
+        };
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => {
+                let fault = Fault::new(
+                    "an upstream is reached by http, https or unix",
+                    "write \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"",
+                );
+                return Err(fault.within(0..scheme.len()));
+            }
+        };
+        let start = scheme.len() + 3;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if !matches!(path, "" | "/") {
+            let fault = Fault::new(
+                "an upstream's URL has no path",
+                "say what becomes of paths in `strip_prefix` and `add_prefix`",
+            );
+            return Err(fault.within(start + end..text.len()));
+        }
+        let (host, port) = host_and_port(authority)
+            .map_err(|fault| Fault { at: fault.at.map(|at| start + at.start..start + at.end), ..fault })?;
+        Ok(Self::Tcp { host, port: port.unwrap_or(if tls { 443 } else { 80 }), tls })
+    }
+
+    /// Whether it speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+}
+
+fn no_scheme(text: &str) -> Fault {
+    let remedy = match text {
+        "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
+        _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
+        _ if text.bytes().all(|byte| byte.is_ascii_digit()) => format!("write \"http://127.0.0.1:{text}\""),
+        _ => format!("write \"http://{text}\""),
+    };
+    Fault::new("this is no URL", remedy)
+}
+
+fn unix(path: &str) -> Result<Origin, Fault> {
+    let at = "unix:".len().."unix:".len() + path.len();
+    // `unix://PATH` is what some others write.
+    let path = path.strip_prefix("//").map_or(path, |rest| rest);
+    match path.len() {
+        0 => Err(Fault::new("the path is missing", "write \"unix:/run/app.sock\"")),
+        _ if path.contains('\0') => Err(Fault::new("a path holds no NUL", "").within(at)),
+        1..=UNIX_PATH_BYTES_MAX => Ok(Origin::Unix(PathBuf::from(path))),
+        long => {
+            let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
+            Err(Fault::new(format!("{long} bytes long"), remedy).within(at))
+        }
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), Fault> {
+    if let Some(at) = text.find('@') {
+        let fault = Fault::new(
+            "an upstream's URL has no user",
+            "set the `Authorization` field in `request_headers` instead",
+        );
+        return Err(fault.within(0..at + 1));
+    }
+    let (host, port) = match text.rfind(':') {
+        Some(colon) if !text[colon..].contains(']') => (&text[..colon], Some(&text[colon + 1..])),
+        _ => (text, None),
+    };
+    let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let named = !host.is_empty()
+        && host.len() <= 253
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    let host = match bracketed {
+        Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => inner,
+        None if named => host,
+        _ => {
+            let remedy = if host.matches(':').count() > 1 && bracketed.is_none() {
+                "an IPv6 address stands in brackets: \"http://[::1]:3000\""
+            } else {
+                "write a host name or an IP address, such as \"http://127.0.0.1:3000\""
+            };
+            return Err(Fault::new("this is no host", remedy).within(0..host.len().max(1)));
+        }
+    };
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let number = port.map(|port| port.parse::<u16>().ok().filter(|&number| number > 0 && digits(port)));
+    match (port, number) {
+        (Some(port), Some(None)) => {
+            let fault = Fault::new("this is no port", "a port is a number from 1 to 65535");
+            Err(fault.within(text.len() - port.len()..text.len()))
+        }
+        (_, number) => Ok((host.to_owned(), number.flatten())),
+    }
+}
+
+impl FromStr for Origin {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Tcp { host, port, tls } => {
+                let scheme = if *tls { "https" } else { "http" };
+                match host.contains(':') {
+                    true => write!(out, "{scheme}://[{host}]:{port}"),
+                    false => write!(out, "{scheme}://{host}:{port}"),
+                }
+            }
+        }
+    }
+}
+
+/// A URL of the file: a relative socket path is relative to the file's folder.
+pub(crate) struct Url;
+
+impl Shape for Url {
+    type Out = Origin;
+
+    fn kind(&self) -> Kind {
+        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"";
+        Kind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|https?://.+)$" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Origin> {
+        let shape = Text { what: "a URL such as \"http://127.0.0.1:3000\"", parse: Origin::parse };
+        match shape.read(node, check)? {
+            Origin::Unix(path) => Some(Origin::Unix(check.resolve(&path.to_string_lossy()))),
+            origin => Some(origin),
+        }
+    }
+}
+
+/// Who gets the next request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Balance {
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest requests under way.
+    LeastRequests,
+    /// The less busy of two picked at random.
+    TwoChoices,
+    /// The same for the same client address.
+    HashClient,
+    /// The same for the same path and query.
+    HashUri,
+    /// The same for the same value of a header field, whose name is in lower case.
+    HashHeader(String),
+    /// The same for the same value of a cookie.
+    HashCookie(String),
+    /// The one that this cookie names.
+    Sticky(String),
+}
+
+impl Balance {
+    const WORDS: [&str; 6] =
+        ["round-robin", "least-requests", "two-choices", "hash:client", "hash:uri", "sticky"];
+
+    /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
+    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
+        if let Some(name) = text.strip_prefix("hash:header:") {
+            return header::name(name).map(Self::HashHeader).map_err(|fault| later(fault, "hash:header:"));
+        }
+        if let Some(name) = text.strip_prefix("hash:cookie:") {
+            return cookie(name).map(Self::HashCookie).map_err(|fault| later(fault, "hash:cookie:"));
+        }
+        if let Some(name) = text.strip_prefix("sticky:") {
+            return cookie(name).map(Self::Sticky).map_err(|fault| later(fault, "sticky:"));
+        }
+        Ok(match text {
+            "round-robin" => Self::RoundRobin,
+            "least-requests" => Self::LeastRequests,
+            "two-choices" => Self::TwoChoices,
+            "hash:client" => Self::HashClient,
+            "hash:uri" => Self::HashUri,
+            "sticky" => Self::Sticky(COOKIE.to_owned()),
+            _ => return Err(unknown_balance(text)),
+        })
+    }
+}
+
+fn unknown_balance(text: &str) -> Fault {
+    // What others call it.
+    let alias = match text {
+        "least_conn" | "leastconn" | "least-connections" => Some("least-requests"),
+        "ip_hash" | "source" | "ip-hash" => Some("hash:client"),
+        "random" | "p2c" => Some("two-choices"),
+        "uri" => Some("hash:uri"),
+        "roundrobin" | "rr" => Some("round-robin"),
+        _ => nearest(text, Balance::WORDS),
+    };
+    let message = match alias {
+        Some(word) => format!("did you mean \"{word}\"?"),
+        None => "not one of these".to_owned(),
+    };
+    let words: Vec<String> = Balance::WORDS.iter().map(|word| format!("\"{word}\"")).collect();
+    let more = "\"hash:header:NAME\", \"hash:cookie:NAME\" and \"sticky:COOKIE\"";
+    Fault::new(message, format!("there are {}, {more}", words.join(", ")))
+}
+
+/// A name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).
+fn cookie(text: &str) -> Result<String, Fault> {
+    match text.char_indices().find(|(_, c)| !header::is_token(*c)) {
+        Some((at, wrong)) => {
+            let fault = Fault::new(format!("a cookie's name holds no {wrong:?}"), "");
+            Err(fault.within(at..at + wrong.len_utf8()))
+        }
+        None if text.is_empty() => Err(Fault::new("the cookie's name is missing", "")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// The fault of what follows `start`.
+fn later(fault: Fault, start: &str) -> Fault {
+    Fault { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_prints_as_it_reads() {
+        for text in [
+            "http://127.0.0.1:3000",
+            "https://app.internal:8443",
+            "http://[::1]:80",
+            "unix:/run/a.sock",
+            "unix:a.sock",
+        ] {
+            assert_eq!(Origin::parse(text).unwrap().to_string(), text);
+        }
+        for (text, whole) in [
+            ("http://a", "http://a:80"),
+            ("HTTPS://a_b.c/", "https://a_b.c:443"),
+            ("http://[2001:db8::1]", "http://[2001:db8::1]:80"),
+            ("unix:///run/a", "unix:/run/a"),
+        ] {
+            assert_eq!(Origin::parse(text).unwrap().to_string(), whole);
+        }
+    }
+
+    #[test]
+    fn each_mistake_has_its_remedy() {
+        for (text, remedy) in [
+            ("", "http://127.0.0.1:3000"),
+            ("3000", "\"http://127.0.0.1:3000\""),
+            ("127.0.0.1:3000", "\"http://127.0.0.1:3000\""),
+            ("/run/app.sock", "\"unix:/run/app.sock\""),
+            ("unix:", "unix:/run/app.sock"),
+            ("ftp://a", "http://HOST:PORT"),
+            ("http://a/b", "strip_prefix"),
+            ("http://a?b", "strip_prefix"),
+            ("http://u:p@a", "Authorization"),
+            ("http://", "host name"),
+            ("http://:80", "host name"),
+            ("http://::1:80", "brackets"),
+            ("http://[::1", "host name"),
+            ("http://[1.2.3.4]:80", "host name"),
+            ("http://a b", "host name"),
+            ("http://a:0", "65535"),
+            ("http://a:65536", "65535"),
+            ("http://a:", "65535"),
+        ] {
+            let fault = Origin::parse(text).unwrap_err();
+            assert!(fault.remedy.contains(remedy), "{text}: {fault}");
+            assert!(fault.at.is_none_or(|at| at.end <= text.len().max(at.start + 1)), "{text}");
+        }
+        assert!(Origin::parse(&format!("unix:/{}", "x".repeat(107))).is_err());
+    }
+
+    #[test]
+    fn balances() {
+        for word in Balance::WORDS {
+            assert!(Balance::parse(word).is_ok(), "{word}");
+        }
+        assert_eq!(Balance::parse("hash:header:X-Id"), Ok(Balance::HashHeader("x-id".into())));
+        assert_eq!(Balance::parse("hash:cookie:sid"), Ok(Balance::HashCookie("sid".into())));
+        assert_eq!(Balance::parse("sticky:s"), Ok(Balance::Sticky("s".into())));
+        for (wrong, said) in [
+            ("least_conn", "least-requests"),
+            ("ip_hash", "hash:client"),
+            ("round_robin", "round-robin"),
+            ("hash:header:a b", "' '"),
+            ("sticky:", "missing"),
+            ("hash:cookie:a=b", "'='"),
+            ("fastest", "not one of these"),
+        ] {
+            let fault = Balance::parse(wrong).unwrap_err();
+            assert!(fault.message.contains(said), "{wrong}: {fault}");
+        }
+    }
+}

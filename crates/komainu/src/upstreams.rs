@@ -1,0 +1,210 @@
+//! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Action, Config, StripPrefix};
+use http::Status;
+use proxy::options::{
+    Balance, Check, Edits, Ejection, Forwarded, HashKey, Host, KeepAlive, Options, PathMap, Place, Probe,
+    ProxyProtocol, Request, Response, Retry, Server, Timeouts, Tls,
+};
+use proxy::{Cidr, Shared, Template};
+
+/// The groups of a configuration, which all cores share; one for each `proxy` action, by site and route.
+#[derive(Default)]
+pub(crate) struct Groups(Vec<Vec<Option<Arc<Shared>>>>);
+
+impl Groups {
+    /// Makes them: nothing is resolved or connected to yet.
+    ///
+    /// # Errors
+    /// A certificate that cannot be read, by name.
+    pub(crate) fn new(config: &Config) -> io::Result<Groups> {
+        let group = |route: &config::Route| {
+            let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
+            let proxy = actions.find_map(|action| match action {
+                Action::Proxy(proxy) => Some(proxy),
+                _ => None,
+            });
+            proxy.map(|proxy| Shared::new(options(route, proxy)?).map_err(io::Error::other)).transpose()
+        };
+        let site = |site: &config::Site| site.routes.iter().map(group).collect::<io::Result<Vec<_>>>();
+        config.sites.iter().map(site).collect::<io::Result<Vec<_>>>().map(Groups)
+    }
+
+    /// The group of a route.
+    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&Arc<Shared>> {
+        self.0.get(site)?.get(route)?.as_ref()
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> {
+    let servers = proxy.to.iter().map(|upstream| server(proxy, upstream)).collect::<io::Result<_>>()?;
+    Ok(Options {
+        balance: balance(&proxy.balance),
+        keep_alive: KeepAlive {
+            idle_max: proxy.keep_alive.connections_max as usize,
+            idle_ms_max: ms(proxy.keep_alive.idle),
+            requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
+        },
+        timeouts: timeouts(&proxy.timeouts),
+        retry: retry(&proxy.retry),
+        ejection: proxy.eject.as_ref().map(|eject| Ejection {
+            failures_max: eject.failures_max,
+            first_ms: ms(eject.first),
+            ms_max: ms(eject.max),
+        }),
+        check: proxy.health.as_ref().map(check),
+        slow_start_ms: ms(proxy.slow_start),
+        queue_max: proxy.queue_max as usize,
+        resolve_ms: ms(proxy.resolve),
+        request: request(proxy),
+        response: Response {
+            rewrite: proxy.rewrite,
+            cookie_domains: proxy.cookie_domains.clone(),
+            edits: edits(&proxy.response_headers),
+        },
+        path: path_map(route, proxy),
+        proxy_protocol: match proxy.proxy_protocol {
+            config::ProxyProtocol::Off => None,
+            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
+            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
+        },
+        upgrades: proxy.upgrades.clone(),
+        read_ahead_bytes: proxy.read_ahead_bytes as usize,
+        head: http::Limits {
+            head_bytes_max: proxy.limits.head_bytes_max as usize,
+            start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
+            fields_max: proxy.limits.headers_max as usize,
+            bare_lf: proxy.limits.lenient_bare_lf,
+        },
+        ..Options::to(servers)
+    })
+}
+
+fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<Server> {
+    let at = match &upstream.url {
+        config::Origin::Tcp { host, port, .. } => Place::Tcp { host: host.clone(), port: *port },
+        config::Origin::Unix(path) => Place::Unix(path.clone()),
+    };
+    let tls = upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls))).transpose()?;
+    Ok(Server {
+        tls,
+        weight: upstream.weight,
+        backup: upstream.backup,
+        connections_max: upstream.connections_max.unwrap_or(0),
+        ..Server::at(at)
+    })
+}
+
+fn tls(tls: &config::ProxyTls) -> io::Result<Tls> {
+    let identity_pem = match (&tls.certificate, &tls.key) {
+        (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+        _ => None,
+    };
+    Ok(Tls {
+        name: tls.name.clone(),
+        roots_pem: tls.ca.as_deref().map(pem).transpose()?,
+        identity_pem,
+        insecure: !tls.verify,
+    })
+}
+
+fn pem(path: &Path) -> io::Result<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))
+}
+
+fn balance(balance: &config::Balance) -> Balance {
+    match balance {
+        config::Balance::RoundRobin => Balance::RoundRobin,
+        config::Balance::LeastRequests => Balance::LeastRequests,
+        config::Balance::TwoChoices => Balance::TwoChoices,
+        config::Balance::HashClient => Balance::Hash(HashKey::Client),
+        config::Balance::HashUri => Balance::Hash(HashKey::Uri),
+        config::Balance::HashHeader(name) => Balance::Hash(HashKey::Field(name.clone())),
+        config::Balance::HashCookie(name) => Balance::Hash(HashKey::Cookie(name.clone())),
+        config::Balance::Sticky(cookie) => Balance::Sticky { cookie: cookie.clone() },
+    }
+}
+
+fn timeouts(timeouts: &config::ProxyTimeouts) -> Timeouts {
+    Timeouts {
+        connect_ms: ms(timeouts.connect),
+        head_ms: ms(timeouts.head),
+        between_ms: ms(timeouts.between),
+        total_ms: timeouts.total.map_or(0, ms),
+        queue_ms: ms(timeouts.queue),
+        tunnel_ms: ms(timeouts.tunnel),
+        continue_ms: ms(timeouts.expect),
+    }
+}
+
+fn retry(retry: &config::Retry) -> Retry {
+    let status = |code: &u16| Status::of(*code).expect("the configuration holds statuses of three digits");
+    Retry {
+        attempts_max: retry.attempts_max,
+        budget_percent: retry.budget_percent,
+        statuses: retry.statuses.iter().map(status).collect(),
+        non_idempotent: retry.non_idempotent,
+        body_bytes_max: retry.body_bytes_max as usize,
+    }
+}
+
+fn check(health: &config::Health) -> Check {
+    let (first, last) = health.expect;
+    let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
+    Check {
+        probe: health.path.as_ref().map_or(Probe::Connect, get),
+        interval_ms: ms(health.interval),
+        timeout_ms: ms(health.timeout),
+        rise: health.rise,
+        fall: health.fall,
+    }
+}
+
+fn request(proxy: &config::Proxy) -> Request {
+    let cidr = |network: &config::Network| {
+        Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid")
+    };
+    Request {
+        host: match &proxy.host {
+            config::UpstreamHost::Pass => Host::Pass,
+            config::UpstreamHost::Upstream => Host::Upstream,
+            config::UpstreamHost::Text(text) => Host::Set(text.clone()),
+        },
+        forwarded: Forwarded { x_forwarded: proxy.forwarded.x_forwarded, standard: proxy.forwarded.standard },
+        trusted: proxy.forwarded.trusted.iter().map(cidr).collect(),
+        via: proxy.forwarded.via.clone().unwrap_or_default(),
+        underscores: proxy.underscores,
+        edits: edits(&proxy.request_headers),
+    }
+}
+
+fn edits(headers: &config::ProxyHeaders) -> Edits {
+    let field = |(name, value): &(String, String)| {
+        (name.clone(), Template::parse(value).expect("the configuration checked its variables"))
+    };
+    Edits {
+        remove: headers.remove.clone(),
+        set: headers.set.iter().map(field).collect(),
+        add: headers.add.iter().map(field).collect(),
+    }
+}
+
+fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
+    let from = match &proxy.strip_prefix {
+        StripPrefix::None => "",
+        StripPrefix::OfRoute => route.prefix().unwrap_or_default(),
+        StripPrefix::Text(text) => text,
+    };
+    let to = proxy.add_prefix.as_deref().unwrap_or_default();
+    (from != to).then(|| PathMap::new(from, to))
+}
