@@ -237,6 +237,12 @@ impl Server {
         self.records[at].seat.or_else(|| self.holder(at)?.1).map(Seat)
     }
 
+    /// Whose answer it is, also once that is finished; `None` before there is news of it, or after his death. For counts:
+    /// the seat may hold another request by now.
+    pub fn answerer(&self, ticket: Ticket) -> Option<Seat> {
+        self.live(ticket).ok().and_then(|at| self.records[at].seat).map(Seat)
+    }
+
     /// Gives the request up, for a `reason` the worker may read: a queued one is gone at once, a claimed one keeps its
     /// slot until its worker lets go or dies. The ticket is void.
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
