@@ -20,8 +20,6 @@
 #define LENGTH_FROM_BYTES (32 * 1024)
 /* Names of unknown header fields that are remembered; clients could send ever new ones. */
 #define NAMES_MAX 512
-/* Between two looks whether a signal came, while no request does. */
-#define SIGNAL_LOOK_MS 1000
 #define HEADERS_MAX 256
 
 typedef enum { NO_HEAD, HEAD_SENT, OVER } stage;
@@ -578,7 +576,7 @@ XS(komainu_xs_serve) {
     komainu_loaded();
     for (;;) {
         komainu_request *request;
-        int next = komainu_next(worker, SIGNAL_LOOK_MS, &request);
+        int next = komainu_next(worker, -1, &request);
         PERL_ASYNC_CHECK();
         if (next == KOMAINU_AGAIN)
             continue;

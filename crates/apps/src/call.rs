@@ -214,7 +214,9 @@ impl<'c> Call<'c> {
 
     async fn send_file(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<(), Fault> {
         let process = self.errand.process().ok_or(Fault::Broken("the worker is gone"))?;
-        match file::take(&process, part) {
+        let taken = file::take(&process, part);
+        self.errand.file_taken();
+        match taken {
             Ok(_) if !x.content_wanted() => Ok(()),
             Ok(taken) => {
                 self.errand.expect(Expect::Nobody);

@@ -400,7 +400,7 @@ impl Errand {
     /// The answer cannot be believed.
     pub(crate) fn receive(&mut self, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Error> {
         let mut server = self.desk.server.borrow_mut();
-        let seat = server.claimant(self.ticket);
+        let seat = server.answerer(self.ticket);
         let received = server.receive(self.ticket, into, bytes_max);
         drop(server);
         match &received {
@@ -435,6 +435,11 @@ impl Errand {
     /// The request is over.
     pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
         self.desk.server.borrow_mut().push_body(self.ticket, body, last)
+    }
+
+    /// The descriptor of the file received last is no longer needed.
+    pub(crate) fn file_taken(&self) {
+        self.desk.server.borrow_mut().file_taken(self.ticket);
     }
 
     /// The process that holds it, for taking a descriptor out of it.

@@ -1,0 +1,291 @@
+//! An application on a server of its own, and a client that sees every byte.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use apps::{App, Handle, Line, Mount, Options};
+use net::{Bind, Exchange, Fault, Record, Service};
+
+/// Nothing here takes this long, unless it never ends.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Only(Handle);
+
+impl Service for Only {
+    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let raw = x.request().path().to_vec();
+        let normal = http::target::normal_path(&raw)?;
+        let path = apps::path_info(b"", &raw, &normal);
+        let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost" };
+        self.0.serve(x, &mount).await
+    }
+
+    fn log(&self, _: &Record<'_>) {}
+}
+
+/// A server with one application.
+pub(crate) struct Rig {
+    pub(crate) app: Arc<App>,
+    server: Option<net::Server>,
+    pub(crate) address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Rig {
+    /// Serves `crates/apps/tests/perl/NAME.psgi` with two workers, or as `adapt` wishes.
+    pub(crate) fn perl(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/perl/{name}.psgi"));
+        Rig::perl_file(&file, adapt)
+    }
+
+    /// Serves a PSGI file.
+    pub(crate) fn perl_file(file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
+        let worker = modules("perl").join("worker.pl");
+        let mut options = Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
+        options.stop_ms_max = 5_000;
+        adapt(&mut options);
+        Rig::start(options)
+    }
+
+    /// Serves an application on one core.
+    pub(crate) fn start(options: Options) -> Rig {
+        Rig::start_on(1, options)
+    }
+
+    /// Serves an application on so many cores.
+    pub(crate) fn start_on(cores: usize, options: Options) -> Rig {
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        let told = log.clone();
+        let tell = move |line: &Line<'_>| {
+            let text = String::from_utf8_lossy(line.text).into_owned();
+            told.lock().unwrap().push(text);
+        };
+        let app = Arc::new(App::start(options, cores, Arc::new(tell)).unwrap());
+        let net_options = net::Options {
+            threads: cores,
+            limits: net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() },
+            ..net::Options::default()
+        };
+        let next = AtomicUsize::new(0);
+        let served = app.clone();
+        let server =
+            net::Server::start(&net_options, &[Bind::Tcp(([127, 0, 0, 1], 0).into())], move |core| {
+                Ok(Only(served.handle(core, next.fetch_add(1, Ordering::Relaxed))))
+            })
+            .unwrap();
+        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+        Rig { app, server: Some(server), address, log }
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client { stream, bytes: Vec::new() }
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.connect().get(path)
+    }
+
+    /// All lines of the log so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    /// Waits until the log has this.
+    pub(crate) fn logged(&self, text: &str) {
+        until(&format!("{text:?} in the log"), || self.log().contains(text));
+    }
+
+    /// Process ids of workers in this state.
+    pub(crate) fn pids(&self, state: &str) -> Vec<u32> {
+        self.app.processes().iter().filter(|process| process.state == state).map(|process| process.pid).collect()
+    }
+
+    /// Waits until there are so many workers, and tells their ids.
+    pub(crate) fn ready(&self, count: usize) -> Vec<u32> {
+        let mut pids = Vec::new();
+        until(&format!("{count} workers"), || {
+            pids = self.pids("ready");
+            pids.len() == count
+        });
+        pids
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let server = self.server.take().unwrap();
+        server.stop().drain();
+        let drained = server.join();
+        self.app.stop();
+        if std::thread::panicking() {
+            eprintln!("--- the application's log\n{}\n---", self.log());
+        } else {
+            drained.unwrap();
+        }
+    }
+}
+
+/// Waits for something to become true.
+pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal.
+pub(crate) fn kill(pid: u32, signal: &str) {
+    let done = Command::new("kill").args([signal, &pid.to_string()]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Whether there is such a process (a dead one that nobody has buried does not count).
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// A folder for one test's files.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The folder of a language's module, built now if need be.
+pub(crate) fn modules(language: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/workers");
+            let done = Command::new(script).arg(&folder).arg(language).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            folder
+        })
+        .join(language)
+}
+
+/// One connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    /// Received and not yet looked at.
+    bytes: Vec<u8>,
+}
+
+/// A whole response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The value of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (other, value) = line.split_once(": ")?;
+            other.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    /// Asserts status and body.
+    #[track_caller]
+    pub(crate) fn expect(&self, status: u16, body: &str) {
+        assert_eq!((self.status, self.text().as_str()), (status, body), "{}", self.head);
+    }
+}
+
+impl Client {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).unwrap();
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: shop.example:8080\r\n\r\n"));
+        self.answer()
+    }
+
+    pub(crate) fn post(&mut self, path: &str, body: &[u8]) -> Answer {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n", body.len());
+        self.send(head);
+        self.send(body);
+        self.answer()
+    }
+
+    /// More bytes; false at the end.
+    pub(crate) fn more(&mut self) -> bool {
+        let mut piece = [0; 64 * 1024];
+        let len = self.stream.read(&mut piece).unwrap();
+        self.bytes.extend_from_slice(&piece[..len]);
+        len > 0
+    }
+
+    /// Bytes up to and with `end`.
+    pub(crate) fn through(&mut self, end: &str) -> String {
+        loop {
+            if let Some(at) = self.bytes.windows(end.len()).position(|bytes| bytes == end.as_bytes()) {
+                let taken = self.bytes.drain(..at + end.len()).collect();
+                return String::from_utf8(taken).unwrap();
+            }
+            assert!(self.more(), "the connection ended before {end:?}: {:?}", String::from_utf8_lossy(&self.bytes));
+        }
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+        while self.bytes.len() < len {
+            assert!(self.more(), "the connection ended early");
+        }
+        self.bytes.drain(..len).collect()
+    }
+
+    /// The next response; to a GET or POST.
+    pub(crate) fn answer(&mut self) -> Answer {
+        let head = self.through("\r\n\r\n");
+        let status = head[9..12].parse().unwrap();
+        let mut answer = Answer { status, head, body: Vec::new() };
+        if let Some(len) = answer.field("content-length") {
+            answer.body = self.take(len.parse().unwrap());
+        } else if answer.field("transfer-encoding").is_some() {
+            loop {
+                let len = usize::from_str_radix(self.through("\r\n").trim_end(), 16).unwrap();
+                if len == 0 {
+                    self.through("\r\n");
+                    return answer;
+                }
+                answer.body.extend(self.take(len));
+                self.through("\r\n");
+            }
+        } else if !matches!(status, 100..200 | 204 | 304) {
+            while self.more() {}
+            answer.body = std::mem::take(&mut self.bytes);
+        }
+        answer
+    }
+
+    /// Whatever comes until the connection ends, however it does.
+    pub(crate) fn rest(mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.bytes);
+        // A reset is an end too.
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+}
