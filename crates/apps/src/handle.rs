@@ -257,7 +257,7 @@ impl Tick for Inner {
     }
 
     fn rest(&self) -> bool {
-        self.desks.borrow().iter().fold(true, |rests, desk| desk.rest() && rests)
+        self.desks.borrow().iter().filter(|desk| !desk.rest()).count() == 0
     }
 
     fn wake(&self) {

@@ -71,7 +71,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     }
     for (number, one) in series.iter().enumerate() {
         let path: Vec<String> =
-            one.points.iter().map(|p| place(p)).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+            one.points.iter().map(&place).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !path.is_empty() {
             body += &format!("<path class=\"line s{number}\" d=\"M{}\"/>", path.join("L"));
         }

@@ -122,7 +122,8 @@ impl Lane {
         let (keep_alive, is_open) = (self.world.plan.keep_alive, self.world.plan.is_open());
         self.served = 0;
         // An open loop connects ahead; all else only when there is something to ask.
-        if !(is_open && keep_alive) && !self.have_job().await {
+        let goes_on = is_open && keep_alive;
+        if !goes_on && !self.have_job().await {
             return Ok(true);
         }
         let mut link = self.connect().await?;

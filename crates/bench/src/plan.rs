@@ -217,7 +217,7 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
     }
     if asks.iter().any(|ask| ask.weight > 1) {
         // Heavy ones are spread over the walk, not asked in one go; always the same way.
-        Random::new(0x6b6f_6d61_696e_75).shuffle(&mut walk);
+        Random::new(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
 }
