@@ -83,8 +83,7 @@ fn workers_killed_under_load_cost_what_they_held() {
     while killed < 40 {
         load.go_on(50);
         for pid in rig.pids("ready").into_iter().skip(killed % 4).take(1) {
-            kill(pid, "-KILL");
-            killed += 1;
+            killed += usize::from(kill(pid, "-KILL"));
         }
     }
     rig.ready(4);
@@ -368,7 +367,7 @@ fn several_cores_share_the_workers() {
     let load = Load::start(&rig, 12, "/");
     for _ in 0..10 {
         load.go_on(100);
-        kill(rig.ready(2)[0], "-KILL");
+        assert!(kill(rig.ready(2)[0], "-KILL"));
     }
     load.go_on(100);
     assert!(load.finish().len() <= 10);

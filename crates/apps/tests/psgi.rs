@@ -238,12 +238,12 @@ fn the_prototype_may_die() {
     let rig = all();
     let workers = rig.ready(2);
     let prototype = rig.pids("prototype")[0];
-    kill(prototype, "-KILL");
+    assert!(kill(prototype, "-KILL"));
     rig.logged("the prototype was killed by signal 9; the workers go on");
     assert_eq!(rig.get("/").status, 200);
     assert_eq!(rig.ready(2), workers);
     // A worker that dies now is forked from a new one.
-    kill(workers[0], "-KILL");
+    assert!(kill(workers[0], "-KILL"));
     until("a new worker", || {
         let now = rig.pids("ready");
         now.len() == 2 && !now.contains(&workers[0])
