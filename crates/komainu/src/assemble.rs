@@ -10,8 +10,9 @@ use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
 use net::{Bind, Core, ErrorPages, FieldEdits, Page};
-use proxy::Proxy;
+use proxy::{Proxy, Trouble};
 
+use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
 use crate::upstreams::Groups;
 
@@ -101,16 +102,23 @@ impl Plan {
     }
 }
 
-/// What one core serves by. Without a core it only shows whether it can be made: its proxies answer nothing.
+/// Where a table serves: a core, and the error log.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) notices: &'a Notices,
+}
+
+/// What one core serves by. Without a seat it only shows whether it can be made: its proxies answer nothing.
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
-pub(crate) fn table(plan: &Plan, core: Option<&Core>, cores: usize) -> io::Result<Table> {
+pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Result<Table> {
     let config = &plan.config;
     let mut sites = Vec::new();
     let mut pages = Vec::new();
     for (site_index, site) in config.sites.iter().enumerate() {
-        let routes = (0..site.routes.len()).map(|index| self::route(plan, core, site_index, index, cores));
+        let routes = (0..site.routes.len()).map(|index| self::route(plan, seat, site_index, index, cores));
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         pages.push(error_pages([&site.error_pages, &config.error_pages])?);
     }
@@ -118,15 +126,19 @@ pub(crate) fn table(plan: &Plan, core: Option<&Core>, cores: usize) -> io::Resul
     Ok(Table { routes: Routes::compile(&config.sites), sites, pages })
 }
 
-fn route(plan: &Plan, core: Option<&Core>, site: usize, index: usize, cores: usize) -> io::Result<Route> {
+fn route(plan: &Plan, seat: Option<Seat<'_>>, site: usize, index: usize, cores: usize) -> io::Result<Route> {
     let config = &plan.config;
     let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
-    let proxy = || match (plan.groups.of(site, index), core) {
-        (Some(group), Some(core)) => Handler::Proxy(Proxy::new(core, group)),
+    let proxy = || match (plan.groups.of(site, index), seat) {
+        (Some(group), Some(seat)) => {
+            let notices = seat.notices.clone();
+            let tell = Box::new(move |trouble: &Trouble<'_>| notices.upstream(trouble));
+            Handler::Proxy(Proxy::telling(seat.core, group, tell))
+        }
         _ => not_found(),
     };
     let handler = match &route.action {

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use config::Level;
+use proxy::Trouble;
 
 use crate::access::Utc;
 use crate::sink::Sink;
@@ -37,6 +38,18 @@ impl Notices {
     /// Something that only helps to understand.
     pub(crate) fn debug(&self, text: &str) {
         self.say(Level::Debug, "debug", text);
+    }
+
+    /// An upstream failed a request: an error if the client had to be told.
+    pub(crate) fn upstream(&self, trouble: &Trouble<'_>) {
+        let target = String::from_utf8_lossy(trouble.target);
+        let server = trouble.server.unwrap_or("no upstream");
+        match trouble.status {
+            Some(status) => {
+                self.error(&format!("{server}: {target:?}: {}: {}", trouble.reason, status.code()))
+            }
+            None => self.warn(&format!("{server}: {target:?}: {}: trying again", trouble.reason)),
+        }
     }
 
     /// Opens the file anew.

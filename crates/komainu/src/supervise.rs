@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::access::Access;
-use crate::assemble::{self, Plan};
+use crate::assemble::{self, Plan, Seat};
 use crate::notice::Notices;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
@@ -128,7 +128,7 @@ fn addresses(binds: &[net::Bind]) -> String {
 /// One core's router.
 fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -> io::Result<Shared> {
     let plan = current.plan();
-    let table = Rc::new(assemble::table(&plan, Some(core), cores)?);
+    let table = Rc::new(assemble::table(&plan, Some(Seat { core, notices: &logs.notices }), cores)?);
     let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
@@ -159,7 +159,7 @@ fn renewer(
         if seen.replace(generation) == generation {
             return None;
         }
-        match assemble::table(&current.plan(), Some(&core), cores) {
+        match assemble::table(&current.plan(), Some(Seat { core: &core, notices: &notices }), cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));

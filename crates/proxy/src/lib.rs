@@ -33,6 +33,6 @@ mod proxy;
 
 pub use cidr::Cidr;
 pub use options::Options;
-pub use proxy::Proxy;
+pub use proxy::{Proxy, Tell, Trouble};
 pub use shared::Shared;
 pub use template::Template;

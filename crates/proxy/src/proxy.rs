@@ -30,8 +30,25 @@ const SWEEP_MS: u64 = 1_000;
 #[derive(Clone)]
 pub struct Proxy(Rc<Inner>);
 
+/// What went wrong between the proxy and a server, for an error log.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble<'x> {
+    /// The server's URL; `None` where none could be chosen.
+    pub server: Option<&'x str>,
+    /// What the request asked for, as it came.
+    pub target: &'x [u8],
+    /// What happened.
+    pub reason: &'static str,
+    /// What the client is told; `None` where the request is sent again.
+    pub status: Option<Status>,
+}
+
+/// Who is told of troubles.
+pub type Tell = Box<dyn Fn(&Trouble<'_>)>;
+
 struct Inner {
     core: Core,
+    tell: Option<Tell>,
     shared: Arc<Shared>,
     request: RequestRules,
     response: ResponseRules,
@@ -58,9 +75,20 @@ impl Proxy {
     /// A core's part of a group. The first core also runs the checks.
     #[must_use]
     pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
+        Proxy::build(core, shared, None)
+    }
+
+    /// The same, and `tell` hears of every attempt that fails before the client has been answered.
+    #[must_use]
+    pub fn telling(core: &Core, shared: &Arc<Shared>, tell: Tell) -> Proxy {
+        Proxy::build(core, shared, Some(tell))
+    }
+
+    fn build(core: &Core, shared: &Arc<Shared>, tell: Option<Tell>) -> Proxy {
         let options = &shared.options;
         let inner = Rc::new(Inner {
             core: core.clone(),
+            tell,
             request: RequestRules::new(options),
             response: ResponseRules::new(options),
             pools: options.servers.iter().map(|_| Pool::default()).collect(),
@@ -119,7 +147,10 @@ impl Proxy {
                 Some(ticket) => (ticket, true),
                 None => match inner.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
-                    Err(no_server) => return tell(x, no_server).await,
+                    Err(no_server) => {
+                        inner.report(x, None, no_server.reason, Some(no_server.status));
+                        return tell(x, no_server).await;
+                    }
                 },
             };
             let failure = match inner.attempt(x, &ticket, &mut trial, anew).await {
@@ -130,7 +161,9 @@ impl Proxy {
             if failure.is_the_servers() {
                 ticket.failed();
             }
-            match inner.next(x, &failure, &trial) {
+            let next = inner.next(x, &failure, &trial);
+            inner.report_failure(x, &ticket, &failure, next);
+            match next {
                 Next::Fresh => same = Some(ticket),
                 Next::Elsewhere => trial.tried.push(ticket.server),
                 Next::Tell => return give_up(x, &failure).await,
@@ -248,6 +281,21 @@ impl Inner {
         self.spare.give_back(buffers);
         if let Some(rested) = rested {
             self.pools[server].put(rested, options.keep_alive.idle_max);
+        }
+    }
+
+    /// A stale connection is nobody's trouble, and a response that breaks off is the connection's fault, logged there.
+    fn report_failure(&self, x: &Exchange<'_>, ticket: &Ticket<'_>, failure: &Failure, next: Next) {
+        if failure.is_the_servers() && !x.has_begun() {
+            let (status, reason) = retry::answer(failure);
+            self.report(x, Some(ticket.server), reason, (next == Next::Tell).then_some(status));
+        }
+    }
+
+    fn report(&self, x: &Exchange<'_>, server: Option<usize>, reason: &'static str, status: Option<Status>) {
+        if let Some(tell) = &self.tell {
+            let server = server.map(|server| self.shared.shown(server));
+            tell(&Trouble { server, target: x.request().target(), reason, status });
         }
     }
 
