@@ -1,6 +1,7 @@
 //! A run: threads started, reports put together, somebody told of the progress.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,11 +165,10 @@ struct Gathering {
     last_ns: u64,
 }
 
-#[derive(Default)]
 struct Slice {
     from_ns: u64,
     to_ns: u64,
-    tally: Tally,
+    tally: Box<Tally>,
 }
 
 impl Gathering {
@@ -248,7 +248,7 @@ impl Gathering {
                 total.connect.add(&tally.connect);
                 total.tls.add(&tally.tls);
             }
-            Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, &tally),
+            Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
             Report::End { rest, cpu_ns, wall_ns, last_ns } => {
                 self.ended += 1;
                 self.last_ns = self.last_ns.max(last_ns);
@@ -260,16 +260,22 @@ impl Gathering {
         Ok(())
     }
 
-    fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: &Tally) {
+    fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: Box<Tally>) {
         // Slices begin where the one before ended, a little late: their number is the nearest.
         let number = (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2)
             / self.schedule.slice_ns;
-        let (told, slice) = self.open.entry(number).or_default();
-        *told += 1;
-        slice.from_ns = if *told == 1 { from_ns } else { slice.from_ns.min(from_ns) };
-        slice.to_ns = slice.to_ns.max(to_ns);
-        slice.tally.add(tally);
-        if *told >= self.threads {
+        let told = match self.open.entry(number) {
+            Entry::Vacant(vacant) => vacant.insert((1, Slice { from_ns, to_ns, tally })).0,
+            Entry::Occupied(occupied) => {
+                let (told, slice) = occupied.into_mut();
+                slice.from_ns = slice.from_ns.min(from_ns);
+                slice.to_ns = slice.to_ns.max(to_ns);
+                slice.tally.add(&tally);
+                *told += 1;
+                *told
+            }
+        };
+        if told >= self.threads {
             self.finish(number);
         }
     }

@@ -5,67 +5,74 @@ use hdrhistogram::Histogram;
 /// The longest time told apart from longer ones.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// A histogram of times in nanoseconds, three digits from 100 ns to an hour.
-#[derive(Clone, Debug)]
-pub struct Times(Histogram<u64>);
-
-impl Default for Times {
-    fn default() -> Times {
-        Times(Histogram::new_with_bounds(100, HOUR_NS, 3).expect("these bounds are valid"))
-    }
-}
+/// A histogram of times in nanoseconds, three digits from 100 ns to an hour. Takes memory from the first time on.
+#[derive(Clone, Debug, Default)]
+pub struct Times(Option<Box<Histogram<u64>>>);
 
 impl Times {
+    fn histogram(&mut self) -> &mut Histogram<u64> {
+        self.0.get_or_insert_with(|| {
+            Box::new(Histogram::new_with_bounds(100, HOUR_NS, 3).expect("these bounds are valid"))
+        })
+    }
+
+    fn filled(&self) -> Option<&Histogram<u64>> {
+        self.0.as_deref().filter(|histogram| !histogram.is_empty())
+    }
+
     /// Takes one time in.
     pub fn record(&mut self, ns: u64) {
-        self.0.saturating_record(ns.max(1));
+        self.histogram().saturating_record(ns.max(1));
     }
 
     /// Takes in all of `other`.
     pub fn add(&mut self, other: &Times) {
-        self.0.add(&other.0).expect("histograms of the same bounds add up");
+        if let Some(other) = other.filled() {
+            self.histogram().add(other).expect("histograms of the same bounds add up");
+        }
     }
 
     /// How many were taken in.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.len()
+        self.filled().map_or(0, Histogram::len)
     }
 
     /// The time that so many percent (0 to 100) do not exceed, in nanoseconds; 0 where there is none.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         // The highest value of a bucket may lie above the greatest one recorded.
-        self.0.value_at_percentile(percent).min(self.0.max())
+        self.filled().map_or(0, |histogram| histogram.value_at_percentile(percent).min(histogram.max()))
     }
 
     /// The greatest.
     #[must_use]
     pub fn max(&self) -> u64 {
-        self.0.max()
+        self.filled().map_or(0, Histogram::max)
     }
 
     /// The least.
     #[must_use]
     pub fn min(&self) -> u64 {
-        if self.0.is_empty() { 0 } else { self.0.min() }
+        self.filled().map_or(0, Histogram::min)
     }
 
     /// The mean.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.mean() }
+        self.filled().map_or(0.0, Histogram::mean)
     }
 
     /// The standard deviation.
     #[must_use]
     pub fn deviation(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.stdev() }
+        self.filled().map_or(0.0, Histogram::stdev)
     }
 
     /// Every bucket that holds something: its highest time and how many.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+        let steps = self.filled().into_iter().flat_map(Histogram::iter_recorded);
+        steps.map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 }
 
@@ -225,9 +232,7 @@ impl Tally {
             (&mut self.tls, &other.tls),
             (&mut self.lateness, &other.lateness),
         ] {
-            if from.count() > 0 {
-                into.add(from);
-            }
+            into.add(from);
         }
         self.responses += other.responses;
         self.bytes_in += other.bytes_in;
