@@ -23,6 +23,8 @@ pub struct Series {
 pub enum Scale {
     /// From zero, evenly.
     Linear,
+    /// From zero, evenly, in powers of two: for bytes.
+    Binary,
     /// By powers of ten.
     Log,
     /// Percentiles by their distance to 100 %: 90, 99, 99.9 lie evenly.
@@ -172,7 +174,7 @@ fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
         return None;
     }
     Some(match scale {
-        Scale::Linear => (low.min(0.0), if high > 0.0 { high * 1.05 } else { 1.0 }),
+        Scale::Linear | Scale::Binary => (low.min(0.0), if high > 0.0 { high * 1.05 } else { 1.0 }),
         Scale::Log => (10f64.powf(low.log10().floor()), 10f64.powf(high.log10().ceil()).max(low * 10.0)),
         Scale::Nines => (low, high),
     })
@@ -181,7 +183,7 @@ fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
 /// Where a value lies between the ends of its axis, 0 to 1.
 fn share(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
     let place = |value: f64| match scale {
-        Scale::Linear => value,
+        Scale::Linear | Scale::Binary => value,
         Scale::Log => value.max(low).log10(),
         Scale::Nines => -(1.0 - value.min(99.9999) / 100.0).log10(),
     };
@@ -197,6 +199,10 @@ fn ticks((low, high): (f64, f64), scale: Scale) -> Vec<f64> {
         Scale::Log => {
             let decades = low.log10().round() as i32..=high.log10().round() as i32;
             decades.map(|decade| 10f64.powi(decade)).collect()
+        }
+        Scale::Binary => {
+            let step = (high / 8.0).max(1.0).log2().ceil().exp2();
+            (0..=(high / step).floor() as i64).map(|at| at as f64 * step).collect()
         }
         Scale::Linear => {
             let rough = (high - low) / 5.0;
@@ -253,6 +259,7 @@ mod tests {
     fn ticks_are_round_and_inside() {
         assert_eq!(ticks((0.0, 10.5), Scale::Linear), [0.0, 5.0, 10.0]);
         assert_eq!(ticks((0.0, 0.9), Scale::Linear).len(), 5);
+        assert_eq!(ticks((0.0, 20.0), Scale::Binary), [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
         assert_eq!(ticks((10.0, 10_000.0), Scale::Log), [10.0, 100.0, 1_000.0, 10_000.0]);
         assert_eq!(ticks((0.0, 99.95), Scale::Nines), [0.0, 50.0, 90.0, 99.0, 99.9]);
     }

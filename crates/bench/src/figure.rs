@@ -56,7 +56,8 @@ impl Figure {
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         match self.unit {
-            Unit::Rate | Unit::Count => quantity::digits(value),
+            Unit::Rate => quantity::digits(value),
+            Unit::Count => quantity::thousands(value),
             Unit::BytesRate => format!("{}/s", quantity::bytes(value)),
             Unit::Us => quantity::time(value * 1e3),
             Unit::Bytes => quantity::bytes(value),

@@ -114,15 +114,19 @@ fn over_time(outcome: &Outcome) -> String {
     let points = together(&outcome.measured.points);
     let of =
         |value: fn(&Point) -> f64| -> Vec<(f64, f64)> { points.iter().map(|p| (p.to_s, value(p))).collect() };
+    // Where nothing was answered there is no latency.
+    let answered = |ns: fn(&Point) -> u64| -> Vec<(f64, f64)> {
+        points.iter().filter(|p| p.max_ns > 0).map(|p| (p.to_s, ns(p) as f64 / 1e3)).collect()
+    };
     let series = |name: &str, points| Series { name: name.to_string(), points };
     let mut rate = vec![series("requests/s", of(Point::rate))];
     if points.iter().any(|point| point.errors > 0) {
         rate.push(series("errors/s", of(|p| p.errors as f64 / (p.to_s - p.from_s).max(1e-9))));
     }
     let latency = [
-        series("p50", of(|p| p.p50_ns as f64 / 1e3)),
-        series("p99", of(|p| p.p99_ns as f64 / 1e3)),
-        series("max", of(|p| p.max_ns as f64 / 1e3)),
+        series("p50", answered(|p| p.p50_ns)),
+        series("p99", answered(|p| p.p99_ns)),
+        series("max", answered(|p| p.max_ns)),
     ];
     let mut charts = chart::lines("Rate", &rate, &SECONDS, &RATE);
     charts += &chart::lines("Latency", &latency, &SECONDS, &LATENCY);
@@ -133,7 +137,7 @@ fn over_time(outcome: &Outcome) -> String {
         let cpu = [series("cores", of(|s| s.cores))];
         let memory = [series("RSS", of(|s| s.rss as f64))];
         charts += &chart::lines("Server CPU", &cpu, &SECONDS, &RATE);
-        let bytes = Axis { scale: Scale::Linear, label: short_bytes };
+        let bytes = Axis { scale: Scale::Binary, label: short_bytes };
         charts += &chart::lines("Server memory", &memory, &SECONDS, &bytes);
     }
     charts
@@ -169,7 +173,8 @@ fn distribution(outcome: &Outcome) -> String {
     for (ns, count) in latency.buckets() {
         below += count;
         let us = ns as f64 / 1e3;
-        steps.push((below as f64 / total * 100.0, us));
+        // The last one stands for half a request beyond it: there is no place for 100 % on this axis.
+        steps.push(((below as f64 / total).min(1.0 - 0.5 / total) * 100.0, us));
         let bucket = (us.log2() * PER_OCTAVE).round() / PER_OCTAVE;
         match often.last_mut() {
             Some((last, sum)) if *last == bucket => *sum += count as f64,
@@ -239,11 +244,11 @@ fn footer(outcome: &Outcome) -> String {
         name => format!("called itself {name}"),
     };
     format!(
-        "<footer>{}. The server {}. Measured by komainu {} at {} s since 1970.</footer>\n",
+        "<footer>{}. The server {}. Measured by komainu {}, {}.</footer>\n",
         escape(&procfs::machine()),
         escape(&server),
         env!("CARGO_PKG_VERSION"),
-        outcome.unix_s
+        quantity::date(outcome.unix_s)
     )
 }
 

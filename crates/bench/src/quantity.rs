@@ -79,6 +79,21 @@ pub fn bytes(count: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
+/// A time since 1970 as `2026-11-21 09:05 UTC`.
+#[must_use]
+pub fn date(unix_s: u64) -> String {
+    // Days in eras of 400 years that begin on 1 March, so that leap days come last (Howard Hinnant's way).
+    let days = unix_s / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", unix_s / 3_600 % 24, unix_s / 60 % 60)
+}
+
 /// Three digits that count: `7.46`, `74.6`, `746`.
 #[must_use]
 pub fn digits(value: f64) -> String {
@@ -111,6 +126,13 @@ mod tests {
         assert_eq!(count("1.5M/s"), Ok(1_500_000.0));
         assert_eq!(count("10_000"), Ok(10_000.0));
         assert!(count("many").is_err() && count("-1").is_err() && count("").is_err());
+    }
+
+    #[test]
+    fn dates_know_leap_years() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_252_019), "2026-11-21 09:06 UTC");
     }
 
     #[test]

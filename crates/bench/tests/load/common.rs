@@ -1,0 +1,161 @@
+//! A server that does as a test tells it: one thread a connection, nothing clever.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bench::load::{self, Measured};
+use bench::plan::{Plan, Reach};
+use bench::request::{Ask, Manner};
+use bench::url::Url;
+
+/// What a request was.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    /// Which request of the whole server, from 0.
+    pub(crate) number: u64,
+    /// Which of its connection, from 0.
+    pub(crate) on_connection: u64,
+    pub(crate) line: String,
+    pub(crate) fields: Vec<String>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What becomes of it.
+pub(crate) enum Answer {
+    /// These bytes; the connection stays.
+    Bytes(Vec<u8>),
+    /// These bytes, then the end.
+    Last(Vec<u8>),
+    /// Bytes without an end.
+    Endless,
+}
+
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    pub(crate) asked: Arc<AtomicU64>,
+}
+
+/// A whole response.
+pub(crate) fn ok(body: &str) -> Answer {
+    status(200, body)
+}
+
+pub(crate) fn status(code: u16, body: &str) -> Answer {
+    Answer::Bytes(
+        format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nServer: test\r\n\r\n{body}", body.len()).into(),
+    )
+}
+
+/// Serves until the test ends.
+pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -> Origin {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicU64::new(0));
+    let (answer, count) = (Arc::new(answer), asked.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (answer, count) = (answer.clone(), count.clone());
+            stream.set_nodelay(true).unwrap();
+            std::thread::spawn(move || {
+                let writer = stream.try_clone().unwrap();
+                serve(BufReader::new(stream), writer, &*answer, &count);
+            });
+        }
+    });
+    Origin { address, asked }
+}
+
+/// One connection; whatever fails on it ends it.
+pub(crate) fn serve(
+    mut from: impl BufRead,
+    mut to: impl Write,
+    answer: &dyn Fn(Asked) -> Answer,
+    count: &AtomicU64,
+) {
+    let mut on_connection = 0;
+    while let Some(mut asked) = read(&mut from) {
+        asked.number = count.fetch_add(1, Ordering::Relaxed);
+        asked.on_connection = on_connection;
+        on_connection += 1;
+        let last = asked.fields.iter().any(|field| field == "connection: close");
+        let (bytes, last) = match answer(asked) {
+            Answer::Bytes(bytes) => (bytes, last),
+            Answer::Last(bytes) => (bytes, true),
+            Answer::Endless => {
+                while to.write_all(&[b'x'; 4096]).is_ok() {}
+                return;
+            }
+        };
+        if to.write_all(&bytes).is_err() || last {
+            return;
+        }
+    }
+}
+
+fn read(from: &mut impl BufRead) -> Option<Asked> {
+    let mut asked = Asked::default();
+    let line = |from: &mut dyn BufRead| {
+        let mut line = String::new();
+        (from.read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_string())
+    };
+    asked.line = line(from)?;
+    loop {
+        match line(from)? {
+            field if field.is_empty() => break,
+            field => asked.fields.push(field.to_ascii_lowercase()),
+        }
+    }
+    let value =
+        |name: &str| asked.fields.iter().find_map(|field| field.strip_prefix(name)).map(str::to_string);
+    if let Some(length) = value("content-length: ") {
+        asked.body = vec![0; length.parse().ok()?];
+        from.read_exact(&mut asked.body).ok()?;
+    } else if value("transfer-encoding: ").is_some() {
+        loop {
+            let len = usize::from_str_radix(&line(from)?, 16).ok()?;
+            let mut chunk = vec![0; len];
+            from.read_exact(&mut chunk).ok()?;
+            line(from)?;
+            if len == 0 {
+                break;
+            }
+            asked.body.extend(chunk);
+        }
+    }
+    Some(asked)
+}
+
+impl Origin {
+    pub(crate) fn url(&self, target: &str) -> String {
+        format!("http://{}{target}", self.address)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// A short load on `/`: `connections` at once until so many requests.
+    pub(crate) fn plan(&self, connections: usize, requests: u64) -> Plan {
+        plan(&self.url("/"), &Manner { keep_alive: true, ..Manner::default() }, connections, requests)
+    }
+}
+
+pub(crate) fn plan(url: &str, manner: &Manner, connections: usize, requests: u64) -> Plan {
+    plan_of(&[Ask::get(Url::parse(url).unwrap())], manner, connections, requests)
+}
+
+pub(crate) fn plan_of(asks: &[Ask], manner: &Manner, connections: usize, requests: u64) -> Plan {
+    let mut plan = Plan::new(asks, manner, &Reach::default()).unwrap();
+    plan.connections = connections;
+    plan.duration = None;
+    plan.requests_max = Some(requests);
+    plan.warm_up = Duration::ZERO;
+    plan
+}
+
+pub(crate) fn run(plan: &Plan) -> Measured {
+    load::run(plan, &false.into(), &mut ()).unwrap()
+}

@@ -1,0 +1,173 @@
+//! Known answers: servers that delay, stall and pace as told, and what the figures say of them. Lower bounds are
+//! exact, because no clock runs fast; upper ones leave room for a machine that does other things too.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Answer, ok, origin, run};
+use bench::advice;
+use bench::load::Measured;
+use bench::outcome::Outcome;
+use bench::plan::{Arrivals, Pace, Plan};
+use bench::session::{self, Subject};
+use bench::tally::Kind;
+use http::Version;
+
+const MS: u64 = 1_000_000;
+
+fn timed(plan: Plan, ms: u64) -> Plan {
+    Plan { duration: Some(Duration::from_millis(ms)), requests_max: None, ..plan }
+}
+
+fn open(plan: Plan, rate: f64, arrivals: Arrivals) -> Plan {
+    Plan { pace: Pace::Open { rate, arrivals }, ..plan }
+}
+
+#[test]
+fn a_known_distribution_of_delays_is_found_again() {
+    // Nine of ten take 20 ms, one takes 200 ms.
+    let origin = origin(|asked| {
+        std::thread::sleep(Duration::from_millis(if asked.number % 10 == 9 { 200 } else { 20 }));
+        ok("x")
+    });
+    let latency = run(&origin.plan(8, 400)).tally.latency;
+    assert!(latency.min() >= 20 * MS, "{}", latency.min());
+    assert!((20 * MS..150 * MS).contains(&latency.percentile(50.0)), "{}", latency.percentile(50.0));
+    assert!(latency.percentile(89.0) < 200 * MS, "{}", latency.percentile(89.0));
+    assert!(latency.percentile(92.0) >= 200 * MS, "{}", latency.percentile(92.0));
+    let slow: u64 = latency.buckets().filter(|(ns, _)| *ns >= 200 * MS).map(|(_, count)| count).sum();
+    assert!((40..60).contains(&slow), "{slow}");
+}
+
+#[test]
+fn the_first_byte_is_told_apart_from_the_last() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut request = [0; 1024];
+                while stream.read(&mut request).is_ok_and(|len| len > 0) {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na").unwrap();
+                    std::thread::sleep(Duration::from_millis(60));
+                    stream.write_all(b"b").unwrap();
+                }
+            });
+        }
+    });
+    let url = format!("http://{address}/");
+    let manner = bench::request::Manner { keep_alive: true, ..Default::default() };
+    let tally = run(&crate::common::plan(&url, &manner, 2, 20)).tally;
+    assert!(tally.latency.min() >= 60 * MS);
+    assert!(tally.first_byte.percentile(50.0) < tally.latency.percentile(50.0) - 40 * MS);
+}
+
+/// A server that answers at once, but for the first 400 ms of each second not at all.
+fn stalling() -> crate::common::Origin {
+    let began = Instant::now();
+    origin(move |_| {
+        let into = began.elapsed().as_millis() as u64 % 1_000;
+        if into < 400 {
+            std::thread::sleep(Duration::from_millis(400 - into));
+        }
+        ok("x")
+    })
+}
+
+#[test]
+fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
+    let origin = stalling();
+    let shown = run(&open(timed(origin.plan(20, 1), 3_000), 200.0, Arrivals::Constant)).tally.latency;
+    // Two in five requests become due while the server stalls, and wait 200 ms on average.
+    assert!(shown.percentile(75.0) >= 80 * MS, "{}", shown.percentile(75.0));
+    assert!(shown.percentile(95.0) >= 250 * MS, "{}", shown.percentile(95.0));
+
+    let plan = timed(origin.plan(2, 1), 3_000);
+    let subject = Subject { plan, url: origin.url("/"), version: Version::Http11, server_pids: Vec::new() };
+    let outcome = session::measure(&subject, &false.into(), &mut ()).unwrap();
+    let hidden = &outcome.measured.tally.latency;
+    assert!(hidden.percentile(75.0) < 80 * MS, "{}", hidden.percentile(75.0));
+    let said = advice::scope(&outcome);
+    assert!(said.contains("--rate") && said.contains("nothing at all was answered"), "{said}");
+}
+
+#[test]
+fn arrivals_keep_to_the_clock_whatever_becomes_of_them() {
+    for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
+        for threads in [1, 2] {
+            let origin = origin(|_| ok("x"));
+            let plan = open(timed(origin.plan(20, 1), 1_000), 400.0, arrivals);
+            let tally = run(&Plan { threads, ..plan }).tally;
+            let due = tally.responses + tally.errors.total();
+            let expected = if arrivals == Arrivals::Constant { 398..=401 } else { 320..=480 };
+            assert!(expected.contains(&due), "{arrivals:?}: {due}");
+            assert_eq!(tally.lateness.count(), due);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_asks_at_the_same_times() {
+    let times = |seed| {
+        let origin = origin(|_| ok("x"));
+        let plan = open(timed(origin.plan(5, 1), 400), 300.0, Arrivals::Poisson);
+        run(&Plan { seed, ..plan }).tally.lateness.count()
+    };
+    let other: Vec<u64> = (2..8).map(times).collect();
+    assert_eq!(times(1), times(1));
+    assert!(other.iter().any(|count| *count != times(1)), "{other:?}");
+}
+
+#[test]
+fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
+    // One connection, 50 ms each: of 200 requests a second it answers 20.
+    let origin = origin(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        ok("x")
+    });
+    let plan = open(timed(origin.plan(1, 1), 1_000), 200.0, Arrivals::Constant);
+    let measured: Measured = run(&Plan { timeout: Duration::from_millis(300), ..plan });
+    let tally = &measured.tally;
+    assert!(tally.responses < 40, "{}", tally.responses);
+    assert!(tally.errors.of(Kind::Unsent).0 > 150, "{:?}", tally.errors);
+    let all = tally.responses + tally.errors.total();
+    assert!((198..=201).contains(&all) && tally.latency.count() == all, "{all}");
+    assert!(tally.latency.percentile(90.0) > 800 * MS);
+    let outcome = Outcome {
+        measured,
+        setup: bench::outcome::Setup { is_open: true, ..Default::default() },
+        ..Outcome::default()
+    };
+    assert!(advice::scope(&outcome).contains("were still waiting at the end"));
+}
+
+#[test]
+fn thinking_and_ramping_take_their_time() {
+    let origin = origin(|_| ok("x"));
+    let think = Pace::Closed { think: Duration::from_millis(50) };
+    let plan = Plan { pace: think, ..timed(origin.plan(4, 1), 600) };
+    let tally = run(&plan).tally;
+    // Each of four connections: at most one a 50 ms, and the first at once.
+    assert!((4..=52).contains(&tally.responses), "{}", tally.responses);
+    assert!(tally.latency.percentile(50.0) < 50 * MS);
+
+    let slow = Plan { ramp: Duration::from_millis(500), ..timed(origin.plan(10, 1), 300) };
+    assert!(run(&slow).tally.connections < 10, "not all were opened in 300 of 500 ms");
+}
+
+#[test]
+fn the_warm_up_is_answered_but_not_counted() {
+    let origin = origin(|asked| match asked.number {
+        0..5 => Answer::Bytes(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n".to_vec()),
+        _ => {
+            std::thread::sleep(Duration::from_millis(5));
+            ok("x")
+        }
+    });
+    let plan = Plan { warm_up: Duration::from_millis(300), ..timed(origin.plan(2, 1), 300) };
+    let measured = run(&plan);
+    assert_eq!(measured.tally.refusals(), 0, "the five fell into the warm-up");
+    assert!(measured.tally.responses < origin.count());
+    assert!((0.29..2.0).contains(&measured.seconds), "{}", measured.seconds);
+    assert_eq!(measured.tally.connections, 2, "they were made in the warm-up, and are told all the same");
+}

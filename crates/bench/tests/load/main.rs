@@ -1,0 +1,5 @@
+//! The load generator against servers that do as they are told.
+
+mod common;
+mod known;
+mod traffic;

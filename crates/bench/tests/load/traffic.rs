@@ -1,0 +1,269 @@
+//! What goes over the wire, and how it is counted.
+
+use std::io::BufReader;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::{Answer, ok, origin, plan, plan_of, run, status};
+use bench::load::{self, Observer, Progress};
+use bench::plan::{Plan, Reach};
+use bench::request::{Ask, Manner};
+use bench::tally::Kind;
+use bench::url::Url;
+use http::Version;
+
+const KEEP: fn() -> Manner = || Manner { keep_alive: true, ..Manner::default() };
+
+#[test]
+fn every_request_is_counted_once_on_one_thread_or_on_several() {
+    for threads in [1, 3] {
+        let origin = origin(|_| ok("hello"));
+        let plan = Plan { threads, ..origin.plan(7, 1_000) };
+        let measured = run(&plan);
+        let tally = &measured.tally;
+        assert_eq!((origin.count(), tally.responses, tally.latency.count()), (1_000, 1_000, 1_000));
+        assert_eq!((tally.connections, tally.reused), (7, 993));
+        assert_eq!((tally.statuses(), tally.errors.total()), (vec![(200, 1_000)], 0));
+        assert_eq!((tally.content_bytes, measured.responses_in_time), (5_000, 1_000));
+        assert_eq!((measured.facts.server.as_str(), measured.facts.content_bytes), ("test", 5));
+        let points: u64 = measured.points.iter().map(|point| point.responses).sum();
+        assert_eq!(points, 1_000);
+        assert!(measured.seconds > 0.0 && measured.rate() > 0.0);
+    }
+}
+
+#[test]
+fn a_connection_a_request_says_close_and_is_not_reused() {
+    let origin = origin(|asked| {
+        assert!(asked.fields.contains(&"connection: close".to_string()));
+        ok("x")
+    });
+    let plan = plan(&origin.url("/"), &Manner::default(), 3, 50);
+    let tally = run(&plan).tally;
+    assert_eq!((tally.responses, tally.connections, tally.reused), (50, 50, 0));
+    assert_eq!(tally.errors.total(), 0);
+}
+
+#[test]
+fn http_1_0_keeps_alive_when_the_server_agrees() {
+    for (agrees, connections) in [(true, 1), (false, 20)] {
+        let origin = origin(move |asked| {
+            assert!(asked.line.ends_with(" HTTP/1.0"));
+            assert!(asked.fields.contains(&"connection: keep-alive".to_string()));
+            let bytes = |said: &str| format!("HTTP/1.0 200 OK\r\n{said}\r\nhello").into_bytes();
+            match agrees {
+                true => Answer::Bytes(bytes("Content-Length: 5\r\nConnection: keep-alive\r\n")),
+                false => Answer::Last(bytes("")),
+            }
+        });
+        let manner = Manner { version: Version::Http10, ..KEEP() };
+        let tally = run(&plan(&origin.url("/"), &manner, 1, 20)).tally;
+        assert_eq!((tally.responses, tally.connections, tally.errors.total()), (20, connections, 0));
+        assert_eq!(tally.content_bytes, 100);
+    }
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_and_survives_a_close_in_the_middle() {
+    let origin = origin(|asked| match asked.on_connection % 10 {
+        9 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx".to_vec()),
+        _ => ok("x"),
+    });
+    let plan = Plan { pipeline: 8, ..origin.plan(2, 500) };
+    let tally = run(&plan).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (500, 0));
+    assert!(tally.connections >= 50, "{}", tally.connections);
+}
+
+#[test]
+fn interim_responses_and_chunks_are_read_through() {
+    let bytes = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;e\r\nde\r\n0\r\nT: v\r\n\r\n";
+    let origin = origin(move |_| Answer::Bytes(bytes.to_vec()));
+    let tally = run(&Plan { verify: true, ..origin.plan(2, 100) }).tally;
+    assert_eq!((tally.responses, tally.content_bytes, tally.statuses()), (100, 500, vec![(200, 100)]));
+    assert_eq!((tally.contents_differ, tally.lengths_differ), (0, 0));
+}
+
+#[test]
+fn heads_and_bodies_of_any_size_and_cut_anywhere_are_read() {
+    // The head of the second kind is longer than most, its body longer than one read.
+    let origin = origin(|asked| match asked.number % 2 {
+        0 => ok("small"),
+        _ => {
+            let field = format!("X-Long: {}\r\n", "y".repeat(20_000));
+            let head = format!("HTTP/1.1 200 OK\r\n{field}Content-Length: 300000\r\n\r\n");
+            Answer::Bytes([head.into_bytes(), vec![b'z'; 300_000]].concat())
+        }
+    });
+    let tally = run(&origin.plan(1, 40)).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (40, 0));
+    assert_eq!(tally.content_bytes, 20 * 5 + 20 * 300_000);
+    assert_eq!(tally.lengths_differ, 20);
+}
+
+#[test]
+fn content_that_changes_is_noticed_only_where_it_is_compared() {
+    let make = || origin(|asked| ok(if asked.number % 4 == 3 { "bbb" } else { "aaa" }));
+    let plain = run(&make().plan(1, 100)).tally;
+    assert_eq!((plain.lengths_differ, plain.contents_differ), (0, 0));
+    let verified = run(&Plan { verify: true, ..make().plan(1, 100) }).tally;
+    assert_eq!((verified.lengths_differ, verified.contents_differ), (0, 25));
+}
+
+#[test]
+fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
+    let body: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
+    for chunked in [false, true] {
+        let expected = body.clone();
+        let origin = origin(move |asked| ok(if asked.body == expected { "same" } else { "different" }));
+        let url = Url::parse(&origin.url("/up")).unwrap();
+        let ask = Ask { method: "PUT".into(), body: Some(body.clone()), ..Ask::get(url) };
+        let tally = run(&plan_of(&[ask], &Manner { chunked, ..KEEP() }, 2, 30)).tally;
+        assert_eq!((tally.responses, tally.content_bytes), (30, 30 * 4));
+        assert!(tally.bytes_out > 30 * 100_000);
+    }
+}
+
+#[test]
+fn lists_are_walked_in_order_or_by_weight_at_random() {
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = seen.clone();
+    let origin = origin(move |asked| {
+        told.lock().unwrap().push(asked.line.split(' ').nth(1).unwrap().to_string());
+        ok("x")
+    });
+    let ask = |target: &str, weight| Ask { weight, ..Ask::get(Url::parse(&origin.url(target)).unwrap()) };
+    run(&plan_of(&[ask("/a", 1), ask("/b", 1), ask("/c", 1)], &KEEP(), 1, 6));
+    assert_eq!(*seen.lock().unwrap(), ["/a", "/b", "/c", "/a", "/b", "/c"]);
+    seen.lock().unwrap().clear();
+    let weighted = plan_of(&[ask("/a", 3), ask("/b", 1)], &KEEP(), 1, 2_000);
+    run(&Plan { at_random: true, seed: 5, ..weighted });
+    let heavy = seen.lock().unwrap().iter().filter(|target| *target == "/a").count();
+    assert!((1_400..1_600).contains(&heavy), "{heavy}");
+}
+
+#[test]
+fn a_unix_socket_is_loaded_like_any_other() {
+    let path = std::env::temp_dir().join(format!("komainu-traffic-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let writer = stream.try_clone().unwrap();
+                crate::common::serve(BufReader::new(stream), writer, &|_| ok("x"), &AtomicU64::new(0));
+            });
+        }
+    });
+    let ask = Ask::get(Url::parse("http://name.example/").unwrap());
+    let reach = Reach { unix: Some(path.clone()), ..Reach::default() };
+    let made = Plan::new(&[ask], &KEEP(), &reach).unwrap();
+    let plan =
+        Plan { requests_max: Some(100), duration: None, warm_up: Duration::ZERO, connections: 4, ..made };
+    assert_eq!(run(&plan).tally.responses, 100);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn each_failure_has_its_kind() {
+    let cases: [(fn() -> Answer, Kind, &str); 5] = [
+        (|| Answer::Bytes(b"220 smtp\r\n".to_vec()), Kind::Malformed, "invalid version"),
+        (
+            || Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx".to_vec()),
+            Kind::Malformed,
+            "repeated",
+        ),
+        (
+            || Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort".to_vec()),
+            Kind::Closed,
+            "cut short",
+        ),
+        (|| Answer::Last(Vec::new()), Kind::Closed, "without a response"),
+        (|| Answer::Endless, Kind::Malformed, "invalid version"),
+    ];
+    for (answer, kind, what) in cases {
+        let origin = origin(move |_| answer());
+        let tally = run(&origin.plan(2, 10)).tally;
+        let (count, example) = tally.errors.of(kind);
+        assert_eq!((count, tally.errors.total(), tally.responses), (10, 10, 0), "{kind:?}");
+        assert!(example.contains(what), "{example}");
+    }
+}
+
+#[test]
+fn a_response_without_an_end_times_out_and_so_does_one_that_never_begins() {
+    for begins in [false, true] {
+        let origin = origin(move |asked| match (begins, asked.on_connection) {
+            (true, _) => Answer::Bytes([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 100]].concat()),
+            (false, _) => Answer::Bytes(Vec::new()),
+        });
+        let plan = Plan { timeout: Duration::from_millis(200), ..origin.plan(2, 4) };
+        let tally = run(&plan).tally;
+        assert_eq!(tally.errors.of(Kind::Timeout).0, 4);
+        assert_eq!(tally.latency.count(), 4, "they count with the time that they waited");
+        assert!(tally.latency.min() >= 200_000_000);
+    }
+}
+
+#[test]
+fn a_server_that_sends_for_ever_does_not_keep_the_run_from_ending() {
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n".to_vec();
+    let origin = origin(move |asked| match asked.on_connection {
+        0 => Answer::Bytes([head.clone(), vec![b'x'; 1_000_000]].concat()),
+        _ => Answer::Endless,
+    });
+    let plan = Plan {
+        duration: Some(Duration::from_millis(300)),
+        requests_max: None,
+        timeout: Duration::from_millis(100),
+        ..origin.plan(1, 1)
+    };
+    assert!(run(&plan).tally.errors.of(Kind::Timeout).0 >= 1);
+}
+
+#[test]
+fn one_in_a_hundred_that_errs_is_counted_as_such() {
+    let origin = origin(|asked| if asked.number % 100 == 99 { status(503, "no") } else { ok("yes") });
+    let tally = run(&origin.plan(4, 2_000)).tally;
+    assert_eq!((tally.refusals(), tally.responses), (20, 2_000));
+    assert_eq!(tally.statuses(), [(200, 1_980), (503, 20)]);
+}
+
+#[test]
+fn who_is_not_there_is_told_before_anything_runs() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
+    let error = load::run(&plan, &false.into(), &mut ()).unwrap_err();
+    assert_eq!(error, format!("cannot connect to {gone}: connection refused"));
+}
+
+#[test]
+fn a_stop_in_the_middle_leaves_the_figures_so_far() {
+    struct StopAt<'s>(&'s AtomicBool);
+    impl Observer for StopAt<'_> {
+        fn progress(&mut self, progress: &Progress<'_>) {
+            if progress.tally.responses > 0 {
+                self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+    let origin = origin(|_| ok("x"));
+    let plan = Plan { duration: Some(Duration::from_secs(3_600)), requests_max: None, ..origin.plan(2, 1) };
+    let stop = AtomicBool::new(false);
+    let measured = load::run(&plan, &stop, &mut StopAt(&stop)).unwrap();
+    assert!(measured.interrupted && measured.responses_in_time > 0 && measured.seconds < 600.0);
+}
+
+#[test]
+fn kept_connections_that_the_server_closes_between_requests_cost_no_request() {
+    let origin = origin(|asked| match asked.on_connection {
+        4 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()),
+        _ => ok("x"),
+    });
+    // The pause gives the end time to arrive.
+    let plan =
+        Plan { pace: bench::plan::Pace::Closed { think: Duration::from_millis(30) }, ..origin.plan(1, 20) };
+    let tally = run(&plan).tally;
+    assert_eq!((tally.responses, tally.connections, tally.errors.total()), (20, 4, 0));
+}
