@@ -115,32 +115,38 @@ void call_file(struct call *held, int fd, uint64_t len) {
     call_check(run_unlocked(&wait));
 }
 
-/* call.read -> some bytes of the body, or nil at its end; waits for them */
-static VALUE call_read(VALUE self) {
+/* Appends up to `max` bytes of the body; KOMAINU_AGAIN if none are there and it is not to wait. */
+static int64_t read_onto(VALUE self, VALUE onto, VALUE max, int waits) {
     struct call *held = call_of(self);
     char bytes[32 * 1024];
+    size_t size = NUM2SIZET(max);
     int64_t len;
+    StringValue(onto);
     call_must_be_free(held);
-    len = komainu_try_read(held->request, bytes, sizeof bytes);
-    if (len == KOMAINU_AGAIN) {
-        struct wait wait = {held, READ, bytes, sizeof bytes, -1, 0, 0};
+    if (size > sizeof bytes)
+        size = sizeof bytes;
+    len = komainu_try_read(held->request, bytes, size);
+    if (len == KOMAINU_AGAIN && waits) {
+        struct wait wait = {held, READ, bytes, size, -1, 0, 0};
         len = run_unlocked(&wait);
     }
-    call_check(len);
-    return len == 0 ? Qnil : rb_str_new(bytes, (long)len);
+    if (len > 0)
+        rb_str_cat(onto, bytes, (long)len);
+    return len;
 }
 
-/* call.read_now -> some bytes of the body, nil at its end, false if none are there yet */
-static VALUE call_read_now(VALUE self) {
-    struct call *held = call_of(self);
-    char bytes[32 * 1024];
-    int64_t len;
-    call_must_be_free(held);
-    len = komainu_try_read(held->request, bytes, sizeof bytes);
-    if (len == KOMAINU_AGAIN)
-        return Qfalse;
+static VALUE count_of(int64_t len) {
     call_check(len);
-    return len == 0 ? Qnil : rb_str_new(bytes, (long)len);
+    return len == 0 ? Qnil : LL2NUM(len);
+}
+
+/* call.read(onto, max): appends some bytes of the body, waiting for them. How many; nil at the end */
+static VALUE call_read(VALUE self, VALUE onto, VALUE max) { return count_of(read_onto(self, onto, max, 1)); }
+
+/* call.read_now(onto, max): the same without waiting; false if none are there yet */
+static VALUE call_read_now(VALUE self, VALUE onto, VALUE max) {
+    int64_t len = read_onto(self, onto, max, 0);
+    return len == KOMAINU_AGAIN ? Qfalse : count_of(len);
 }
 
 /* call.write_now(text) -> how many bytes fitted, and were sent */
@@ -179,8 +185,8 @@ void init_call(void) {
     gone_class = rb_define_class_under(komainu_module, "Gone", rb_eIOError);
     call_class = rb_define_class_under(komainu_module, "Call", rb_cObject);
     rb_undef_alloc_func(call_class);
-    rb_define_method(call_class, "read", call_read, 0);
-    rb_define_method(call_class, "read_now", call_read_now, 0);
+    rb_define_method(call_class, "read", call_read, 2);
+    rb_define_method(call_class, "read_now", call_read_now, 2);
     rb_define_method(call_class, "write", call_write_method, 1);
     rb_define_method(call_class, "write_now", call_write_now, 1);
     rb_define_method(call_class, "gone?", call_gone, 0);

@@ -3,6 +3,8 @@
 module Komainu
   # rack.input of a request with a body, which is read from the channel as the application asks for it.
   class Input
+    PIECE_BYTES = 64 * 1024
+
     def initialize(call)
       @call = call
       @held = String.new(capacity: 0) # read, but not asked for yet
@@ -10,34 +12,27 @@ module Komainu
 
     # As IO#read.
     def read(length = nil, buffer = nil)
-      data = length ? take(Integer(length)) : take_all
-      return data unless buffer
-
-      buffer.replace(data || "")
-      data && buffer
+      into = buffer ? buffer.clear.force_encoding(Encoding::BINARY) : String.new(capacity: 0)
+      length ? take(Integer(length), into) : take_all(into)
     end
 
     # Some bytes, as soon as there are any; EOFError at the end.
     def readpartial(length, buffer = nil)
-      @held << (piece || raise(EOFError, "the body is at its end")) if @held.empty?
+      hold(length) or raise EOFError, "the body is at its end" if @held.empty?
       read([length, @held.bytesize].min, buffer)
     end
 
     # What is there already: nil at the end, false if there is nothing yet.
     def read_nonblock(length, buffer = nil)
-      if @held.empty?
-        more = piece(:read_now) or return more
-        @held << more
-      end
-      read([length, @held.bytesize].min, buffer)
+      more = !@held.empty? || hold(length, :read_now)
+      more && read([length, @held.bytesize].min, buffer)
     end
 
     def gets
       searched = 0
       until (at = @held.index("\n", searched))
         searched = @held.bytesize
-        more = piece or return (take_held unless @held.empty?)
-        @held << more
+        hold or return (take_held unless @held.empty?)
       end
       @held.slice!(0..at)
     end
@@ -63,27 +58,28 @@ module Komainu
 
     private
 
-    def piece(how = :read)
-      @call.public_send(how)
+    # Appends bytes of the body: how many, or nil at its end; or false, if none are there and it is not to wait.
+    def fetch(onto, length, how = :read)
+      @call.public_send(how, onto, length)
     end
 
-    def take(length)
+    def hold(length = PIECE_BYTES, how = :read)
+      fetch(@held, length, how)
+    end
+
+    def take(length, into)
       raise ArgumentError, "negative length #{length} given" if length.negative?
-      return String.new if length.zero?
+      return into if length.zero?
 
-      while @held.bytesize < length && (more = piece)
-        @held << more
-      end
-      return take_held if @held.bytesize <= length && !@held.empty?
-
-      @held.slice!(0, length) unless @held.empty?
+      into << (@held.bytesize > length ? @held.slice!(0, length) : take_held) unless @held.empty?
+      nil while into.bytesize < length && fetch(into, length - into.bytesize)
+      into unless into.empty?
     end
 
-    def take_all
-      while (more = piece)
-        @held << more
-      end
-      take_held
+    def take_all(into)
+      into << take_held unless @held.empty?
+      nil while fetch(into, PIECE_BYTES)
+      into
     end
 
     def take_held
@@ -96,13 +92,13 @@ module Komainu
   # As Rack wants it up to version 2: what has been read is kept, in memory or, where it is long, in a file.
   class RewindableInput < Input
     MEMORY_BYTES_MAX = 128 * 1024
-    PIECE_BYTES = 64 * 1024
 
     def initialize(call)
       super
       @kept = nil
       @kept_bytes = 0
       @again = 0 # how much of what is kept has been read since the last rewind
+      @piece = String.new(capacity: 0) # one for all: large bodies make much garbage otherwise
     end
 
     def rewind
@@ -113,21 +109,23 @@ module Komainu
     end
 
     def close
-      @kept.close if @kept.respond_to?(:unlink)
+      @kept.close if @kept.is_a?(File)
       nil
     end
 
     private
 
-    def piece(how = :read)
+    def fetch(onto, length, how = :read)
+      @piece.clear
       if @again < @kept_bytes
-        data = @kept.read(PIECE_BYTES)
-        @again += data.bytesize
-        return data
+        @kept.read([length, PIECE_BYTES].min, @piece)
+        @again += @piece.bytesize
+      else
+        count = super(@piece, length, how) or return count
+        keep(@piece)
       end
-      data = super
-      keep(data) if data
-      data
+      onto << @piece
+      @piece.bytesize
     end
 
     def keep(data)

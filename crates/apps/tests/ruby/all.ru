@@ -113,7 +113,7 @@ PATHS = {
     input.rewind
     first = input.read
     input.rewind
-    again = input.read(10) + input.read.to_s
+    again = input.read(10).to_s + input.read
     [200, {}, [first.start_with?(start.to_s) && first == again ? "same #{first.bytesize}" : "different"]]
   end,
   "/gets" => lambda do |env|
@@ -127,7 +127,10 @@ PATHS = {
     bytes += buffer.bytesize while env["rack.input"].read(65_536, buffer)
     [200, {}, ["#{bytes} bytes"]]
   end,
-  "/download" => ->(env) { [200, {}, each_body { |pieces| (env["QUERY_STRING"].to_i * 16).times { pieces << "x" * 65_536 } }] },
+  "/download" => lambda do |env|
+    piece = "x" * 65_536
+    [200, {}, each_body { |pieces| (env["QUERY_STRING"].to_i * 16).times { pieces << piece } }]
+  end,
 
   # What goes wrong
   "/errors" => ->(env) { env["rack.errors"].puts("to the log"); puts "to stdout"; [200, {}, ["told"]] },
