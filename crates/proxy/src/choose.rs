@@ -116,12 +116,14 @@ impl Chooser {
         tried: &[usize],
     ) -> Picked {
         let mut candidates = self.candidates.borrow_mut();
-        // First those in service, then backups; first those not tried yet; at last even those left alone, because
-        // a server that failed is better than none.
+        // First those in service, then backups; then even those left alone, which may be back, because a server that
+        // failed is better than one that has just failed this very request; at last those tried before.
         let mut busy = false;
         for (fallback, backup, again) in [
             (false, false, false),
             (false, true, false),
+            (true, false, false),
+            (true, true, false),
             (false, false, true),
             (false, true, true),
             (true, false, true),
