@@ -1,4 +1,5 @@
 //! Rack: how an application is found and loaded, and what it is told of its processes' lives; frameworks.
+#![allow(clippy::unwrap_used)]
 
 mod rig;
 
