@@ -47,7 +47,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "workers",
         may_use: &["ring"],
-        never: &["TcpStream", "TcpListener", "rustix::net", "tokio"],
+        // The control socket to its server is the one socket of a worker.
+        never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "net", may_use: &["http"], never: &["tokio"] },
     Layer { folder: "files", may_use: &["http", "net"], never: NO_SOCKETS },
