@@ -18,9 +18,8 @@ use crate::supervisor::{Board, Supervisor};
 /// How long the supervisor may take to tell of its processes.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// An application with its processes, shared by all cores. Its processes end with it.
+/// An application with its processes, shared by all cores. Its processes are told to end when it is dropped.
 pub struct App {
-    options: Arc<Options>,
     teller: Teller,
     mailbox: Arc<Mailbox>,
     inboxes: Vec<Arc<Inbox>>,
@@ -41,12 +40,17 @@ impl App {
         let mailbox = Arc::new(Mailbox::new()?);
         let inboxes: Vec<Arc<Inbox>> = (0..cores.max(1)).map(|_| Arc::default()).collect();
         let board = Arc::new(Board { look: Mutex::default() });
-        let supervisor =
-            Supervisor::new(options.clone(), teller.clone(), mailbox.clone(), inboxes.clone(), board.clone())?;
+        let supervisor = Supervisor::new(
+            options.clone(),
+            teller.clone(),
+            mailbox.clone(),
+            inboxes.clone(),
+            board.clone(),
+        )?;
         let thread = std::thread::Builder::new()
             .name(format!("app-{}", options.name))
             .spawn(move || supervisor.run())?;
-        Ok(App { options, teller, mailbox, inboxes, board, supervisor: Mutex::new(Some(thread)) })
+        Ok(App { teller, mailbox, inboxes, board, supervisor: Mutex::new(Some(thread)) })
     }
 
     /// The way to it from core `index`; to be made once on each.
@@ -56,19 +60,24 @@ impl App {
     #[must_use]
     pub fn handle(&self, core: &Core, index: usize) -> Handle {
         let (inbox, mailbox) = (self.inboxes[index].clone(), self.mailbox.clone());
-        Handle::new(core, index, self.options.clone(), inbox, mailbox, self.teller.clone())
+        Handle::new(core, index, inbox, mailbox, self.teller.clone())
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.options.name
+        &self.teller.app
     }
 
     /// Loads the application anew; its workers take over when they are ready, and no request is lost. If it does not
     /// load, that is told in the log, and the old workers go on.
     pub fn reload(&self) {
-        self.mailbox.send(Order::Reload);
+        self.mailbox.send(Order::Reload(None));
+    }
+
+    /// The same, with other options from now on; all but the name may differ.
+    pub fn reload_with(&self, options: Options) {
+        self.mailbox.send(Order::Reload(Some(Box::new(options))));
     }
 
     /// Its processes and what they cost; empty where the supervisor has ended.
@@ -93,6 +102,6 @@ impl App {
 
 impl Drop for App {
     fn drop(&mut self) {
-        self.stop();
+        self.mailbox.send(Order::Stop);
     }
 }

@@ -183,7 +183,7 @@ impl<'c> Call<'c> {
             return x.write(body).await;
         }
         x.offer(body)?;
-        if x.backlog() > self.errand.desk.options.answer_ahead_bytes {
+        if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
             self.errand.expect(Expect::Nobody);
             x.flush().await?;
             self.errand.expect(Expect::Worker);
@@ -196,7 +196,8 @@ impl<'c> Call<'c> {
         match part {
             Part::Interim => {
                 let reply = Reply::read(more, self.spelling);
-                let fits = |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
+                let fits =
+                    |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
                 match reply {
                     Ok(reply) if fits(reply.status) => {
                         x.inform(reply.status, |lines| reply.write(self.spelling, lines));

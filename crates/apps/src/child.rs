@@ -72,7 +72,8 @@ impl Child {
         rustix::net::sockopt::set_socket_passcred(&control, true)?;
         let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&output, true)?;
-        let child = Child { pid: None, pidfd: None, control, output, lines: Lines::default(), last: Vec::new() };
+        let child =
+            Child { pid: None, pidfd: None, control, output, lines: Lines::default(), last: Vec::new() };
         Ok((child, Theirs { control: theirs, output: output_theirs }))
     }
 
@@ -220,7 +221,9 @@ impl Child {
     pub(crate) fn end(&self) -> (bool, String) {
         let status = match &self.pidfd {
             Some(pidfd) => {
-                waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok().flatten()
+                waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+                    .ok()
+                    .flatten()
             }
             None => None,
         };

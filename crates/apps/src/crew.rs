@@ -93,7 +93,8 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    pub(crate) fn new(shared: Arc<Generation>, options: Arc<Options>, teller: Teller) -> Crew {
+    pub(crate) fn new(shared: Arc<Generation>, teller: Teller) -> Crew {
+        let options = shared.options.clone();
         Crew {
             places: (0..options.places()).map(|_| Place::Free).collect(),
             want: options.workers.min.max(1),

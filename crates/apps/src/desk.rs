@@ -12,7 +12,6 @@ use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
 
 use crate::generation::Generation;
 use crate::mail::{Mailbox, Order};
-use crate::options::Options;
 
 /// Why a worker's request is cancelled: what `komainu_cancelled` returns.
 pub(crate) mod reason {
@@ -93,7 +92,6 @@ impl Entry {
 pub(crate) struct Desk {
     pub(crate) core: Core,
     pub(crate) generation: Arc<Generation>,
-    pub(crate) options: Arc<Options>,
     index: usize,
     mailbox: Arc<Mailbox>,
     server: RefCell<Server>,
@@ -111,13 +109,12 @@ impl Desk {
     pub(crate) fn new(
         core: &Core,
         generation: Arc<Generation>,
-        options: Arc<Options>,
         index: usize,
         mailbox: Arc<Mailbox>,
     ) -> std::io::Result<Desk> {
         let server = generation.channel.server(index);
         core.hear(&server.fd())?;
-        let queue_max = options.queue_max.div_ceil(generation.loads.len()).max(1);
+        let queue_max = generation.options.queue_max.div_ceil(generation.loads.len()).max(1);
         Ok(Desk {
             core: core.clone(),
             index,
@@ -129,7 +126,6 @@ impl Desk {
             armed: Cell::new(false),
             queue_max,
             generation,
-            options,
         })
     }
 
@@ -186,7 +182,8 @@ impl Desk {
     fn make_room(&self) {
         self.look_who_claimed();
         let mut entries = self.entries.borrow_mut();
-        let waiting = || entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.fate.is_none());
+        let waiting =
+            || entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.fate.is_none());
         if waiting().count() < self.queue_max {
             return;
         }
@@ -226,7 +223,7 @@ impl Desk {
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
-                if now_ms < entry.deadline_ms(self.options.request_ms_max) {
+                if now_ms < entry.deadline_ms(self.generation.options.request_ms_max) {
                     continue;
                 }
                 if let Expect::Client(_) = entry.expect {
@@ -239,7 +236,7 @@ impl Desk {
                 continue;
             }
             let waited_ms = now_ms - entry.since_ms;
-            if waited_ms >= self.options.queue_ms_max {
+            if waited_ms >= self.generation.options.queue_ms_max {
                 self.decide(entry, Fate::Unserved);
                 continue;
             }
@@ -398,7 +395,11 @@ impl Errand {
     ///
     /// # Errors
     /// The answer cannot be believed.
-    pub(crate) fn receive(&mut self, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Error> {
+    pub(crate) fn receive(
+        &mut self,
+        into: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<Received>, Error> {
         let mut server = self.desk.server.borrow_mut();
         let seat = server.answerer(self.ticket);
         let received = server.receive(self.ticket, into, bytes_max);

@@ -33,6 +33,7 @@ pub(crate) struct Load {
 /// A generation.
 pub(crate) struct Generation {
     pub(crate) number: u64,
+    pub(crate) options: Arc<Options>,
     pub(crate) channel: Channel,
     pub(crate) seats: Vec<Seat>,
     pub(crate) loads: Vec<Load>,
@@ -45,7 +46,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    pub(crate) fn new(number: u64, options: &Options, cores: usize) -> io::Result<Generation> {
+    pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
         let (places, threads) = (options.places(), options.threads.max(1));
         // What is queued, and what is in workers' hands: on one core it may be all of it.
         let slots = options.queue_max.div_ceil(cores) + places * threads;
@@ -59,6 +60,7 @@ impl Generation {
         })?;
         Ok(Generation {
             number,
+            options,
             channel,
             seats: (0..places * threads).map(|_| Seat::default()).collect(),
             loads: (0..cores).map(|_| Load::default()).collect(),

@@ -14,7 +14,6 @@ use crate::call::{Call, Ended};
 use crate::desk::{Desk, Fate};
 use crate::log::{Teller, Urgency};
 use crate::mail::{Inbox, Mailbox, Notice};
-use crate::options::Options;
 use crate::reply::Spelling;
 use crate::request::{self, Names};
 use crate::upload::Upload;
@@ -33,7 +32,6 @@ pub struct Handle(Rc<Inner>);
 struct Inner {
     core: Core,
     index: usize,
-    options: Arc<Options>,
     mailbox: Arc<Mailbox>,
     teller: Teller,
     names: Names,
@@ -41,14 +39,13 @@ struct Inner {
     /// Of the generations this core has requests in; the one that serves is the last.
     desks: RefCell<Vec<Rc<Desk>>>,
     /// Why the application does not load, where it does not.
-    down: RefCell<Option<Arc<str>>>,
+    down: RefCell<Option<Failure>>,
 }
 
 impl Handle {
     pub(crate) fn new(
         core: &Core,
         index: usize,
-        options: Arc<Options>,
         inbox: Arc<Inbox>,
         mailbox: Arc<Mailbox>,
         teller: Teller,
@@ -56,7 +53,6 @@ impl Handle {
         let inner = Rc::new(Inner {
             core: core.clone(),
             index,
-            options,
             mailbox,
             teller,
             names: Names::new(),
@@ -64,14 +60,16 @@ impl Handle {
             desks: RefCell::default(),
             down: RefCell::default(),
         });
-        core.add_tick(inner.clone());
+        let tick: Rc<dyn Tick> = inner.clone();
+        core.add_tick(&tick);
         let mail = Rc::downgrade(&inner);
         core.spawn(async move { read_mail(&mail, &inbox).await });
-        let (swept, clock) = (inner.clone(), core.clone());
+        let (swept, clock) = (Rc::downgrade(&inner), core.clone());
         core.spawn(async move {
             loop {
                 clock.sleep(SWEEP_MS).await;
-                swept.sweep();
+                let Some(inner) = swept.upgrade() else { return };
+                inner.sweep();
             }
         });
         Handle(inner)
@@ -82,13 +80,13 @@ impl Handle {
     /// # Errors
     /// The connection's; [`Fault::Broken`] where an answer that had begun could not be brought to its end.
     pub async fn serve(&self, x: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
-        let mut upload = Upload::begin(x, self.0.options.body_ahead_bytes).await?;
+        let mut upload = Upload::begin(x, self.0.body_ahead_bytes()).await?;
         let mut tries = 2;
         loop {
             tries -= 1;
             let ended = match self.submit(x, mount, &mut upload) {
                 Ok(call) => call.run(x).await?,
-                Err(Unsent::Down(why)) => return self.show_failure(x, &why).await,
+                Err(Unsent::Down(failure)) => return self.show_failure(x, &failure).await,
                 Err(Unsent::Refused(Refused::HeadTooLarge)) => {
                     return x.refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large").await;
                 }
@@ -115,8 +113,8 @@ impl Handle {
         upload: &'c mut Upload,
     ) -> Result<Call<'c>, Unsent> {
         let inner = &*self.0;
-        if let Some(why) = &*inner.down.borrow() {
-            return Err(Unsent::Down(why.clone()));
+        if let Some(failure) = &*inner.down.borrow() {
+            return Err(Unsent::Down(failure.clone()));
         }
         let Some(desk) = inner.desks.borrow().last().cloned() else {
             return Err(Unsent::Refused(Refused::Full));
@@ -135,8 +133,8 @@ impl Handle {
         Ok(Call::new(errand, upload, &inner.spelling, &inner.teller))
     }
 
-    async fn show_failure(&self, x: &mut Exchange<'_>, why: &str) -> Result<(), Fault> {
-        if !self.0.options.show_errors {
+    async fn show_failure(&self, x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
+        if !failure.show {
             return x
                 .refuse_with(Status::SERVICE_UNAVAILABLE, "the application does not start", &retry_after())
                 .await;
@@ -144,14 +142,22 @@ impl Handle {
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/html; charset=utf-8");
         fields.push(Name::CacheControl, b"no-store");
-        let page = failure_page(&self.0.options.name, why);
+        let page = failure_page(&self.0.teller.app, &failure.why);
         x.reply(Status::INTERNAL_SERVER_ERROR, &fields, page.as_bytes()).await
     }
 }
 
+/// Why the application does not load.
+#[derive(Clone, Default)]
+struct Failure {
+    why: Arc<str>,
+    /// Whether clients may see it.
+    show: bool,
+}
+
 /// Why a request was not handed over.
 enum Unsent {
-    Down(Arc<str>),
+    Down(Failure),
     Refused(Refused),
 }
 
@@ -207,6 +213,10 @@ async fn read_mail(inner: &Weak<Inner>, inbox: &Inbox) {
 }
 
 impl Inner {
+    fn body_ahead_bytes(&self) -> usize {
+        self.desks.borrow().last().map_or(0, |desk| desk.generation.options.body_ahead_bytes)
+    }
+
     fn heed(&self, notice: Notice) {
         match notice {
             Notice::Serve(generation) => {
@@ -215,8 +225,7 @@ impl Inner {
                 if self.desks.borrow().iter().any(known) {
                     return;
                 }
-                let desk =
-                    Desk::new(&self.core, generation, self.options.clone(), self.index, self.mailbox.clone());
+                let desk = Desk::new(&self.core, generation, self.index, self.mailbox.clone());
                 match desk {
                     Ok(desk) => self.desks.borrow_mut().push(Rc::new(desk)),
                     Err(error) => {
@@ -225,8 +234,8 @@ impl Inner {
                     }
                 }
             }
-            Notice::Down(why) => {
-                *self.down.borrow_mut() = Some(why);
+            Notice::Down { why, show } => {
+                *self.down.borrow_mut() = Some(Failure { why, show });
                 self.desks.borrow().iter().for_each(|desk| desk.give_up());
             }
             Notice::Died { generation, place, seats } => {

@@ -9,12 +9,13 @@ use std::task::{Context, Waker};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::generation::Generation;
+use crate::options::Options;
 
 /// What the supervisor is told.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Load the application anew; the new generation takes over when it is ready.
-    Reload,
+    /// Load the application anew, with other options if there are some; the new generation takes over when it is ready.
+    Reload(Option<Box<Options>>),
     /// End all processes.
     Stop,
     /// Somebody asked for the processes.
@@ -64,8 +65,9 @@ impl Mailbox {
 pub(crate) enum Notice {
     /// This generation serves from now on; the one before finishes what it has.
     Serve(Arc<Generation>),
-    /// The application does not load: its own words. Nothing serves until the next [`Notice::Serve`].
-    Down(Arc<str>),
+    /// The application does not load: its own words, and whether clients may see them. Nothing serves until the next
+    /// [`Notice::Serve`].
+    Down { why: Arc<str>, show: bool },
     /// A worker is dead: its place and seats.
     Died { generation: u64, place: usize, seats: Range<usize> },
 }

@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn memory_by_name() {
-        let rollup = "00-ff ---p 0 00:00 0 [rollup]\nRss:  10 kB\nPss:   4 kB\nPss_Dirty: 9 kB\nPrivate_Dirty: 2 kB\n";
+        let rollup =
+            "00-ff ---p 0 00:00 0 [rollup]\nRss:  10 kB\nPss:   4 kB\nPss_Dirty: 9 kB\nPrivate_Dirty: 2 kB\n";
         let usage = memory(rollup);
         assert_eq!((usage.rss_bytes, usage.pss_bytes, usage.private_dirty_bytes), (10240, 4096, 2048));
     }

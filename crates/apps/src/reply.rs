@@ -168,7 +168,10 @@ mod tests {
             (99, "x", "a"),
             (1000, "x", "a"),
         ] {
-            assert!(Reply::read(&head(status, &[(name, value)]), &spelling).is_err(), "{status} {name} {value}");
+            assert!(
+                Reply::read(&head(status, &[(name, value)]), &spelling).is_err(),
+                "{status} {name} {value}"
+            );
         }
         let twice = head(200, &[("content-length", "5"), ("content-length", "6")]);
         assert!(Reply::read(&twice, &spelling).is_err());

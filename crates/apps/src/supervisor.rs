@@ -84,8 +84,8 @@ impl Supervisor {
 
     fn crew(&mut self) -> io::Result<Crew> {
         self.number += 1;
-        let shared = Arc::new(Generation::new(self.number, &self.options, self.inboxes.len())?);
-        Ok(Crew::new(shared, self.options.clone(), self.teller.clone()))
+        let shared = Arc::new(Generation::new(self.number, self.options.clone(), self.inboxes.len())?);
+        Ok(Crew::new(shared, self.teller.clone()))
     }
 
     fn broadcast(&self, notice: &Notice) {
@@ -147,15 +147,20 @@ impl Supervisor {
                 }
             });
         }
-        let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let mut polled: Vec<PollFd<'_>> =
+            fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let left = due.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened: Vec<(What, PollFlags)> =
-            whose.iter().zip(&polled).map(|(what, fd)| (*what, fd.revents())).filter(|(_, f)| !f.is_empty()).collect();
+        let happened: Vec<(What, PollFlags)> = whose
+            .iter()
+            .zip(&polled)
+            .map(|(what, fd)| (*what, fd.revents()))
+            .filter(|(_, f)| !f.is_empty())
+            .collect();
         let now = Instant::now();
         for (what, flags) in happened {
             let mut events = Vec::new();
@@ -230,7 +235,7 @@ impl Supervisor {
             }
             Role::Serving if self.crews[at].1.ready() == 0 => {
                 self.down = true;
-                self.broadcast(&Notice::Down(text.into()));
+                self.broadcast(&Notice::Down { why: text.into(), show: self.options.show_errors });
             }
             _ => {}
         }
@@ -260,10 +265,12 @@ impl Supervisor {
     fn obey(&mut self, order: Order) {
         let now = Instant::now();
         match order {
-            Order::Reload if self.stopping.is_none() => self.reload(),
-            Order::Reload | Order::Look => {}
+            Order::Reload(options) if self.stopping.is_none() => self.reload(options),
+            Order::Reload(_) | Order::Look => {}
             Order::Stop => {
                 self.stopping = Some(now + Duration::from_millis(self.options.stop_ms_max + 1_000));
+                // Whoever waits for a worker will get none.
+                self.broadcast(&Notice::Down { why: "the application is stopped".into(), show: false });
                 (0..self.crews.len()).for_each(|at| self.dismiss(at));
             }
             Order::Need => self.grow(),
@@ -296,7 +303,10 @@ impl Supervisor {
         self.crews.iter_mut().find(|(_, crew)| crew.shared.number == generation)
     }
 
-    fn reload(&mut self) {
+    fn reload(&mut self, options: Option<Box<Options>>) {
+        if let Some(options) = options {
+            self.options = Arc::new(*options);
+        }
         // One that has not come up by now never will serve.
         for at in 0..self.crews.len() {
             if self.crews[at].0 == Role::Coming {

@@ -1,4 +1,5 @@
 //! The lives of worker processes: load, death, replacement, reload; and what requests see of it.
+#![allow(clippy::unwrap_used)] // tests all of it
 
 mod rig;
 
@@ -223,7 +224,11 @@ fn an_application_that_does_not_load_shows_why_and_comes_back() {
         });
         let page = rig.get("/");
         assert_eq!(page.status, 500);
-        assert!(page.text().contains("&quot;$undeclared") || page.text().contains("$undeclared"), "{}", page.text());
+        assert!(
+            page.text().contains("&quot;$undeclared") || page.text().contains("$undeclared"),
+            "{}",
+            page.text()
+        );
         assert!(!page.text().contains("<b>"), "what the application says is text: {}", page.text());
         rig.logged("does not load");
         app.write(ONE);
@@ -243,7 +248,8 @@ fn clients_learn_nothing_of_why_it_does_not_load() {
 
 #[test]
 fn it_does_not_spin() {
-    let app = Changing::new("spin", "open my $f, '>>', __FILE__ . '.count'; print $f 'x'; close $f; die 'no'");
+    let app =
+        Changing::new("spin", "open my $f, '>>', __FILE__ . '.count'; print $f 'x'; close $f; die 'no'");
     let _ = std::fs::remove_file(app.0.with_extension("psgi.count"));
     let rig = Rig::perl_file(&app.0, |_| {});
     rig.logged("does not load: no");
@@ -298,7 +304,8 @@ fn workers_come_with_need_and_go_without() {
 
 #[test]
 fn workers_are_replaced_after_their_share() {
-    let rig = Rig::perl("all", |options| options.recycle = Recycle { requests: Some(50), ..Recycle::default() });
+    let rig =
+        Rig::perl("all", |options| options.recycle = Recycle { requests: Some(50), ..Recycle::default() });
     let mut seen: HashSet<u32> = rig.ready(2).into_iter().collect();
     let load = Load::start(&rig, 4, "/");
     until("ten workers", || {

@@ -1,4 +1,5 @@
 //! PSGI with the machine's own perl: what an application may do, and what becomes of it.
+#![allow(clippy::unwrap_used)] // tests all of it
 
 mod rig;
 

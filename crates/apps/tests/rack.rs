@@ -1,5 +1,5 @@
 //! Rack with the machine's own ruby: what an application may do, and what becomes of it.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod rig;
 

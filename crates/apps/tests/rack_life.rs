@@ -1,5 +1,5 @@
 //! Rack: how an application is found and loaded, and what it is told of its processes' lives; frameworks.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod rig;
 

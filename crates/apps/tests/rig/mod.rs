@@ -1,6 +1,5 @@
 //! An application on a server of its own, and a client that sees every byte.
-
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // a part of tests, each of which uses a part of it
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -109,7 +108,12 @@ impl Rig {
 
     /// Process ids of workers in this state.
     pub(crate) fn pids(&self, state: &str) -> Vec<u32> {
-        self.app.processes().iter().filter(|process| process.state == state).map(|process| process.pid).collect()
+        self.app
+            .processes()
+            .iter()
+            .filter(|process| process.state == state)
+            .map(|process| process.pid)
+            .collect()
     }
 
     /// Waits until there are so many workers, and tells their ids.
@@ -224,7 +228,8 @@ impl Client {
     }
 
     pub(crate) fn post(&mut self, path: &str, body: &[u8]) -> Answer {
-        let head = format!("POST {path} HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n", body.len());
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: shop.example\r\nContent-Length: {}\r\n\r\n", body.len());
         self.send(head);
         self.send(body);
         self.answer()
@@ -245,7 +250,11 @@ impl Client {
                 let taken = self.bytes.drain(..at + end.len()).collect();
                 return String::from_utf8(taken).unwrap();
             }
-            assert!(self.more(), "the connection ended before {end:?}: {:?}", String::from_utf8_lossy(&self.bytes));
+            assert!(
+                self.more(),
+                "the connection ended before {end:?}: {:?}",
+                String::from_utf8_lossy(&self.bytes)
+            );
         }
     }
 
