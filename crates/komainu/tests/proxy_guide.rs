@@ -1,0 +1,188 @@
+//! The page "In front of your app": each of its examples is run as it stands there.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod rig;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rig::{Folder, Rig, eventually, komainu, read_answer};
+
+/// A block of code of the page.
+struct Block {
+    /// The heading that it stands under.
+    section: String,
+    language: String,
+    text: String,
+}
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/proxy.md")).unwrap()
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let (mut blocks, mut section, mut open) = (Vec::new(), String::new(), None::<Block>);
+    for line in page.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => {
+                let (section, language) = (section.clone(), language.to_owned());
+                open = Some(Block { section, language, text: String::new() });
+            }
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => {
+                if let Some(heading) = line.strip_prefix("## ") {
+                    heading.clone_into(&mut section);
+                }
+            }
+        }
+    }
+    blocks
+}
+
+/// The name that the first line of a file gives it: `# app.py` or `// server.js`.
+fn file_name(text: &str) -> Option<&str> {
+    let (mark, name) = text.lines().next()?.split_once(' ')?;
+    (matches!(mark, "#" | "//") && name.contains('.') && !name.contains(' ')).then_some(name)
+}
+
+/// Where programs are looked for: Debian's places, and the virtual environment that scripts/setup makes.
+fn path() -> std::ffi::OsString {
+    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap().to_path_buf();
+    let given = std::env::var_os("PATH").unwrap_or_default();
+    let more = [target.join("venv/bin"), PathBuf::from("/usr/sbin")];
+    std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
+}
+
+/// A process and what it started, which end with their test.
+struct App(Child);
+
+impl Drop for App {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the example of a section, and asks it.
+fn example(section: &str, program: &str, greeting: &str) {
+    use std::os::unix::process::CommandExt;
+    let installed = std::env::split_paths(&path()).any(|folder| folder.join(program).is_file());
+    if !installed {
+        eprintln!("SKIPPED: {program} is not installed; scripts/setup test brings it");
+        return;
+    }
+    let (page, folder) = (page(), Folder::new());
+    let blocks = blocks(&page);
+    let mut config = String::new();
+    let mut command = None;
+    for block in blocks.iter().filter(|block| block.section.is_empty() || block.section == section) {
+        match (block.language.as_str(), file_name(&block.text)) {
+            (_, Some("komainu.toml")) => config.clone_from(&block.text),
+            (_, Some(name)) => drop(folder.write(name, &block.text)),
+            ("console", None) if block.section == section => {
+                command = block.text.strip_prefix("$ ").map(str::trim_end);
+            }
+            _ => {}
+        }
+    }
+    let command = command.expect("the section has a command");
+    assert!(command.starts_with(program), "{command}");
+    folder.write("public/hello.txt", "a file");
+    let log = fs::File::create(folder.at("app.log")).unwrap();
+    let mut app = Command::new("sh");
+    app.args(["-c", &format!("exec {command}")])
+        .current_dir(folder.path())
+        .env("PATH", path())
+        .process_group(0);
+    let _app = App(app.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
+    let told = folder.at("app.log");
+    eventually(&format!("{program} listens; its log is {}", told.display()), || {
+        UnixStream::connect(folder.at("app.sock")).is_ok()
+    });
+    assert!(config.contains("127.0.0.1:8080"));
+    folder.write("komainu.toml", config.replace(":8080", ":0"));
+    let mut server = komainu();
+    server.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(server, folder);
+    let mut stream = rig.connect();
+    for _ in 0..50 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n").unwrap();
+        let answer = read_whole(&mut stream);
+        assert_eq!(answer, format!("{greeting}, for 127.0.0.1 by http\n"));
+    }
+    rig.get("/hello.txt").expect(200, "a file");
+    let posted =
+        rig.send("POST /hello.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc");
+    posted.expect_status(200);
+}
+
+/// The body of a 200 with either framing.
+fn read_whole(stream: &mut std::net::TcpStream) -> String {
+    let answer = read_answer(stream);
+    answer.expect_status(200);
+    match answer.field("Transfer-Encoding") {
+        None => answer.text(),
+        Some(_) => {
+            let mut body = String::new();
+            loop {
+                let size = read_line(stream);
+                if size == "0" {
+                    read_line(stream);
+                    return body;
+                }
+                let mut chunk = vec![0; usize::from_str_radix(&size, 16).unwrap() + 2];
+                std::io::Read::read_exact(stream, &mut chunk).unwrap();
+                body.push_str(std::str::from_utf8(&chunk[..chunk.len() - 2]).unwrap());
+            }
+        }
+    }
+}
+
+fn read_line(stream: &mut std::net::TcpStream) -> String {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while !line.ends_with(b"\r\n") {
+        std::io::Read::read_exact(stream, &mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap().trim_end().to_owned()
+}
+
+#[test]
+fn starman() {
+    example("Starman (Perl)", "starman", "Starman");
+}
+
+#[test]
+fn puma() {
+    example("Puma (Ruby)", "puma", "Puma");
+}
+
+#[test]
+fn gunicorn() {
+    example("gunicorn (Python)", "gunicorn", "gunicorn");
+}
+
+#[test]
+fn node() {
+    example("Node", "node", "Node");
+}
+
+#[test]
+fn every_configuration_of_the_page_is_one() {
+    let page = page();
+    let folder = Folder::new();
+    folder.write("public/hello.txt", "");
+    let tomls: Vec<Block> = blocks(&page).into_iter().filter(|block| block.language == "toml").collect();
+    assert!(tomls.len() >= 2);
+    for block in tomls {
+        folder.write("komainu.toml", &block.text);
+        let output = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+        assert!(output.status.success(), "{}\n{}", block.text, rig::text(&output.stderr));
+    }
+}
