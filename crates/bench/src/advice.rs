@@ -13,6 +13,9 @@ const BEYOND_MIN: f64 = 10.0;
 /// An open loop's generator that is this late for more than one request in a hundred did not keep its promise.
 const LATE_NS_MAX: u64 = 1_000_000;
 
+/// A shorter time without an answer is no stall.
+const STALL_S_MIN: f64 = 0.1;
+
 /// What is doubtful about the run, each as one sentence.
 #[must_use]
 pub fn warnings(outcome: &Outcome) -> Vec<String> {
@@ -111,7 +114,7 @@ fn stall(outcome: &Outcome) -> Option<f64> {
         length = if point.responses == 0 { length + point.to_s - point.from_s } else { 0.0 };
         longest = longest.max(length);
     }
-    (longest > 0.0 && outcome.measured.tally.responses > 0).then_some(longest)
+    (longest >= STALL_S_MIN && outcome.measured.tally.responses > 0).then_some(longest)
 }
 
 #[cfg(test)]

@@ -37,5 +37,6 @@ pub mod chart;
 pub mod html;
 pub mod children;
 pub mod job;
+pub mod lab;
 
 pub use world::Facts;

@@ -71,14 +71,13 @@ pub fn report(outcome: &Outcome) -> String {
 
 fn latencies(outcome: &Outcome) -> String {
     let tally = &outcome.measured.tally;
-    let mut table =
-        Table::new(&["", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "±"]);
+    let mut table = Table::new(&["", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
     let mut row = |name: &str, times: &Times| {
         if times.count() > 0 {
-            let percentiles = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
+            let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
             let mut cells = vec![name.to_string()];
             cells.extend(percentiles.map(|percent| time(times.percentile(percent) as f64)));
-            cells.extend([time(times.mean()), time(times.deviation())]);
+            cells.push(time(times.mean()));
             table.row(cells);
         }
     };
@@ -93,11 +92,15 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
     let responses = outcome.measured.responses_in_time.max(1) as f64;
     let us = |ns: u64| digits(ns as f64 / 1e3 / responses);
     let mut text = format!(
-        "\n  {:<12}CPU {} µs a request (user {}, system {}); {} requests/s per 1 % CPU; {} cores busy\n",
+        "\n  {:<12}CPU {} µs a request (user {}, system {})\n",
         "Server",
         us(spent.cpu.total_ns),
         us(spent.cpu.user_ns()),
         us(spent.cpu.system_ns),
+    );
+    text += &format!(
+        "  {:<12}{} requests/s per 1 % CPU; {} cores busy\n",
+        "",
         Figure::named("per-cpu").and_then(|figure| figure.of(outcome)).map_or("?".into(), digits),
         digits(outcome.server_cores().unwrap_or(0.0)),
     );
@@ -160,7 +163,7 @@ pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
 /// Breaks a sentence into lines of a terminal; `mark` stands before the first, spaces before the others.
 #[must_use]
 pub fn wrapped(mark: &str, sentence: &str) -> String {
-    const WIDTH: usize = 100;
+    const WIDTH: usize = 94;
     let mut lines = vec![String::new()];
     for word in sentence.split(' ') {
         let line = lines.last_mut().expect("begun with one");

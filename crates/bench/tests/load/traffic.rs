@@ -167,7 +167,8 @@ fn a_unix_socket_is_loaded_like_any_other() {
 
 #[test]
 fn each_failure_has_its_kind() {
-    let cases: [(fn() -> Answer, Kind, &str); 5] = [
+    type Case = (fn() -> Answer, Kind, &'static str);
+    let cases: [Case; 5] = [
         (|| Answer::Bytes(b"220 smtp\r\n".to_vec()), Kind::Malformed, "invalid version"),
         (
             || Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx".to_vec()),

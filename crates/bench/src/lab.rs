@@ -1,0 +1,9 @@
+//! Experiments as files: subjects, factors swept as a matrix, repetitions in a random but seeded order.
+
+pub mod template;
+pub mod file;
+pub mod matrix;
+pub mod stage;
+pub mod result;
+pub mod report;
+pub mod run;

@@ -1,0 +1,413 @@
+//! The file that describes an experiment (TOML).
+
+use std::collections::BTreeMap;
+
+use toml_edit::{Item, TableLike, Value};
+
+/// An experiment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lab {
+    /// Its title.
+    pub title: String,
+    /// What it asks, and what it reproduces; shown above the results.
+    pub about: String,
+    /// The subject that the others are compared with, at the same levels of the factors.
+    pub baseline: Option<String>,
+    /// The load on every subject: the settings of `komainu bench`, as text that may hold `{{names}}`.
+    pub load: Settings,
+    /// What the short form changes of the load.
+    pub short_load: Settings,
+    /// The factors and their levels, in order.
+    pub factors: Vec<(String, Vec<String>)>,
+    /// Levels of the short form, for the factors it narrows.
+    pub short_factors: Vec<(String, Vec<String>)>,
+    /// Names that depend on a factor: factor, level, name, value.
+    pub vary: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
+    /// Files that every subject finds in its folder.
+    pub files: BTreeMap<String, String>,
+    /// Commands run once in the folder of the experiment before anything starts (certificates and the like).
+    pub prepare: Vec<String>,
+    /// Processes that subjects need beside them.
+    pub services: Vec<Process>,
+    /// What is measured.
+    pub subjects: Vec<Subject>,
+}
+
+/// Settings by name, as text.
+pub type Settings = BTreeMap<String, String>;
+
+/// Something that is started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its name, under which its port and socket are known to the others.
+    pub name: String,
+    /// The command, run by a shell in the folder of the experiment.
+    pub run: String,
+    /// What must be installed: program or file, and the package that brings it.
+    pub needs: Vec<(String, String)>,
+    /// Prints its version.
+    pub version: Option<String>,
+    /// How it is known to be ready.
+    pub ready: Ready,
+    /// Files that it finds in its folder.
+    pub files: BTreeMap<String, String>,
+}
+
+/// How a process shows that it is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ready {
+    /// Its port takes connections.
+    #[default]
+    Port,
+    /// Its socket does.
+    Socket,
+}
+
+/// One thing to be measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// How it is started.
+    pub process: Process,
+    /// Services that are started before it.
+    pub with: Vec<String>,
+    /// Where it is loaded.
+    pub url: String,
+    /// The levels at which it exists; every level of a factor that is not named.
+    pub when: BTreeMap<String, Vec<String>>,
+    /// What a right answer is.
+    pub status: u16,
+    /// Bytes of content of a right answer, where they are known.
+    pub bytes: Option<u64>,
+    /// Whose CPU time and memory count; everything that was started unless given.
+    pub measure: Vec<String>,
+    /// What it changes of the load.
+    pub load: Settings,
+    /// Why it is not measured.
+    pub skip: Option<String>,
+    /// Ours: drawn in colour.
+    pub ours: bool,
+}
+
+/// The settings that a load may have.
+const LOAD: [&str; 16] = [
+    "connections",
+    "duration",
+    "warm-up",
+    "repetitions",
+    "keep-alive",
+    "http",
+    "rate",
+    "pipeline",
+    "threads",
+    "timeout",
+    "method",
+    "body",
+    "cooldown",
+    "seed",
+    "idle",
+    "cores",
+];
+
+impl Lab {
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    /// The first mistake, with its line where the text is no TOML.
+    pub fn parse(text: &str) -> Result<Lab, String> {
+        let document = text.parse::<toml_edit::Document<String>>().map_err(|error| error.to_string())?;
+        let root = Section { at: "the file".into(), table: document.as_table() };
+        root.only(&[
+            "title", "about", "baseline", "load", "short", "factors", "vary", "files", "prepare", "service",
+            "subject",
+        ])?;
+        let short = root.section("short")?;
+        if let Some(short) = &short {
+            short.only(&[&LOAD[..], &["factors"]].concat())?;
+        }
+        let lab = Lab {
+            title: root.text("title")?.ok_or("title is missing")?,
+            about: root.text("about")?.unwrap_or_default(),
+            baseline: root.text("baseline")?,
+            load: root.load("load")?,
+            short_load: match &short {
+                Some(short) => short.settings(&["factors"])?,
+                None => Settings::new(),
+            },
+            factors: root.levels("factors")?,
+            short_factors: short.as_ref().map_or(Ok(Vec::new()), |short| short.levels("factors"))?,
+            vary: root.vary()?,
+            files: root.section("files")?.map_or(Ok(Settings::new()), |files| files.settings(&[]))?,
+            prepare: root.texts("prepare")?,
+            services: root.each("service")?.iter().map(Section::process).collect::<Result<_, _>>()?,
+            subjects: root.each("subject")?.iter().map(Section::subject).collect::<Result<_, _>>()?,
+        };
+        lab.check()?;
+        Ok(lab)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.subjects.is_empty() {
+            return Err("there is no [[subject]]".into());
+        }
+        let factor =
+            |name: &str| self.factors.iter().find(|(other, _)| other == name).map(|(_, levels)| levels);
+        for (name, levels) in &self.short_factors {
+            let known = factor(name).ok_or_else(|| format!("short.factors: there is no factor {name:?}"))?;
+            if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
+                return Err(format!("short.factors: {name} has no level {strange:?}"));
+            }
+        }
+        for (name, levels) in &self.vary {
+            let known = factor(name).ok_or_else(|| format!("vary: there is no factor {name:?}"))?;
+            if let Some(missing) = known.iter().find(|level| !levels.contains_key(*level)) {
+                return Err(format!("vary.{name}: level {missing:?} is missing"));
+            }
+        }
+        for subject in &self.subjects {
+            let name = &subject.process.name;
+            for (of, levels) in &subject.when {
+                let known =
+                    factor(of).ok_or_else(|| format!("subject {name:?}: there is no factor {of:?}"))?;
+                if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
+                    return Err(format!("subject {name:?}: {of} has no level {strange:?}"));
+                }
+            }
+            let services = || self.services.iter().map(|service| &service.name);
+            if let Some(strange) = subject.with.iter().find(|with| services().all(|service| service != *with))
+            {
+                return Err(format!("subject {name:?}: there is no service {strange:?}"));
+            }
+        }
+        if let Some(baseline) = &self.baseline
+            && self.subjects.iter().all(|subject| subject.process.name != *baseline)
+        {
+            return Err(format!("baseline: there is no subject {baseline:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// A table, and where it stands.
+struct Section<'t> {
+    at: String,
+    table: &'t dyn TableLike,
+}
+
+impl<'t> Section<'t> {
+    /// Refuses keys that mean nothing here.
+    fn only(&self, known: &[&str]) -> Result<(), String> {
+        match self.table.iter().find(|(key, _)| !known.contains(key)) {
+            Some((key, _)) => {
+                Err(format!("{}: {key:?} means nothing here; there are {}", self.at, known.join(", ")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn section(&self, key: &str) -> Result<Option<Section<'t>>, String> {
+        let Some(item) = self.table.get(key) else { return Ok(None) };
+        let table = item.as_table_like().ok_or_else(|| format!("{key} must be a table"))?;
+        Ok(Some(Section { at: key.to_string(), table }))
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>, String> {
+        match self.table.get(key) {
+            None => Ok(None),
+            Some(item) => item
+                .as_value()
+                .and_then(plain)
+                .map(Some)
+                .ok_or_else(|| format!("{}: {key} must be text", self.at)),
+        }
+    }
+
+    /// One text, or several.
+    fn texts(&self, key: &str) -> Result<Vec<String>, String> {
+        let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
+        list(item).ok_or_else(|| format!("{}: {key} must be text or a list of texts", self.at))
+    }
+
+    /// All its keys but `except`, as texts.
+    fn settings(&self, except: &[&str]) -> Result<Settings, String> {
+        let mut settings = Settings::new();
+        for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {
+            let value = item.as_value().and_then(plain);
+            settings.insert(
+                key.into(),
+                value.ok_or_else(|| format!("{}: {key} must be text or a number", self.at))?,
+            );
+        }
+        Ok(settings)
+    }
+
+    fn load(&self, key: &str) -> Result<Settings, String> {
+        let Some(load) = self.section(key)? else { return Ok(Settings::new()) };
+        load.only(&LOAD)?;
+        load.settings(&[])
+    }
+
+    fn levels(&self, key: &str) -> Result<Vec<(String, Vec<String>)>, String> {
+        let Some(factors) = self.section(key)? else { return Ok(Vec::new()) };
+        let each = factors.table.iter().map(|(name, _)| Ok((name.to_string(), factors.texts(name)?)));
+        each.collect()
+    }
+
+    fn vary(&self) -> Result<BTreeMap<String, BTreeMap<String, Settings>>, String> {
+        let mut vary = BTreeMap::new();
+        let Some(section) = self.section("vary")? else { return Ok(vary) };
+        for (factor, _) in section.table.iter() {
+            let levels = section.section(factor)?.ok_or_else(|| format!("vary: {factor} must be a table"))?;
+            let mut by_level = BTreeMap::new();
+            for (level, _) in levels.table.iter() {
+                let names = levels
+                    .section(level)?
+                    .ok_or_else(|| format!("vary.{factor}: {level} must be a table"))?;
+                by_level.insert(level.to_string(), names.settings(&[])?);
+            }
+            vary.insert(factor.to_string(), by_level);
+        }
+        Ok(vary)
+    }
+
+    fn each(&self, key: &str) -> Result<Vec<Section<'t>>, String> {
+        let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
+        let tables = item.as_array_of_tables().ok_or_else(|| format!("write [[{key}]]"))?;
+        Ok(tables
+            .iter()
+            .map(|table| Section { at: format!("[[{key}]]"), table: table as &dyn TableLike })
+            .collect())
+    }
+
+    fn process(&self) -> Result<Process, String> {
+        let mut needs = Vec::new();
+        for need in self.texts("needs")? {
+            let (program, package) = need.split_once(" from ").unwrap_or((&need, &need));
+            needs.push((program.trim().to_string(), package.trim().to_string()));
+        }
+        let name = self.text("name")?.ok_or_else(|| format!("{}: name is missing", self.at))?;
+        Ok(Process {
+            run: self.text("run")?.unwrap_or_default(),
+            needs,
+            version: self.text("version")?,
+            ready: match self.text("ready")?.as_deref() {
+                None | Some("port") => Ready::Port,
+                Some("socket") => Ready::Socket,
+                Some(other) => return Err(format!("{name}: ready is \"port\" or \"socket\", not {other:?}")),
+            },
+            files: self.section("files")?.map_or(Ok(Settings::new()), |files| files.settings(&[]))?,
+            name,
+        })
+    }
+
+    fn subject(&self) -> Result<Subject, String> {
+        self.only(&[
+            "name", "run", "needs", "version", "ready", "files", "with", "url", "when", "status", "bytes",
+            "measure", "load", "skip", "ours",
+        ])?;
+        let process = self.process()?;
+        let number = |key: &str| -> Result<Option<u64>, String> {
+            let parse =
+                |text: String| text.parse().map_err(|_| format!("{}: {key} must be a number", process.name));
+            self.text(key)?.map(parse).transpose()
+        };
+        let skip = self.text("skip")?;
+        if skip.is_none() && process.run.is_empty() {
+            return Err(format!("{}: run is missing", process.name));
+        }
+        Ok(Subject {
+            with: self.texts("with")?,
+            url: self.text("url")?.unwrap_or_else(|| "http://127.0.0.1:{{port}}/".into()),
+            when: self.levels("when")?.into_iter().collect(),
+            status: number("status")?.map_or(Ok(200), u16::try_from).map_err(|error| error.to_string())?,
+            bytes: number("bytes")?,
+            measure: self.texts("measure")?,
+            load: self.load("load")?,
+            ours: self.text("ours")?.is_some_and(|ours| ours == "true"),
+            skip,
+            process,
+        })
+    }
+}
+
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.value().clone()),
+        Value::Integer(number) => Some(number.value().to_string()),
+        Value::Float(number) => Some(number.value().to_string()),
+        Value::Boolean(yes) => Some(yes.value().to_string()),
+        _ => None,
+    }
+}
+
+fn list(item: &Item) -> Option<Vec<String>> {
+    match item.as_value()? {
+        Value::Array(values) => values.iter().map(plain).collect(),
+        one => plain(one).map(|one| vec![one]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+title = "T"
+baseline = "a"
+[load]
+connections = 10
+[short]
+duration = "300ms"
+factors = { keep = ["on"] }
+[factors]
+keep = ["on", "off"]
+threads = [1, 2]
+[vary.keep]
+on = { line = "keepalive 8;" }
+off = { line = "" }
+[[service]]
+name = "app"
+run = "app {{port}}"
+[[subject]]
+name = "a"
+needs = ["nginx", "perl from perl-base"]
+with = "app"
+run = "nginx"
+when = { keep = ["on"] }
+bytes = 5
+[[subject]]
+name = "b"
+skip = "not yet"
+"#;
+
+    #[test]
+    fn a_file_is_read_whole() {
+        let lab = Lab::parse(SMALL).unwrap();
+        assert_eq!(lab.load["connections"], "10");
+        assert_eq!(lab.factors[1], ("threads".into(), vec!["1".into(), "2".into()]));
+        assert_eq!(lab.vary["keep"]["on"]["line"], "keepalive 8;");
+        let a = &lab.subjects[0];
+        assert_eq!(a.process.needs[1], ("perl".to_string(), "perl-base".to_string()));
+        assert_eq!((a.status, a.bytes, a.with.as_slice()), (200, Some(5), &["app".to_string()][..]));
+        assert_eq!(lab.subjects[1].skip.as_deref(), Some("not yet"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (change, to, what) in [
+            ("title = \"T\"", "", "title"),
+            ("connections = 10", "connexions = 10", "connexions"),
+            ("keep = [\"on\"] }\n[factors]", "kept = [\"on\"] }\n[factors]", "no factor \"kept\""),
+            ("off = { line = \"\" }", "", "level \"off\" is missing"),
+            ("with = \"app\"", "with = \"ap\"", "no service \"ap\""),
+            ("when = { keep = [\"on\"] }", "when = { keep = [\"yes\"] }", "no level \"yes\""),
+            ("run = \"nginx\"", "", "run is missing"),
+            ("baseline = \"a\"", "baseline = \"z\"", "no subject \"z\""),
+            ("bytes = 5", "bytes = \"many\"", "bytes must be a number"),
+            ("[load]", "[load", "line"),
+        ] {
+            assert!(SMALL.contains(change), "{change}");
+            let error = Lab::parse(&SMALL.replace(change, to)).unwrap_err();
+            assert!(error.contains(what), "{what}: {error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Results as they are kept: one line a measurement, so that an interrupted experiment goes on where it was.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::stats::{self, Ratio};
+
+/// One measurement of one cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The cell's key.
+    pub cell: String,
+    /// Which repetition, from 0.
+    pub repetition: usize,
+    /// The figures by key; or why there are none.
+    pub figures: Result<Map<String, Value>, String>,
+}
+
+/// The results of one experiment, on disk.
+pub struct Kept {
+    file: File,
+    path: PathBuf,
+    /// What has been measured.
+    pub rows: Vec<Row>,
+}
+
+/// Tells one state of an experiment's file from another.
+#[must_use]
+pub fn fingerprint(text: &str, short: bool) -> String {
+    let mut hasher = DefaultHasher::new();
+    (text, short).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+impl Kept {
+    /// Opens the results at `path`; goes on with those of the same fingerprint, unless `fresh`, and begins anew else.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<Kept, String> {
+        let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(wrong)?;
+        }
+        let before = fs::read_to_string(path).unwrap_or_default();
+        let same = before.lines().next().is_some_and(|line| line.contains(fingerprint)) && !fresh;
+        let rows = if same { before.lines().skip(1).filter_map(parse).collect() } else { Vec::new() };
+        let mut file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .append(same)
+            .truncate(!same)
+            .open(path)
+            .map_err(wrong)?;
+        if !same {
+            writeln!(file, "{}", json!({ "experiment": fingerprint })).map_err(wrong)?;
+        }
+        Ok(Kept { file, path: path.to_path_buf(), rows })
+    }
+
+    /// Whether this has been measured.
+    #[must_use]
+    pub fn has(&self, cell: &str, repetition: usize) -> bool {
+        self.rows.iter().any(|row| row.cell == cell && row.repetition == repetition)
+    }
+
+    /// Keeps one more.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub fn add(&mut self, row: Row) -> Result<(), String> {
+        let line = match &row.figures {
+            Ok(figures) => json!({ "cell": row.cell, "repetition": row.repetition, "figures": figures }),
+            Err(broken) => json!({ "cell": row.cell, "repetition": row.repetition, "broken": broken }),
+        };
+        self.rows.push(row);
+        writeln!(self.file, "{line}")
+            .map_err(|error| format!("cannot write {}: {error}", self.path.display()))
+    }
+}
+
+/// A line cut short by a crash is none.
+fn parse(line: &str) -> Option<Row> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let figures = match (value["figures"].as_object(), value["broken"].as_str()) {
+        (Some(figures), _) => Ok(figures.clone()),
+        (None, Some(broken)) => Err(broken.to_string()),
+        (None, None) => return None,
+    };
+    Some(Row {
+        cell: value["cell"].as_str()?.to_string(),
+        repetition: value["repetition"].as_u64()? as usize,
+        figures,
+    })
+}
+
+/// All measurements of a figure in a cell, by repetition.
+#[must_use]
+pub fn values(rows: &[Row], cell: &str, key: &str) -> Vec<(usize, f64)> {
+    let of_one = |row: &Row| Some((row.repetition, row.figures.as_ref().ok()?.get(key)?.as_f64()?));
+    rows.iter().filter(|row| row.cell == cell).filter_map(of_one).collect()
+}
+
+/// A cell's figure as a multiple of another cell's, from repetitions that both have: they were measured in one round.
+#[must_use]
+pub fn ratio(rows: &[Row], cell: &str, to: &str, key: &str) -> Option<(f64, Option<Ratio>)> {
+    let base = values(rows, to, key);
+    let pairs: Vec<(f64, f64)> = values(rows, cell, key)
+        .into_iter()
+        .filter_map(|(repetition, value)| {
+            Some((value, base.iter().find(|(other, _)| *other == repetition)?.1))
+        })
+        .collect();
+    let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let plain = stats::median(&ours)? / stats::median(&theirs)?;
+    plain.is_finite().then(|| (plain, stats::ratio(&pairs)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cell: &str, repetition: usize, rate: f64) -> Row {
+        let figures = Map::from_iter([("requests_per_s".to_string(), json!(rate))]);
+        Row { cell: cell.into(), repetition, figures: Ok(figures) }
+    }
+
+    #[test]
+    fn an_interrupted_experiment_goes_on_and_a_changed_one_begins_anew() {
+        let folder = std::env::temp_dir().join(format!("komainu-kept-{}", std::process::id()));
+        let path = folder.join("lab.jsonl");
+        let mut kept = Kept::open(&path, "f1", false).unwrap();
+        kept.add(row("a", 0, 10.0)).unwrap();
+        kept.add(Row { figures: Err("no start".into()), ..row("b", 0, 0.0) }).unwrap();
+        drop(kept);
+        fs::write(&path, fs::read_to_string(&path).unwrap() + "{\"cell\":\"c\",\"repe").unwrap();
+        let kept = Kept::open(&path, "f1", false).unwrap();
+        assert!(kept.has("a", 0) && kept.has("b", 0) && !kept.has("a", 1) && kept.rows.len() == 2);
+        assert_eq!(kept.rows[1].figures, Err("no start".into()));
+        assert!(Kept::open(&path, "f2", false).unwrap().rows.is_empty());
+        assert!(Kept::open(&path, "f2", true).unwrap().rows.is_empty());
+        fs::remove_dir_all(folder).unwrap();
+        assert_ne!(fingerprint("x", true), fingerprint("x", false));
+    }
+
+    #[test]
+    fn ratios_pair_the_repetitions_that_both_have() {
+        let rows =
+            [row("a", 0, 20.0), row("b", 0, 10.0), row("a", 1, 42.0), row("b", 1, 20.0), row("a", 2, 99.0)];
+        let (plain, interval) = ratio(&rows, "a", "b", "requests_per_s").unwrap();
+        assert!((plain - 31.0 / 15.0).abs() < 1e-9);
+        assert!((interval.unwrap().ratio - (2.0f64 * 2.1).sqrt()).abs() < 1e-9);
+        assert_eq!(ratio(&rows, "a", "none", "requests_per_s"), None);
+        assert_eq!(values(&rows, "a", "requests_per_s"), [(0, 20.0), (1, 42.0), (2, 99.0)]);
+    }
+}

@@ -1,0 +1,343 @@
+//! Running an experiment from its file to its reports.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::children;
+use crate::job::live;
+use crate::lab::file::{Lab, Settings};
+use crate::lab::matrix::{self, Cell};
+use crate::lab::report::{self, Findings};
+use crate::lab::result::{Kept, Row, fingerprint};
+use crate::lab::stage::{self, Running, Stage};
+use crate::load;
+use crate::outcome::Outcome;
+use crate::plan::Pace;
+use crate::procfs;
+use crate::quantity;
+use crate::record;
+use crate::session;
+
+/// What is wanted of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The experiment's file.
+    pub lab: PathBuf,
+    /// The short form.
+    pub short: bool,
+    /// Where results go: NAME.jsonl, NAME.json, NAME.md, NAME.html.
+    pub out: PathBuf,
+    /// Begin anew, even where results are there.
+    pub fresh: bool,
+    /// Measure only subjects whose name contains one of these; all where there is none.
+    pub only: Vec<String>,
+    /// This program, for subjects that are Komainu.
+    pub komainu: PathBuf,
+    /// Draw no progress.
+    pub quiet: bool,
+}
+
+/// Runs it. True where every subject that is installed could be measured.
+///
+/// # Errors
+/// A file that is wrong, results that cannot be kept.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
+    let path = options.lab.display();
+    let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
+    let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
+    let kept = options.out.join(format!("{name}.jsonl"));
+    let mut kept = Kept::open(&kept, &fingerprint(&text, options.short), options.fresh)?;
+    let (cells, skipped) = choose(&lab, options);
+    let stage = Stage::new(&lab, &options.komainu)?;
+    let versions = versions(&lab, &stage, &cells);
+    for (name, why) in &skipped {
+        tell(options, &format!("{name}: skipped, {why}"));
+    }
+    measure_all(&lab, &stage, &cells, &mut kept, options)?;
+    let findings = Findings {
+        how: how(&lab, options.short),
+        machine: procfs::machine(),
+        rows: std::mem::take(&mut kept.rows),
+        lab: &lab,
+        cells,
+        skipped,
+        versions,
+    };
+    let printed = out.write_all(findings.text().as_bytes());
+    for (ending, text) in
+        [("md", findings.markdown()), ("html", findings.html()), ("json", format!("{:#}\n", findings.json()))]
+    {
+        let path = options.out.join(format!("{name}.{ending}"));
+        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    printed.map_err(|error| format!("cannot print: {error}"))?;
+    Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
+}
+
+/// The cells that can be measured here, and the subjects that cannot, with the reason.
+fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
+    let (mut cells, mut skipped) = (matrix::cells(lab, options.short), Vec::new());
+    for (number, subject) in lab.subjects.iter().enumerate() {
+        let name = &subject.process.name;
+        if !options.only.is_empty() && options.only.iter().all(|part| !name.contains(part)) {
+            cells.retain(|cell| cell.subject != number);
+            continue;
+        }
+        let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
+        let why = subject
+            .skip
+            .clone()
+            .or_else(|| std::iter::once(&subject.process).chain(services).find_map(stage::missing));
+        if let Some(why) = why {
+            cells.retain(|cell| cell.subject != number);
+            skipped.push((name.clone(), why));
+        }
+    }
+    (cells, skipped)
+}
+
+fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
+    let mut versions: Vec<(String, String)> = Vec::new();
+    for cell in cells {
+        let subject = &lab.subjects[cell.subject];
+        let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
+        for process in services.chain(std::iter::once(&subject.process)) {
+            if versions.iter().any(|(name, _)| *name == process.name) {
+                continue;
+            }
+            let version = stage.version(process);
+            if !version.is_empty() {
+                versions.push((process.name.clone(), version));
+            }
+        }
+    }
+    versions
+}
+
+/// The load's settings for a subject: the experiment's, the short form's over them, the subject's over both.
+fn settings(lab: &Lab, cell: &Cell, short: bool) -> Settings {
+    let mut settings = lab.load.clone();
+    if short {
+        settings.extend(lab.short_load.clone());
+    }
+    settings.extend(lab.subjects[cell.subject].load.clone());
+    settings
+}
+
+fn how(lab: &Lab, short: bool) -> String {
+    let mut all = lab.load.clone();
+    if short {
+        all.extend(lab.short_load.clone());
+    }
+    let each: Vec<String> = all.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    let form = if short { "The short form: too short for conclusions. " } else { "" };
+    format!(
+        "{form}Load: {}. Medians of the repetitions, which went in rounds through all cells.",
+        each.join(", ")
+    )
+}
+
+fn tell(options: &Options, line: &str) {
+    if !options.quiet {
+        // A terminal that has gone away is no reason to stop measuring.
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+fn measure_all(
+    lab: &Lab,
+    stage: &Stage,
+    cells: &[Cell],
+    kept: &mut Kept,
+    options: &Options,
+) -> Result<(), String> {
+    let number = |key: &str, default: f64| {
+        let mut all = lab.load.clone();
+        if options.short {
+            all.extend(lab.short_load.clone());
+        }
+        all.get(key).map_or(Ok(default), |text| quantity::count(text))
+    };
+    let repetitions = number("repetitions", 3.0)? as usize;
+    let order = matrix::order(cells.len(), repetitions, number("seed", 1.0)? as u64);
+    let left = |kept: &Kept, cell: &Cell, repetition: usize| {
+        let key = cell.key(lab);
+        let broken = kept.rows.iter().any(|row| row.cell == key && row.figures.is_err());
+        !broken && !kept.has(&key, repetition)
+    };
+    let began = Instant::now();
+    let mut done = 0;
+    for (at, &(number, repetition)) in order.iter().enumerate() {
+        let cell = &cells[number];
+        if !left(kept, cell, repetition) {
+            continue;
+        }
+        let remaining =
+            order[at..].iter().filter(|(cell, repetition)| left(kept, &cells[*cell], *repetition)).count();
+        let each = if done == 0 { None } else { Some(began.elapsed() / done) };
+        let time = each.map_or(String::new(), |each| {
+            format!(", {} left", quantity::time((each * remaining as u32).as_nanos() as f64))
+        });
+        let key = cell.key(lab);
+        let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
+        let figures = measure(lab, stage, cell, options, &title);
+        if children::stop().load(Ordering::Relaxed) {
+            tell(options, "interrupted: the same command goes on from here");
+            return Ok(());
+        }
+        if !io::stderr().is_terminal() || figures.is_err() {
+            tell(options, &format!("{title}: {}", in_short(&figures)));
+        }
+        kept.add(Row { cell: key, repetition, figures })?;
+        done += 1;
+    }
+    Ok(())
+}
+
+fn in_short(figures: &Result<Map<String, Value>, String>) -> String {
+    match figures {
+        Err(broken) => format!("BROKEN: {broken}"),
+        Ok(figures) => {
+            let rate = figures.get("requests_per_s").and_then(Value::as_f64).unwrap_or(0.0);
+            let cpu = figures.get("cpu_us_per_request").and_then(Value::as_f64);
+            let cpu =
+                cpu.map_or(String::new(), |cpu| format!(", {} µs CPU a request", quantity::digits(cpu)));
+            format!("{} requests/s{cpu}", quantity::digits(rate))
+        }
+    }
+}
+
+/// One measurement of one cell: started, loaded, stopped.
+fn measure(
+    lab: &Lab,
+    stage: &Stage,
+    cell: &Cell,
+    options: &Options,
+    title: &str,
+) -> Result<Map<String, Value>, String> {
+    let settings = settings(lab, cell, options.short);
+    let mut running = stage.start(lab, cell, &settings)?;
+    let mut figures = Map::new();
+    let outcome = match running.idle {
+        0 => load_once(&running, options, title)?,
+        idle => beside_idle(&running, idle, options, title, &mut figures)?,
+    };
+    if let Some(dead) = running.dead() {
+        return Err(dead);
+    }
+    if outcome.measured.tally.responses == 0 {
+        let errors = &outcome.measured.tally.errors;
+        let example = errors.iter().next().map_or("", |(_, _, example)| example).to_string();
+        return Err(format!("nothing was answered: {example}"));
+    }
+    let record = record::json(&outcome);
+    figures.extend(record["figures"].as_object().cloned().unwrap_or_default());
+    if let Some(spent) = &outcome.server {
+        figures.insert("processes".into(), json!(spent.after.len()));
+    }
+    drop(running);
+    if let Some(cooldown) = settings.get("cooldown") {
+        std::thread::sleep(quantity::duration(cooldown)?);
+    }
+    Ok(figures)
+}
+
+fn load_once(running: &Running, options: &Options, title: &str) -> Result<Outcome, String> {
+    session::measure(&running.subject, children::stop(), &mut *live(options.quiet, title))
+}
+
+/// Holds idle connections, measures what they take, and puts the load on beside them.
+fn beside_idle(
+    running: &Running,
+    idle: usize,
+    options: &Options,
+    title: &str,
+    figures: &mut Map<String, Value>,
+) -> Result<Outcome, String> {
+    const SETTLE: Duration = Duration::from_millis(500);
+    const OPEN_S_MAX: u64 = 60;
+    raise_descriptor_limit()?;
+    let alone = load_once(running, options, title)?;
+    let pids = || procfs::tree(&running.subject.server_pids);
+    let pss = || procfs::memory(&pids()).iter().map(|memory| memory.pss).sum::<u64>();
+    std::thread::sleep(SETTLE);
+    let before = pss();
+    // A connection that asks once and then thinks for a day is an idle one.
+    let mut plan = running.subject.plan.clone();
+    (plan.connections, plan.threads, plan.pipeline) = (idle, 1, 1);
+    (plan.duration, plan.requests_max, plan.warm_up) = (None, Some(idle as u64 + 1), Duration::ZERO);
+    plan.pace = Pace::Closed { think: Duration::from_secs(86_400) };
+    plan.ramp = Duration::from_millis(idle as u64 / 10);
+    plan.timeout = Duration::from_secs(OPEN_S_MAX);
+    let (answered, release) = (AtomicBool::new(false), AtomicBool::new(false));
+    let outcome = std::thread::scope(|scope| {
+        let held = scope
+            .spawn(|| load::run(&plan, &release, &mut AllAnswered { wanted: idle as u64, told: &answered }));
+        let deadline = Instant::now() + Duration::from_secs(OPEN_S_MAX);
+        while !answered.load(Ordering::Relaxed) && Instant::now() < deadline && !held.is_finished() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(SETTLE);
+        let with = pss();
+        let beside = match answered.load(Ordering::Relaxed) {
+            true => load_once(running, options, title),
+            false => Err(format!("not all of {idle} idle connections were answered")),
+        };
+        release.store(true, Ordering::Relaxed);
+        let held = held.join().map_err(|_| "the thread of the idle connections panicked".to_string())??;
+        let beside = beside?;
+        let lost = held.tally.errors.total();
+        if lost > 0 {
+            return Err(format!("{lost} of {idle} idle connections were lost"));
+        }
+        figures.insert(
+            "bytes_per_idle_connection".into(),
+            json!(with.saturating_sub(before) as f64 / idle as f64),
+        );
+        figures.insert("requests_per_s_without_idle".into(), json!(alone.measured.rate()));
+        Ok(beside)
+    })?;
+    Ok(outcome)
+}
+
+/// Tells when so many requests have been answered.
+struct AllAnswered<'t> {
+    wanted: u64,
+    told: &'t AtomicBool,
+}
+
+impl load::Observer for AllAnswered<'_> {
+    fn progress(&mut self, progress: &load::Progress<'_>) {
+        if progress.tally.responses >= self.wanted {
+            self.told.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Raises this process's limit to the hard one; servers started from now on inherit it.
+fn raise_descriptor_limit() -> Result<(), String> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).map_err(|error| error.to_string())
+}
+
+/// `komainu lab compare`: two kept results of one experiment.
+///
+/// # Errors
+/// What cannot be read or compared.
+pub fn compare(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
+    let read = |path: &Path| -> Result<Value, String> {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let table = report::compare(&read(a)?, &read(b)?)?;
+    let text = format!("A  {}\nB  {}\n\n{}", a.display(), b.display(), table.plain("  "));
+    out.write_all(text.as_bytes()).map_err(|error| format!("cannot print: {error}"))
+}

@@ -1,0 +1,340 @@
+//! One cell brought to life: services and subject started, checked, and told how they are loaded.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use http::{Fields, Version};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::children::{self, Scratch, Tree};
+use crate::job::free_port;
+use crate::lab::file::{Lab, Process, Ready, Settings};
+use crate::lab::matrix::Cell;
+use crate::lab::template::{Values, fill};
+use crate::load;
+use crate::plan::{Arrivals, Pace, Plan, Reach};
+use crate::quantity;
+use crate::request::{Ask, Manner};
+use crate::session::{self, Subject};
+use crate::url::Url;
+
+/// For a process to take connections, and for a subject to give its first right answer.
+const READY_MS_MAX: u64 = 20_000;
+
+/// Where an experiment takes place.
+pub struct Stage {
+    scratch: Scratch,
+    /// This program, for subjects that are Komainu.
+    komainu: PathBuf,
+    /// Cores that this process had to begin with.
+    cores: CpuSet,
+}
+
+/// A cell that runs.
+pub struct Running {
+    /// What is measured, ready to be loaded.
+    pub subject: Subject,
+    /// Idle connections to hold beside the load.
+    pub idle: usize,
+    trees: Vec<(String, Tree)>,
+}
+
+impl Running {
+    /// The first process that has ended, which none should.
+    pub fn dead(&mut self) -> Option<String> {
+        let dead = self
+            .trees
+            .iter_mut()
+            .find_map(|(name, tree)| (!tree.is_alive()).then(|| (name.clone(), last_words(tree))));
+        dead.map(|(name, words)| format!("{name} died under load: {words}"))
+    }
+}
+
+/// The remedy, where something that a process needs is not installed.
+#[must_use]
+pub fn missing(process: &Process) -> Option<String> {
+    let absent = process.needs.iter().find(|(program, _)| !is_there(program));
+    absent.map(|(program, package)| format!("{program} is not installed: the package {package} brings it"))
+}
+
+/// Debian keeps servers in /usr/sbin, which not everybody's PATH names.
+fn is_there(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .any(|folder| folder.join(program).is_file())
+}
+
+impl Stage {
+    /// Lays out the experiment's files and runs its preparations.
+    ///
+    /// # Errors
+    /// What cannot be written, or a preparation that fails.
+    pub fn new(lab: &Lab, komainu: &Path) -> Result<Stage, String> {
+        let scratch = Scratch::new("lab").map_err(|error| error.to_string())?;
+        let cores = sched_getaffinity(None).map_err(|error| error.to_string())?;
+        let stage = Stage { scratch, komainu: komainu.to_path_buf(), cores };
+        let values = stage.values();
+        stage.write(stage.scratch.path(), &lab.files, &values)?;
+        for command in &lab.prepare {
+            let filled = fill(command, &values)?;
+            let done = shell(&filled).current_dir(stage.scratch.path()).output();
+            let done = done.map_err(|error| format!("{filled}: {error}"))?;
+            if !done.status.success() {
+                return Err(format!("{filled}: {}", String::from_utf8_lossy(&done.stderr).trim()));
+            }
+        }
+        Ok(stage)
+    }
+
+    fn values(&self) -> Values {
+        Values::from([
+            ("dir".into(), self.scratch.path().display().to_string()),
+            ("komainu".into(), self.komainu.display().to_string()),
+        ])
+    }
+
+    fn write(&self, folder: &Path, files: &Settings, values: &Values) -> Result<(), String> {
+        for (name, text) in files {
+            let path = folder.join(name);
+            let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).map_err(wrong)?;
+            }
+            // What only the cell knows is filled in when a process has a folder of its own.
+            fs::write(&path, fill(text, values)?).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// What a process says its version is, in one line.
+    #[must_use]
+    pub fn version(&self, process: &Process) -> String {
+        let Some(Ok(command)) = process.version.as_deref().map(|text| fill(text, &self.values())) else {
+            return String::new();
+        };
+        let Ok(output) = shell(&command).output() else { return String::new() };
+        let said = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&said)
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default()
+            .trim()
+            .to_string()
+    }
+
+    /// Starts a cell and waits for its first right answer.
+    ///
+    /// # Errors
+    /// Why it does not start or answers wrongly: the cell is broken then.
+    pub fn start(&self, lab: &Lab, cell: &Cell, settings: &Settings) -> Result<Running, String> {
+        let subject = &lab.subjects[cell.subject];
+        let mut values = self.values();
+        values.extend(cell.values(lab));
+        let settings: Settings = settings
+            .iter()
+            .map(|(key, value)| Ok((key.clone(), fill(value, &values)?)))
+            .collect::<Result<_, String>>()?;
+        let restore = self.pin(settings.get("cores"))?;
+        let mut trees = Vec::new();
+        for name in &subject.with {
+            let service =
+                lab.services.iter().find(|service| service.name == *name).expect("checked with the file");
+            trees.push((name.clone(), self.spawn(service, &mut values)?));
+        }
+        trees.push((subject.process.name.clone(), self.spawn(&subject.process, &mut values)?));
+        self.unpin(restore)?;
+        let (plan, url) = plan(&fill(&subject.url, &values)?, &settings, values.get("socket"))?;
+        let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
+        let server_pids = trees.iter().filter(|(name, _)| counts(name)).map(|(_, tree)| tree.pid()).collect();
+        let version = if settings.get("http").is_some_and(|http| http == "1.0") {
+            Version::Http10
+        } else {
+            Version::Http11
+        };
+        let idle = settings
+            .get("idle")
+            .map_or(Ok(0), |text| text.parse())
+            .map_err(|_| "idle is a number of connections")?;
+        let mut running = Running { subject: Subject { plan, url, version, server_pids }, idle, trees };
+        check(&mut running, subject.status, subject.bytes)?;
+        Ok(running)
+    }
+
+    /// Starts one process in a folder of its own, and waits until it takes connections.
+    fn spawn(&self, process: &Process, values: &mut Values) -> Result<Tree, String> {
+        let name = &process.name;
+        let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let own = self.scratch.path().join(&slug);
+        let socket = own.join("socket");
+        let port = free_port().map_err(|error| error.to_string())?;
+        fs::create_dir_all(&own).map_err(|error| error.to_string())?;
+        // Left by the repetition before.
+        let _ = fs::remove_file(&socket);
+        for (key, value) in [
+            ("port", port.to_string()),
+            ("socket", socket.display().to_string()),
+            ("own", own.display().to_string()),
+        ] {
+            values.insert(format!("{name}.{key}"), value.clone());
+            values.insert(key.to_string(), value);
+        }
+        self.write(&own, &process.files, values)?;
+        let line = fill(&process.run, values)?;
+        let mut tree = Tree::start(shell(&format!("exec {line}")).current_dir(&own), &own.join("output.log"))
+            .map_err(|error| format!("{name}: {error}"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let takes = |_: &Tree| match process.ready {
+            Ready::Port => TcpStream::connect(address).is_ok().then_some(()),
+            Ready::Socket => UnixStream::connect(&socket).is_ok().then_some(()),
+        };
+        match tree.wait_until(READY_MS_MAX, takes) {
+            Some(()) => Ok(tree),
+            None => Err(format!("{name} does not start: {}", last_words(&tree))),
+        }
+    }
+
+    /// Moves this thread to the servers' cores for as long as children are started, and tells the generator's.
+    fn pin(&self, cores: Option<&String>) -> Result<CpuSet, String> {
+        let Some(cores) = cores else { return Ok(self.cores) };
+        let wrong = || {
+            format!(
+                "cores: {cores:?}: write the servers' cores, a slash and the generator's, such as \"0 / 1\""
+            )
+        };
+        let (servers, generator) = cores.split_once('/').ok_or_else(wrong)?;
+        let parse = |text: &str| -> Result<CpuSet, String> {
+            let mut set = CpuSet::new();
+            for core in text.split(',') {
+                let core: usize = core.trim().parse().map_err(|_| wrong())?;
+                // A core that is not there leaves the set as it is: small machines run the lab all the same.
+                if core < CpuSet::MAX_CPU && self.cores.is_set(core) {
+                    set.set(core);
+                }
+            }
+            Ok(if set.count() == 0 { self.cores } else { set })
+        };
+        sched_setaffinity(None, &parse(servers)?).map_err(|error| error.to_string())?;
+        parse(generator)
+    }
+
+    fn unpin(&self, cores: CpuSet) -> Result<(), String> {
+        sched_setaffinity(None, &cores).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Fails only where the cores themselves are gone.
+        let _ = sched_setaffinity(None, &self.cores);
+    }
+}
+
+fn shell(line: &str) -> Command {
+    let mut command = Command::new("sh");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.args(["-c", line]).env("PATH", format!("{path}:/usr/sbin"));
+    command
+}
+
+fn last_words(tree: &Tree) -> String {
+    let output = tree.output();
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    match lines.len() {
+        0 => "it says nothing".to_string(),
+        count => lines[count.saturating_sub(3)..].join(" / "),
+    }
+}
+
+/// The load of one cell.
+fn plan(url: &str, settings: &Settings, socket: Option<&String>) -> Result<(Plan, String), String> {
+    let text = |key: &str| settings.get(key).map(String::as_str);
+    let yes = |key: &str, default: bool| match text(key) {
+        None => Ok(default),
+        Some("true" | "on" | "yes") => Ok(true),
+        Some("false" | "off" | "no") => Ok(false),
+        Some(other) => Err(format!("load: {key} is on or off, not {other:?}")),
+    };
+    let number = |key: &str, default: f64| text(key).map_or(Ok(default), quantity::count);
+    let time = |key: &str, default: &str| quantity::duration(text(key).unwrap_or(default));
+    let version = match text("http") {
+        None | Some("1.1") => Version::Http11,
+        Some("1.0") => Version::Http10,
+        Some(other) => return Err(format!("load: http is 1.1 or 1.0, not {other:?}")),
+    };
+    let manner =
+        Manner { version, keep_alive: yes("keep-alive", true)?, chunked: false, fields: Fields::new() };
+    // `unix:/path` after the socket's own name, as the file writes it.
+    let (unix, url) = match url.strip_prefix("unix:") {
+        Some(target) => (socket.map(PathBuf::from), format!("http://localhost{target}")),
+        None => (None, url.to_string()),
+    };
+    let ask = Ask {
+        method: text("method").unwrap_or("GET").to_string(),
+        url: Url::parse(&url)?,
+        body: text("body").map(|body| body.as_bytes().to_vec()),
+        weight: 1,
+    };
+    let reach = Reach { unix, insecure: true, ..Reach::default() };
+    let mut plan = Plan::new(std::slice::from_ref(&ask), &manner, &reach)?;
+    plan.connections = number("connections", 50.0)? as usize;
+    plan.duration = Some(time("duration", "5s")?);
+    plan.warm_up = time("warm-up", "500ms")?;
+    plan.timeout = time("timeout", "10s")?;
+    plan.pipeline = number("pipeline", 1.0)? as usize;
+    plan.seed = number("seed", 1.0)? as u64;
+    plan.threads = match number("threads", 0.0)? as usize {
+        0 => session::threads(plan.connections, true),
+        threads => threads,
+    };
+    if let Some(rate) = text("rate") {
+        plan.pace = Pace::Open { rate: quantity::count(rate)?, arrivals: Arrivals::Poisson };
+    }
+    plan.check()?;
+    Ok((plan, url))
+}
+
+/// Asks until the answer is right, for as long as a start may take.
+fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), String> {
+    let mut plan = running.subject.plan.clone();
+    (plan.connections, plan.threads, plan.pipeline) = (1, 1, 1);
+    (plan.requests_max, plan.duration, plan.warm_up) = (Some(2), None, Duration::ZERO);
+    plan.pace = Pace::Closed { think: Duration::ZERO };
+    plan.timeout = Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
+    loop {
+        let wrong = match load::run(&plan, children::stop(), &mut ()) {
+            Err(error) => error,
+            Ok(asked) => {
+                let tally = &asked.tally;
+                let each = tally.content_bytes / tally.responses.max(1);
+                match (tally.statuses().as_slice(), tally.errors.iter().next()) {
+                    (_, Some((kind, _, example))) => format!("{}: {example}", kind.name()),
+                    (&[(found, 2)], None) if found != status => {
+                        format!("it answers {found} instead of {status}")
+                    }
+                    (&[(_, 2)], None) if bytes.is_some_and(|bytes| bytes != each) => {
+                        format!("its content has {each} bytes instead of {}", bytes.unwrap_or(0))
+                    }
+                    (&[(_, 2)], None) => return Ok(()),
+                    (statuses, None) => format!("it answers now so, now so: {statuses:?}"),
+                }
+            }
+        };
+        if let Some(dead) = running.dead() {
+            return Err(dead);
+        }
+        if Instant::now() >= deadline || children::stop().load(Ordering::Relaxed) {
+            return Err(format!("wrong answer: {wrong}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,41 @@
+//! Text with `{{names}}` in it.
+
+use std::collections::BTreeMap;
+
+/// What names stand for.
+pub type Values = BTreeMap<String, String>;
+
+/// `text` with every `{{name}}` replaced by its value.
+///
+/// # Errors
+/// A name without a value.
+pub fn fill(text: &str, values: &Values) -> Result<String, String> {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        filled.push_str(before);
+        let (name, after) =
+            after.split_once("}}").ok_or_else(|| format!("a {{{{ is not closed in {text:?}"))?;
+        let value = values.get(name.trim()).ok_or_else(|| {
+            let known: Vec<&str> = values.keys().map(String::as_str).collect();
+            format!("{{{{{name}}}}} stands for nothing; there are {}", known.join(", "))
+        })?;
+        filled.push_str(value);
+        rest = after;
+    }
+    Ok(filled + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_replaced_and_single_braces_stay() {
+        let values = Values::from([("port".into(), "81".into()), ("a.b".into(), "x".into())]);
+        let text = "server { listen {{port}}; } $h->{k} {{ a.b }}";
+        assert_eq!(fill(text, &values).unwrap(), "server { listen 81; } $h->{k} x");
+        assert!(fill("{{prot}}", &values).unwrap_err().contains("port"));
+        assert!(fill("{{port", &values).unwrap_err().contains("not closed"));
+    }
+}
