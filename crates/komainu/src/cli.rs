@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
-use crate::measure::{Ab, Bench};
+use crate::measure::{Ab, Bench, Lab};
 
 /// One web server in place of a stack: files, proxy, cache and applications, and what each of them costs.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Bench(Box<Bench>),
     /// Put load on a server with the flags of ab, and print its report
     Ab(Ab),
+    /// Run experiments that compare servers, from files
+    Lab(Lab),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
     /// Print the reference of the configuration as Markdown

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::check(&arguments),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(measure::ab(&arguments)),
+        Command::Lab(arguments) => return judged(measure::lab(&arguments)),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Reference => print(&config::reference()),
         Command::Completions { shell } => {

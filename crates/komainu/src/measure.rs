@@ -1,4 +1,4 @@
-//! `komainu bench` and `komainu ab`: their arguments, as calls of the load generator.
+//! `komainu bench`, `komainu ab` and `komainu lab`: their arguments, as calls of the load generator.
 
 use std::io;
 use std::path::PathBuf;
@@ -402,4 +402,75 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
         keep: Keep::default(),
     };
     bench::job::run(&job, &mut io::stdout())
+}
+
+/// `komainu lab`: experiments as files.
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    action: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// Run an experiment; what an interrupted run has measured is kept, and the same command goes on from there
+    Run(LabRun),
+    /// Compare two results (NAME.json) of the same experiment, cell by cell
+    Compare {
+        /// The result to compare with
+        a: PathBuf,
+        /// The result to judge
+        b: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct LabRun {
+    /// The experiment's file
+    #[arg(value_name = "LAB.toml")]
+    lab: PathBuf,
+    /// The short form: under two minutes, enough to see that everything works
+    #[arg(long)]
+    short: bool,
+    /// Folder for the results: NAME.md, NAME.html, NAME.json and, measurement by measurement, NAME.jsonl
+    #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
+    out: PathBuf,
+    /// Begin anew, even where results are there
+    #[arg(long)]
+    fresh: bool,
+    /// Measure only subjects whose name contains this. May be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// The program for subjects that are Komainu, instead of this one
+    #[arg(long, value_name = "PATH")]
+    komainu: Option<PathBuf>,
+    /// Draw no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// `komainu lab`. True where every subject that is installed could be measured.
+pub(crate) fn lab(arguments: &Lab) -> Result<bool, String> {
+    match &arguments.action {
+        Experiment::Compare { a, b } => {
+            bench::lab::run::compare(a, b, &mut io::stdout())?;
+            Ok(true)
+        }
+        Experiment::Run(run) => {
+            let komainu = match &run.komainu {
+                Some(path) => std::path::absolute(path),
+                None => std::env::current_exe(),
+            };
+            let options = bench::lab::run::Options {
+                lab: run.lab.clone(),
+                short: run.short,
+                out: run.out.clone(),
+                fresh: run.fresh,
+                only: run.only.clone(),
+                komainu: komainu.map_err(|error| format!("this program cannot be found: {error}"))?,
+                quiet: run.quiet,
+            };
+            bench::lab::run::run(&options, &mut io::stdout())
+        }
+    }
 }
