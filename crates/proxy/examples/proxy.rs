@@ -38,7 +38,8 @@ fn main() -> std::io::Result<()> {
     let listen = arguments.next().expect("LISTEN").parse().expect("an address");
     let options = Options::to(arguments.map(|text| upstream(&text)).collect());
     let shared = Shared::new(options).map_err(std::io::Error::other)?;
-    let run = net::Options { threads: 1, ..net::Options::default() };
+    let limits = net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() };
+    let run = net::Options { threads: 1, limits, ..net::Options::default() };
     let server = Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, &shared))))?;
     println!("{}", server.addresses()[0]);
     server.join().map(|_| ())

@@ -125,7 +125,7 @@ pub enum HashKey {
 /// Connections kept for the next request. All numbers are for one server on one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Idle connections kept; 0 keeps none, and each request then asks for `Connection: close`. Default 256.
+    /// Idle connections kept; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
     pub idle_max: usize,
     /// How long one may lie idle, in milliseconds; less where the server announces less (`Keep-Alive: timeout`).
     /// Default 60,000.
@@ -356,7 +356,7 @@ impl Options {
 
 impl Default for KeepAlive {
     fn default() -> KeepAlive {
-        KeepAlive { idle_max: 256, idle_ms_max: 60_000, requests_max: 0 }
+        KeepAlive { idle_max: 1_024, idle_ms_max: 60_000, requests_max: 0 }
     }
 }
 

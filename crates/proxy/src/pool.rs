@@ -2,13 +2,15 @@
 //! and go.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use crate::leg::Rested;
 
 /// A pool. Idle connections in it hold no buffers.
 #[derive(Default)]
 pub(crate) struct Pool {
-    idle: RefCell<Vec<Rested>>,
+    /// The one used last stands last.
+    idle: RefCell<VecDeque<Rested>>,
 }
 
 impl Pool {
@@ -16,7 +18,7 @@ impl Pool {
     /// that must not be sent twice: a system call, against the moment between an event and its delivery.
     pub(crate) fn take(&self, now_ms: u64, certain: bool, fits: impl Fn(&Rested) -> bool) -> Option<Rested> {
         loop {
-            let mut rested = self.idle.borrow_mut().pop()?;
+            let mut rested = self.idle.borrow_mut().pop_back()?;
             let quiet = !certain || rested.link.stream().is_quiet();
             if now_ms < rested.until_ms && rested.link.is_fresh() && quiet && fits(&rested) {
                 return Some(rested);
@@ -27,14 +29,10 @@ impl Pool {
     /// Puts one in; the oldest goes where there are more than `idle_max`.
     pub(crate) fn put(&self, rested: Rested, idle_max: usize) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() >= idle_max {
-            let oldest = idle.remove(0);
-            drop(idle);
-            drop(oldest);
-            self.idle.borrow_mut().push(rested);
-        } else {
-            idle.push(rested);
-        }
+        idle.push_back(rested);
+        let oldest = if idle.len() > idle_max { idle.pop_front() } else { None };
+        drop(idle);
+        drop(oldest);
     }
 
     /// Closes those that are of no more use.
