@@ -45,9 +45,10 @@ check: ## the quick part of `test`: format, lints, house rules
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo xtask tidy
 
-bench: build ## static files beside nginx, h2o and lighttpd (BENCH='--rounds 5 ...')
+bench: build ## static files and the proxy beside nginx, h2o, lighttpd and HAProxy (BENCH='--rounds 5 ...')
 	@scripts/setup bench
 	cargo xtask bench files $(BENCH)
+	cargo xtask bench proxy $(BENCH)
 
 bench-idle: build ## 15,000 idle connections beside nginx, h2o and lighttpd
 	@scripts/setup bench

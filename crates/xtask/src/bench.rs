@@ -5,5 +5,6 @@ pub(crate) mod www;
 pub(crate) mod subjects;
 pub(crate) mod files;
 pub(crate) mod idle;
+pub(crate) mod proxy;
 
 pub(crate) use options::Options;

@@ -21,6 +21,7 @@ The project's own commands.
   cargo xtask docs                    write the documents that come from the code
   cargo xtask bench files [OPTIONS]   CPU per request, rate and latency of static files, beside nginx, h2o and lighttpd
   cargo xtask bench idle  [OPTIONS]   memory of idle kept-alive connections, and what they cost a busy client
+  cargo xtask bench proxy [OPTIONS]   CPU per proxied request, beside nginx, HAProxy and h2o, one thread each
 
 Options of `bench` (defaults in brackets):
   --rounds N           measurements of each subject and row, in turns [3]
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
         ["docs"] => tidy::write_documents(&root()),
         ["bench", "files", options @ ..] => {
             bench::Options::parse(options).and_then(|o| bench::files::run(&o))
+        }
+        ["bench", "proxy", options @ ..] => {
+            bench::Options::parse(options).and_then(|o| bench::proxy::run(&o))
         }
         ["bench", "idle", options @ ..] => bench::Options::parse(options).and_then(|o| bench::idle::run(&o)),
         [] | ["help" | "--help" | "-h"] => {

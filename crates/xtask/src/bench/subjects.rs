@@ -155,12 +155,12 @@ impl Running {
     }
 }
 
-fn free_port() -> io::Result<u16> {
+pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The first `http://HOST:PORT` of a server's output.
-fn printed_address(output: &str) -> Option<SocketAddr> {
+pub(crate) fn printed_address(output: &str) -> Option<SocketAddr> {
     output.split("http://").skip(1).find_map(|rest| {
         // Without an end in sight the line may still be in the writing, and the port cut short.
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':')?;
@@ -168,7 +168,7 @@ fn printed_address(output: &str) -> Option<SocketAddr> {
     })
 }
 
-fn last_lines(output: &str) -> String {
+pub(crate) fn last_lines(output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     match lines.len() {
         0 => "it says nothing".to_string(),
