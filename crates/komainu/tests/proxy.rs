@@ -1,5 +1,5 @@
 //! The reverse proxy: the real binary between plain sockets and upstream servers that do as they are told.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod origin;
 mod rig;

@@ -1,5 +1,5 @@
 //! The page "In front of your app": each of its examples is run as it stands there.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod rig;
 
