@@ -164,10 +164,23 @@ fn is_reg_name(mut host: &[u8]) -> bool {
 /// 400 for a `%` without two hexadecimal digits, an encoded NUL or slash, or `..` above the root: each is a way
 /// to be read differently by two servers, and no browser sends one.
 pub fn normal_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, Reject> {
+    normal(raw, false)
+}
+
+/// The same, but an encoded slash stays encoded (`%2F`) instead of being refused: for applications, some of which
+/// have names with slashes in their paths.
+///
+/// # Errors
+/// The others of [`normal_path`].
+pub fn routed_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, Reject> {
+    normal(raw, true)
+}
+
+fn normal(raw: &[u8], keep_slashes: bool) -> Result<Cow<'_, [u8]>, Reject> {
     if is_normal(raw) {
         return Ok(Cow::Borrowed(raw));
     }
-    let decoded = decode(raw)?;
+    let decoded = decode(raw, keep_slashes)?;
     let mut normal: Vec<u8> = Vec::with_capacity(decoded.len());
     let mut segments = decoded.split(|&byte| byte == b'/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -203,7 +216,7 @@ fn is_normal(raw: &[u8]) -> bool {
     true
 }
 
-fn decode(raw: &[u8]) -> Result<Vec<u8>, Reject> {
+fn decode(raw: &[u8], keep_slashes: bool) -> Result<Vec<u8>, Reject> {
     let mut decoded = Vec::with_capacity(raw.len());
     let mut bytes = raw.iter();
     while let Some(&byte) = bytes.next() {
@@ -214,6 +227,7 @@ fn decode(raw: &[u8]) -> Result<Vec<u8>, Reject> {
         let digits = (bytes.next().and_then(|&b| scan::hex(b)), bytes.next().and_then(|&b| scan::hex(b)));
         match digits {
             (Some(0), Some(0)) => return Err(Reject::bad("encoded NUL in path")),
+            (Some(2), Some(15)) if keep_slashes => decoded.extend_from_slice(b"%2F"),
             (Some(2), Some(15)) => return Err(Reject::bad("encoded slash in path")),
             (Some(high), Some(low)) => decoded.push(high << 4 | low),
             _ => return Err(Reject::bad("invalid percent-encoding in path")),
@@ -258,6 +272,14 @@ mod tests {
         ] {
             assert_eq!(normal(raw).unwrap_or_else(str::to_owned), want, "{raw}");
         }
+    }
+
+    #[test]
+    fn an_encoded_slash_may_stay_so() {
+        for (raw, want) in [("/a%2fb/../c", "/c"), ("/x/a%2Fb", "/x/a%2Fb"), ("/a/..%2f..", "/a/..%2F..")] {
+            assert_eq!(routed_path(raw.as_bytes()).unwrap(), want.as_bytes());
+        }
+        assert!(routed_path(b"/%2e%2e").is_err() && routed_path(b"/%00").is_err());
     }
 
     #[test]

@@ -294,8 +294,8 @@ impl Core {
 
     // ---- ticks ----
 
-    /// Looks at `tick` around each wait, as long as the core lives.
-    pub fn add_tick(&self, tick: Rc<dyn Tick>) {
+    /// Looks at `tick` around each wait, as long as somebody else holds it.
+    pub fn add_tick(&self, tick: &Rc<dyn Tick>) {
         self.0.ticks.add(tick);
     }
 

@@ -5,9 +5,9 @@ use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
 use crate::conn::{Piece, Reply};
-use crate::source::HALF_CLOSED;
 use crate::exchange::{Exchange, after_server};
 use crate::fault::Fault;
+use crate::source::HALF_CLOSED;
 use crate::stream::{self, Interest, Stream};
 
 /// What there is of a request's body now.

@@ -1,7 +1,7 @@
 //! Work that comes to a core by other ways than sockets, looked at around each wait of the engine.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// A source of news that has its own way to ring, such as the workers of an application.
 ///
@@ -23,23 +23,35 @@ pub struct TaskId(pub(crate) u32);
 
 /// All of a core's.
 #[derive(Default)]
-pub(crate) struct Ticks(RefCell<Vec<Rc<dyn Tick>>>);
+pub(crate) struct Ticks(RefCell<Vec<Weak<dyn Tick>>>);
 
 impl Ticks {
-    pub(crate) fn add(&self, tick: Rc<dyn Tick>) {
-        self.0.borrow_mut().push(tick);
+    pub(crate) fn add(&self, tick: &Rc<dyn Tick>) {
+        let mut ticks = self.0.borrow_mut();
+        ticks.retain(|tick| tick.strong_count() > 0);
+        ticks.push(Rc::downgrade(tick));
     }
 
     pub(crate) fn drain(&self) {
-        self.0.borrow().iter().for_each(|tick| tick.drain());
+        self.each(|tick| tick.drain());
     }
 
     /// Whether all of them rest. Those that do not are still armed where they can be: the wait is short.
     pub(crate) fn rest(&self) -> bool {
-        self.0.borrow().iter().filter(|tick| !tick.rest()).count() == 0
+        let mut rests = true;
+        self.each(|tick| rests &= tick.rest());
+        rests
     }
 
     pub(crate) fn wake(&self) {
-        self.0.borrow().iter().for_each(|tick| tick.wake());
+        self.each(|tick| tick.wake());
+    }
+
+    fn each(&self, mut call: impl FnMut(&dyn Tick)) {
+        for tick in self.0.borrow().iter() {
+            if let Some(tick) = tick.upgrade() {
+                call(&*tick);
+            }
+        }
     }
 }
