@@ -223,7 +223,9 @@ static void respond(struct exchange *x) {
 
 static VALUE call_application(VALUE data) {
     struct exchange *x = (struct exchange *)data;
-    VALUE answer = rb_check_array_type(rb_funcallv(x->app, id_call, 1, &x->env));
+    VALUE answer;
+    x->env = env_new(x);
+    answer = rb_check_array_type(rb_funcallv(x->app, id_call, 1, &x->env));
     if (NIL_P(answer) || RARRAY_LEN(answer) != 3)
         rb_raise(rb_eTypeError, "the application's answer is not [status, headers, body]");
     x->status = RARRAY_AREF(answer, 0);
@@ -242,7 +244,7 @@ static VALUE close_body(VALUE data) {
 
 static VALUE tell_of_end(VALUE data) {
     struct exchange *x = (struct exchange *)data;
-    VALUE arguments[] = {env_finished(x->env), x->env, x->status, x->headers, x->error};
+    VALUE arguments[] = {NIL_P(x->env) ? Qnil : env_finished(x->env), x->env, x->status, x->headers, x->error};
     if (RB_TYPE_P(arguments[0], T_ARRAY) && RARRAY_LEN(arguments[0]) > 0)
         rb_funcallv(komainu_module, id_finished, 5, arguments);
     return Qnil;
@@ -288,6 +290,8 @@ static void end(struct exchange *x, int state) {
     enum stage stage = x->held->stage;
     x->held->request = NULL;
     x->held->stage = OVER;
+    if (is_copy)
+        return;
     if (NIL_P(x->error)) {
         komainu_end(request);
     } else if (stage == NO_HEAD && !state && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
@@ -301,7 +305,7 @@ static void end(struct exchange *x, int state) {
 int answer(struct exchange *x) {
     int state = 0;
     VALUE failure;
-    x->status = x->headers = x->body = Qnil;
+    x->env = x->status = x->headers = x->body = Qnil;
     x->file = -1;
     x->error = attempt(call_application, x, &state);
     end(x, state);

@@ -35,6 +35,8 @@ void call_check(int64_t code) {
 void call_must_be_free(const struct call *held) {
     if (!held->request)
         rb_raise(rb_eIOError, "the request is over");
+    if (is_copy)
+        rb_raise(rb_eIOError, "the request is the parent process's");
     if (held->waiting)
         rb_raise(rb_eIOError, "another thread is at work on this request");
 }

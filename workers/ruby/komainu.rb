@@ -1,10 +1,7 @@
 # frozen_string_literal: true
 
-require "etc"
 require "monitor"
 require "rbconfig"
-require "stringio"
-require "uri" # Rack::Lint expects servers to have loaded it
 
 # The Ruby worker of Komainu: loads a Rack application and answers requests with it.
 module Komainu
@@ -64,7 +61,7 @@ module Komainu
     # For the native half: what the application could not cope with.
     def failed(error, env)
       request = "#{env["REQUEST_METHOD"]} #{env["REQUEST_URI"]}: " if env
-      warn("#{request}#{error.full_message(highlight: false)}")
+      $stderr.puts("#{request}#{error.full_message(highlight: false)}")
     end
 
     # For the native half: the request is over.
@@ -100,6 +97,7 @@ module Komainu
     def load_application(file)
       folder = File.dirname(file)
       use_bundle(folder)
+      require_libraries
       hooks = File.join(folder, "komainu.rb")
       load(hooks) if File.exist?(hooks)
       app = file.end_with?(".ru") ? rackup(file) : handler(file)
@@ -114,6 +112,12 @@ module Komainu
       gemfile = %w[Gemfile gems.rb].map { |name| File.join(folder, name) }.find { |name| File.exist?(name) }
       ENV["BUNDLE_GEMFILE"] ||= gemfile if gemfile
       require "bundler/setup" if ENV["BUNDLE_GEMFILE"] && !ENV["BUNDLE_GEMFILE"].empty?
+    end
+
+    # Not before the bundle had its say about their versions.
+    def require_libraries
+      require "stringio"
+      require "uri" # Rack::Lint expects servers to have loaded it
     end
 
     def rackup(file)
@@ -215,7 +219,7 @@ module Komainu
     def trap_term
       before = trap("TERM") do
         leave
-        @threads&.each(&:wakeup)
+        @threads&.each { |thread| thread.wakeup if thread.alive? }
       end
       trap("TERM", before) unless before.nil? || before == "DEFAULT"
     end

@@ -1,7 +1,10 @@
 /* Seats, the loop that claims requests and has them answered, and the life of the process. */
 #include "native.h"
 
+#include <pthread.h>
+
 VALUE komainu_module;
+int is_copy;
 
 /* Set by Komainu.leave: no more requests. */
 static int leaving;
@@ -32,6 +35,7 @@ static VALUE seat_initialize(VALUE self, VALUE index) {
     seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + NUM2INT(index), error, sizeof error);
     if (!seat->worker)
         rb_raise(rb_eRuntimeError, "%s", error);
+    is_copy = 0;
     return self;
 }
 
@@ -54,7 +58,7 @@ static int next_request(struct claim *claim) {
         if (held_requests > 0)
             rb_thread_schedule();
         rb_thread_check_ints();
-        if (leaving)
+        if (leaving || is_copy)
             return 0;
         claim->code = komainu_next(claim->worker, 0, &claim->request);
         if (claim->code == KOMAINU_AGAIN)
@@ -76,7 +80,6 @@ static VALUE serve(VALUE data) {
         struct exchange x = {.app = service->app};
         int state;
         x.call = call_new(claim.request, &x.held);
-        x.env = env_new(&x);
         held_requests++;
         state = answer(&x);
         held_requests--;
@@ -91,7 +94,8 @@ static VALUE detach(VALUE data) {
     struct service *service = (struct service *)data;
     komainu_worker *worker = service->seat->worker;
     service->seat->worker = NULL;
-    komainu_detach(worker);
+    if (!is_copy)
+        komainu_detach(worker);
     return Qnil;
 }
 
@@ -187,6 +191,8 @@ static VALUE life_leaving(VALUE self) {
     return leaving ? Qtrue : Qfalse;
 }
 
+static void say_copy(void) { is_copy = 1; }
+
 RUBY_FUNC_EXPORTED void Init_komainu(void) {
     VALUE seat_class;
     komainu_module = rb_define_module("Komainu");
@@ -203,6 +209,7 @@ RUBY_FUNC_EXPORTED void Init_komainu(void) {
     rb_define_module_function(komainu_module, "seats", life_seats, 0);
     rb_define_module_function(komainu_module, "leave", life_leave, 0);
     rb_define_module_function(komainu_module, "leaving?", life_leaving, 0);
+    pthread_atfork(NULL, NULL, say_copy);
     init_call();
     init_env();
     init_answer();

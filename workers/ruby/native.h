@@ -46,6 +46,8 @@ struct exchange {
 extern VALUE komainu_module;
 /* Komainu::Gone: nobody waits for the answer any more. */
 extern VALUE gone_class;
+/* Set in a process that the application has forked from a worker: the seats and requests are its parent's. */
+extern int is_copy;
 
 /* call.c */
 void init_call(void);

@@ -277,6 +277,16 @@ fn what_an_application_cannot_cope_with_is_told_in_the_log() {
 }
 
 #[test]
+fn what_an_application_forks_does_not_answer_for_it() {
+    let rig = ruby("all.ru", one_worker);
+    let pids = rig.ready(1);
+    for _ in 0..3 {
+        rig.get("/fork").expect(200, "the parent's answer, 0");
+    }
+    assert_eq!(rig.ready(1), pids);
+}
+
+#[test]
 fn a_worker_that_dies_costs_what_it_held() {
     let rig = all();
     let pids = rig.ready(2);

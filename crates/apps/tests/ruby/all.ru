@@ -145,6 +145,12 @@ PATHS = {
   "/nothing" => ->(_) {},
   "/split" => ->(_) { [200, { "X-A" => "1\r\nX-B: 2" }, ["split"]] },
   "/exit" => ->(_) { exit },
+  # The child ends as a careless one does, through everything that called it.
+  "/fork" => lambda do |_|
+    child = fork or exit
+    Process.wait(child)
+    [200, {}, ["the parent's answer, #{$?.exitstatus}"]]
+  end,
   "/kill" => ->(_) { Process.kill(:KILL, Process.pid); sleep },
 
   # Threads
