@@ -191,7 +191,7 @@ directives! {
     /// Connections kept for the next request. The numbers are for one server and one of Komainu's threads.
     KeepAlive in "`keep_alive` of `proxy`" {
         /// Idle connections kept.
-        "connections" connections_max: u32 = 256, Count { min: 0, max: 100_000 };
+        "connections" connections_max: u32 = 1024, Count { min: 0, max: 100_000 };
         /// How long one may lie idle; less, where the server announces less.
         "idle" idle: Duration = "60s", WAIT;
         /// Requests after which a connection is closed.

@@ -208,3 +208,16 @@ fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
     let to = proxy.add_prefix.as_deref().unwrap_or_default();
     (from != to).then(|| PathMap::new(from, to))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
+        let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
+        let ours = options(&config::Route::default(), &config::Proxy::to([url])).unwrap();
+        let server = Server::at(Place::Tcp { host: "127.0.0.1".into(), port: 3000 });
+        assert_eq!(format!("{ours:#?}"), format!("{:#?}", Options::to(vec![server])));
+    }
+}
