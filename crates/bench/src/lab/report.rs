@@ -88,10 +88,12 @@ impl Findings<'_> {
         COLUMNS.into_iter().filter(|(_, key)| has(key)).collect()
     }
 
-    /// One row a cell.
+    /// One row a cell; `narrow` leaves out what a terminal has no room for.
     #[must_use]
-    pub fn table(&self) -> Table {
-        let columns = self.columns();
+    pub fn table(&self, narrow: bool) -> Table {
+        const NARROW_WITHOUT: [&str; 4] = ["p50", "private dirty", "processes", "req/s per 1 % CPU"];
+        let mut columns = self.columns();
+        columns.retain(|(heading, _)| !narrow || !NARROW_WITHOUT.contains(heading));
         let mut head = vec!["".to_string()];
         for (heading, _) in &columns {
             head.push((*heading).to_string());
@@ -104,7 +106,7 @@ impl Findings<'_> {
         for cell in &self.cells {
             let mut cells = vec![cell.key(self.lab)];
             if let Some(broken) = self.broken(cell) {
-                let short: String = broken.chars().take(60).collect();
+                let short: String = broken.chars().take(40).collect();
                 cells.push(format!("BROKEN: {short}"));
                 table.row(cells);
                 continue;
@@ -164,7 +166,7 @@ impl Findings<'_> {
     /// For a terminal.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n\n{}\n", self.lab.title, self.how, self.table().plain("  "));
+        let mut text = format!("{}\n{}\n\n{}\n", self.lab.title, self.how, self.table(true).plain("  "));
         text.extend(self.left_out().iter().map(|line| format!("  {line}\n")));
         text.extend(self.noise().map(|noise| format!("  {noise}\n")));
         text
@@ -175,7 +177,7 @@ impl Findings<'_> {
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}\n\n", self.lab.title, self.lab.about.trim());
         text += &format!("{}.\n{}\n\n", self.machine, self.how);
-        text += &self.table().markdown();
+        text += &self.table(false).markdown();
         text.extend(self.noise().map(|noise| format!("\n{noise}\n")));
         let left_out = self.left_out();
         if !left_out.is_empty() {
@@ -207,7 +209,7 @@ impl Findings<'_> {
             body += &chart::bars(title, &self.bars(key));
         }
         body += "</div>\n<h2>All figures</h2>\n";
-        body += &html::table(&self.table());
+        body += &html::table(&self.table(false));
         let left_out = self.left_out();
         if !left_out.is_empty() {
             body += "<h2>Not measured</h2>\n";

@@ -135,6 +135,8 @@ fn how(lab: &Lab, short: bool) -> String {
     if short {
         all.extend(lab.short_load.clone());
     }
+    // What a factor sets stands with the factor.
+    all.retain(|_, value| !value.contains("{{"));
     let each: Vec<String> = all.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let form = if short { "The short form: too short for conclusions. " } else { "" };
     format!(

@@ -250,7 +250,10 @@ fn last_words(tree: &Tree) -> String {
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     match lines.len() {
         0 => "it says nothing".to_string(),
-        count => lines[count.saturating_sub(3)..].join(" / "),
+        count => {
+            let words = lines[count.saturating_sub(3)..].join(" / ");
+            words.split_whitespace().collect::<Vec<_>>().join(" ")
+        }
     }
 }
 

@@ -1,0 +1,218 @@
+//! `komainu bench`, `komainu ab` and `komainu lab` as a user runs them.
+
+#![allow(clippy::unwrap_used)] // tests all of it
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const KOMAINU: &str = env!("CARGO_BIN_EXE_komainu");
+
+/// A server that answers `hi` to whatever asks, for as long as the test runs.
+fn server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                stream.set_nodelay(true).unwrap();
+                let mut lines = BufReader::new(&stream).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    let whole = line.is_empty();
+                    if whole
+                        && (&stream)
+                            .write_all(
+                                b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
+                            )
+                            .is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn komainu(arguments: &[&str]) -> Output {
+    Command::new(KOMAINU).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("komainu-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_run_is_printed_and_kept_in_every_form() {
+    let (url, folder) = (format!("http://{}/x", server()), Folder::new("forms"));
+    let [json, csv, html] = ["r.json", "r.csv", "r.html"].map(|name| folder.file(name));
+    let done =
+        komainu(&["bench", "-n", "500", "-c", "5", "--json", &json, "--csv", &csv, "--html", &html, &url]);
+    let printed = text(&done.stdout);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    for part in ["requests/s: 500 in", "0 failed", "200 500×", "p99.9", "Closed loop"] {
+        assert!(printed.contains(part), "{part}\n{printed}");
+    }
+    assert!(!printed.contains('\x1b'), "no colours in a pipe");
+    let kept: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(kept["figures"]["responses"], 500.0);
+    assert!(std::fs::read_to_string(&csv).unwrap().lines().count() == 2);
+    assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
+    let compared = komainu(&["bench", "compare", &json, &json]);
+    assert!(compared.status.success() && text(&compared.stdout).contains("no telling apart"));
+}
+
+#[test]
+fn ab_speaks_as_ab_does() {
+    let done = komainu(&["ab", "-n", "100", "-c", "4", "-k", "-q", &format!("http://{}/", server())]);
+    let printed = text(&done.stdout);
+    for line in [
+        "Complete requests:      100",
+        "Failed requests:        0",
+        "Keep-Alive requests:    100",
+        "Document Length:        2 bytes",
+    ] {
+        assert!(printed.contains(line), "{line}\n{printed}");
+    }
+}
+
+#[test]
+fn expectations_decide_and_faults_are_told() {
+    let url = format!("http://{}/", server());
+    let status = |arguments: &[&str]| {
+        let done = komainu(arguments);
+        (done.status.code(), text(&done.stderr))
+    };
+    assert_eq!(status(&["bench", "-n", "50", "--expect", "errors = 0", &url]).0, Some(0));
+    let (code, said) = status(&["bench", "-n", "50", "--expect", "p50 < 1us", &url]);
+    assert!(code == Some(1) && said.contains("expected p50 < 1us, found"), "{said}");
+    for (arguments, what) in [
+        (&["bench", "-n", "1", "http://127.0.0.1:1/"][..], "connection refused"),
+        (&["bench", "-n", "1", "ftp://x/"], "only http and https"),
+        (&["bench", "-n", "1", "-k", &url.replace("http:", "https:")], "TLS"),
+        (&["bench", "-n", "1", "--html", "/no/such/folder/r.html", &url], "cannot write"),
+        (&["bench", "-n", "1", "--list", "/no/such/list"], "cannot read"),
+        (&["bench", "-n", "1", "--vs-cmd", "true", &url], "{port}"),
+        (&["bench", "compare", "/no/a", "/no/b"], "cannot read"),
+        (&["lab", "run", "/no/such/lab.toml"], "cannot read"),
+    ] {
+        let (code, said) = status(arguments);
+        assert!(code == Some(2) && said.contains(what), "{what}: {code:?} {said}");
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_file_and_not_the_figures() {
+    let done = komainu(&["bench", "-n", "50", "--json", "/dev/full", &format!("http://{}/", server())]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stdout).contains("requests/s: 50 in") && text(&done.stderr).contains("/dev/full"));
+}
+
+#[test]
+fn ctrl_c_prints_the_figures_so_far() {
+    let url = format!("http://{}/", server());
+    let mut child: Child = Command::new(KOMAINU)
+        .args(["bench", "-d", "1h", "--warm-up", "0s", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    child.wait().unwrap();
+    assert!(printed.contains("The run was interrupted") && printed.contains("p99"), "{printed}");
+}
+
+#[test]
+fn two_servers_are_measured_in_turns() {
+    let (a, b) = (format!("http://{}/", server()), format!("http://{}/", server()));
+    let done = komainu(&["bench", "-d", "150ms", "-c", "4", "--pairs", "3", "--vs", &b, &a]);
+    let printed = text(&done.stdout);
+    assert!(printed.contains("3 pairs of runs in turns") && printed.contains("B / A"), "{printed}");
+}
+
+fn labs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs")
+}
+
+/// Runs the short form. What is not installed is skipped and named; nothing that is may be broken.
+fn short(name: &str) {
+    let folder = Folder::new(name);
+    let lab = labs().join(format!("{name}.toml"));
+    let done =
+        komainu(&["lab", "run", "--short", "--quiet", "--out", &folder.file(""), &lab.display().to_string()]);
+    let printed = text(&done.stdout);
+    assert!(done.status.success(), "{printed}\n{}", text(&done.stderr));
+    assert!(printed.contains("requests/s") || printed.contains("skipped"), "{printed}");
+    for line in printed.lines().filter(|line| line.contains("skipped")) {
+        println!("{name}: {}", line.trim());
+    }
+    for ending in ["md", "html", "json"] {
+        assert!(Path::new(&folder.file(&format!("{name}.{ending}"))).exists(), "{ending}");
+    }
+    // What was measured is not measured again.
+    let kept = std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap();
+    let again =
+        komainu(&["lab", "run", "--short", "--quiet", "--out", &folder.file(""), &lab.display().to_string()]);
+    assert!(again.status.success());
+    assert_eq!(std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap(), kept);
+    let json = folder.file(&format!("{name}.json"));
+    assert!(komainu(&["lab", "compare", &json, &json]).status.success() || !printed.contains("/s"));
+}
+
+#[test]
+fn the_short_forms_of_the_labs_run() {
+    // One after the other: they measure.
+    for name in ["starman", "static", "upstreams", "psgi", "handlers", "files", "proxy", "idle"] {
+        short(name);
+    }
+}
+
+#[test]
+fn a_broken_subject_is_shown_as_such() {
+    let folder = Folder::new("broken");
+    let lab = folder.file("l.toml");
+    let text_of = format!(
+        "title = \"Broken\"\n[load]\nduration = \"100ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
+         [[subject]]\nname = \"fine\"\nrun = \"{KOMAINU} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}\"\n\
+         [[subject]]\nname = \"dies\"\nrun = \"echo no such option; exit 3\"\n\
+         [[subject]]\nname = \"absent\"\nneeds = \"no-such-program from no-such-package\"\nrun = \"x\"\n\
+         [[subject]]\nname = \"not yet\"\nskip = \"a reason\"\n"
+    );
+    std::fs::write(&lab, text_of).unwrap();
+    let done = komainu(&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab]);
+    let printed = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{printed}\n{}", text(&done.stderr));
+    for part in [
+        "dies: BROKEN, dies does not start: no such option",
+        "no-such-package brings it",
+        "not yet: skipped, a reason",
+    ] {
+        assert!(printed.contains(part), "{part}\n{printed}");
+    }
+}
