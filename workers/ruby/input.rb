@@ -95,16 +95,15 @@ module Komainu
 
     def initialize(call)
       super
-      @kept = nil
+      @kept = String.new(capacity: 0) # or a file
       @kept_bytes = 0
       @again = 0 # how much of what is kept has been read since the last rewind
-      @piece = String.new(capacity: 0) # one for all: large bodies make much garbage otherwise
     end
 
     def rewind
       @held = String.new(capacity: 0)
       @again = 0
-      @kept&.rewind
+      @kept.rewind if @kept.is_a?(File)
       0
     end
 
@@ -116,22 +115,39 @@ module Komainu
     private
 
     def fetch(onto, length, how = :read)
+      return fetch_again(onto, length) if @again < @kept_bytes
+      return fetch_to_file(onto, length, how) if @kept.is_a?(File)
+
+      before = onto.bytesize
+      count = super or return count
+      keep(before.zero? ? onto.dup : onto.byteslice(before, count))
+      count
+    end
+
+    def fetch_again(onto, length)
+      data = @kept.is_a?(File) ? @kept.read([length, PIECE_BYTES].min) : @kept.byteslice(@again, length)
+      @again += data.bytesize
+      onto << data
+      data.bytesize
+    end
+
+    # By way of one string for all pieces: large bodies make much garbage otherwise.
+    def fetch_to_file(onto, length, how)
+      @piece ||= String.new(capacity: 0)
       @piece.clear
-      if @again < @kept_bytes
-        @kept.read([length, PIECE_BYTES].min, @piece)
-        @again += @piece.bytesize
-      else
-        count = super(@piece, length, how) or return count
-        keep(@piece)
-      end
+      count = @call.public_send(how, @piece, length) or return count
+      keep(@piece)
       onto << @piece
-      @piece.bytesize
+      count
     end
 
     def keep(data)
-      @kept ||= StringIO.new(String.new)
-      move_to_file if @kept.is_a?(StringIO) && @kept_bytes + data.bytesize > MEMORY_BYTES_MAX
-      @kept.write(data)
+      move_to_file if @kept.is_a?(String) && @kept_bytes + data.bytesize > MEMORY_BYTES_MAX
+      if @kept.is_a?(File)
+        @kept.write(data)
+      else
+        @kept = @kept_bytes.zero? ? data : @kept << data
+      end
       @kept_bytes += data.bytesize
       @again = @kept_bytes
     end
@@ -140,7 +156,7 @@ module Komainu
       require "tempfile"
       file = Tempfile.create("komainu-body", binmode: true)
       File.unlink(file.path)
-      file.write(@kept.string)
+      file.write(@kept)
       @kept = file
     end
   end

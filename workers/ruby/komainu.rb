@@ -97,7 +97,7 @@ module Komainu
     def load_application(file)
       folder = File.dirname(file)
       use_bundle(folder)
-      require_libraries
+      require "uri" # not before the bundle had its say about it; Rack::Lint expects servers to have loaded it
       hooks = File.join(folder, "komainu.rb")
       load(hooks) if File.exist?(hooks)
       app = file.end_with?(".ru") ? rackup(file) : handler(file)
@@ -112,12 +112,6 @@ module Komainu
       gemfile = %w[Gemfile gems.rb].map { |name| File.join(folder, name) }.find { |name| File.exist?(name) }
       ENV["BUNDLE_GEMFILE"] ||= gemfile if gemfile
       require "bundler/setup" if ENV["BUNDLE_GEMFILE"] && !ENV["BUNDLE_GEMFILE"].empty?
-    end
-
-    # Not before the bundle had its say about their versions.
-    def require_libraries
-      require "stringio"
-      require "uri" # Rack::Lint expects servers to have loaded it
     end
 
     def rackup(file)
