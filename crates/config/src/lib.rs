@@ -39,6 +39,8 @@ mod upstream;
 
 mod proxy;
 
+mod app;
+
 mod site;
 
 mod server;
@@ -49,6 +51,7 @@ mod schema;
 
 pub mod matcher;
 
+pub use app::{App, AppLimits, AppTimeouts, Mounted, Recycle, Workers};
 pub use check::Fault;
 pub use files::{Coding, Compress, Effort, FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;

@@ -245,6 +245,7 @@ fn action_text(route: &Route) -> String {
             let urls: Vec<String> = proxy.to.iter().map(|upstream| upstream.url.to_string()).collect();
             format!("proxy to {}", urls.join(", "))
         }
+        Action::App(app) => format!("app {}", app.name),
         action => action.name().to_owned(),
     });
     words.collect::<Vec<_>>().join(", or else ")

@@ -1,8 +1,10 @@
 //! The whole configuration: the server's own directives, and the sites.
 
-use crate::check::Check;
+use crate::app::{App, AppMap};
+use crate::check::{Check, shortened};
 use crate::header::ResponseHeaders;
 use crate::listen::{Address, Listen};
+use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::record::{chapters, directives, table};
 use crate::report::Report;
@@ -83,6 +85,8 @@ directives! {
         "log" log: Log = {}, table();
         /// What is remembered of files that are served.
         "open_files" open_files: OpenFiles = {}, table();
+        /// Applications, by name.
+        "apps" apps: Vec<(String, App)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status comes before its class.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
@@ -302,6 +306,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
             check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
         }
     }
+    apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
     if let Some(site) = node.items("site").iter().find(|site| site.entry("hosts").is_none()) {
@@ -309,6 +314,30 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
             check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
         finding.related(site.at.clone(), "another default site: it has no `hosts`");
         finding.help("give the `[[site]]` its `hosts`, or move the routes below it as `[[site.route]]`");
+    }
+}
+
+/// Every application that a route names is there.
+fn apps_exist(node: &Node, check: &mut Check) {
+    let entries = match node.entry("apps").map(|entry| &entry.value.data) {
+        Some(Data::Table(entries)) => entries.as_slice(),
+        _ => &[],
+    };
+    let names = || entries.iter().map(|entry| entry.key.as_str());
+    let sites = node.items("site").iter().flat_map(|site| site.items("route"));
+    for route in node.items("route").iter().chain(sites) {
+        let Some(entry) = route.entry("app") else { continue };
+        let at = entry.value.entry("name").map_or(&entry.value, |entry| &entry.value);
+        let Data::Text(name) = &at.data else { continue };
+        if names().any(|known| known == name) {
+            continue;
+        }
+        let label = match nearest(name, names()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "no such application".to_owned(),
+        };
+        let title = format!("there is no `[apps.{}]`", shortened(name));
+        check.error(&at.at, title, label);
     }
 }
 

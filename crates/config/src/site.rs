@@ -1,5 +1,6 @@
 //! Sites and their routes: who answers which request, and with what.
 
+use crate::app::{self, Mounted};
 use crate::check::{Check, Fault};
 use crate::files::{Files, StripPrefix};
 use crate::header::{self, ResponseHeaders};
@@ -44,6 +45,8 @@ pub enum Action {
     Files(Box<Files>),
     /// Upstream servers.
     Proxy(Box<Proxy>),
+    /// An application.
+    App(Box<Mounted>),
     /// A redirect.
     Redirect(Box<Redirect>),
     /// A fixed response.
@@ -53,7 +56,7 @@ pub enum Action {
 impl Action {
     /// The directives of a route that are actions: one stands in each route, or `files` with another to fall
     /// back on.
-    const NAMES: [&str; 4] = ["files", "proxy", "redirect", "respond"];
+    const NAMES: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 
     /// Its directive.
     pub fn name(&self) -> &'static str {
@@ -61,6 +64,7 @@ impl Action {
             Self::NotFound => "nothing",
             Self::Files(_) => "files",
             Self::Proxy(_) => "proxy",
+            Self::App(_) => "app",
             Self::Redirect(_) => "redirect",
             Self::Respond(_) => "respond",
         }
@@ -119,7 +123,7 @@ directives! {
 }
 
 directives! {
-    /// A route: conditions, all of which a request must meet, and one action; or `files` and `proxy`, which then
+    /// A route: conditions, all of which a request must meet, and one action; or `files` with `proxy` or `app`, which then
     /// answers what no file does.
     ///
     /// ```toml
@@ -177,6 +181,8 @@ directives! {
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: passes requests on to upstream servers. Beside `files`, only those that no file answers.
         "proxy" = brief::<Proxy>("to") => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
+        /// Action: lets an application answer. Beside `files`, only what no file answers.
+        "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.
         "redirect" = brief::<Redirect>("to") => |route, to| route.action = Action::Redirect(Box::new(to));
         /// Action: sends a fixed response.
@@ -313,7 +319,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
             finding.help(format!("add one of {}", Action::NAMES.join(", ")));
         }
         [_] => {}
-        [files, proxy] if files.key == "files" && proxy.key == "proxy" => {}
+        [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "app") => {}
         [first, more @ ..] => {
             for second in more {
                 let title = "a route with two actions".to_owned();
@@ -331,6 +337,7 @@ fn prefix_agrees(route: &Route, node: &Node, check: &mut Check) {
         let (asked, key) = match action {
             Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::Proxy(proxy) => (proxy.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
+            Action::App(app) => (app.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
             _ => continue,
         };

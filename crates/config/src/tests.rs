@@ -3,9 +3,9 @@
 use crate::record::{Record, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits, Log, OpenFiles, Proxy,
-    ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Redirect, Respond, ResponseHeaders, Retry, Route,
-    RouteLimits, RouteTimeouts, Site, Timeouts, Upstream,
+    App, AppLimits, AppTimeouts, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits, Log,
+    Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect,
+    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts, Upstream, Workers,
 };
 use crate::{check::Check, node::Node};
 use std::path::Path;
@@ -53,6 +53,12 @@ fn written_out_defaults_change_nothing() {
         written_out::<Forwarded>(),
         written_out::<ProxyHeaders>(),
         written_out::<ProxyLimits>(),
+        written_out::<App>(),
+        written_out::<AppTimeouts>(),
+        written_out::<AppLimits>(),
+        written_out::<Recycle>(),
+        written_out::<Workers>(),
+        written_out::<Mounted>(),
         written_out::<Redirect>(),
         written_out::<Respond>(),
     ];

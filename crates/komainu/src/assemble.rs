@@ -12,6 +12,7 @@ use http::{Coding, Fields, Name, Status};
 use net::{Bind, Core, ErrorPages, FieldEdits, Page};
 use proxy::{Proxy, Trouble};
 
+use crate::hosting::{self, Handles, Mounted};
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
 use crate::upstreams::Groups;
@@ -96,20 +97,24 @@ impl Plan {
     /// A folder, an error page or a certificate that cannot be opened, by name.
     pub(crate) fn new(config: Config, cores: usize) -> io::Result<Plan> {
         let plan = Plan { groups: Groups::new(&config)?, config };
+        for (name, app) in &plan.config.apps {
+            hosting::options(name, app)?;
+        }
         // What the cores will do again: here it can still be told.
         table(&plan, None, cores)?;
         Ok(plan)
     }
 }
 
-/// Where a table serves: a core, and the error log.
+/// Where a table serves: a core with its ways to the applications, and the error log.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat<'a> {
     pub(crate) core: &'a Core,
+    pub(crate) handles: &'a Handles,
     pub(crate) notices: &'a Notices,
 }
 
-/// What one core serves by. Without a seat it only shows whether it can be made: its proxies answer nothing.
+/// What one core serves by. Without a seat it only shows whether it can be made: its proxies and applications answer nothing.
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
@@ -141,15 +146,22 @@ fn route(plan: &Plan, seat: Option<Seat<'_>>, site: usize, index: usize, cores: 
         }
         _ => not_found(),
     };
+    let stripped = |prefix: &config::StripPrefix| match prefix {
+        config::StripPrefix::None => Vec::new(),
+        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+    };
+    let app = |app: &config::Mounted| {
+        let prefix = stripped(&app.strip_prefix);
+        let handle = seat.and_then(|seat| seat.handles.of(&app.name));
+        handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix }))
+    };
     let handler = match &route.action {
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
+        Action::App(mounted) => app(mounted),
         Action::Files(files) => {
-            strip = match &files.strip_prefix {
-                config::StripPrefix::None => Vec::new(),
-                config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
-                config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
-            };
+            strip = stripped(&files.strip_prefix);
             Handler::Files(Box::new(Files::new(file_options(config, files, cores))?))
         }
         Action::Redirect(redirect) => {
@@ -168,7 +180,10 @@ fn route(plan: &Plan, seat: Option<Seat<'_>>, site: usize, index: usize, cores: 
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         handler,
-        otherwise: route.otherwise.as_ref().map(|_| proxy()),
+        otherwise: route.otherwise.as_ref().map(|action| match action {
+            Action::App(mounted) => app(mounted),
+            _ => proxy(),
+        }),
         strip: Strip(strip),
         prefix: route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default(),
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),

@@ -15,6 +15,7 @@ use crate::measure::{Ab, Bench, Lab};
     komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
     komainu run http://127.0.0.1:3000         in front of an application\n  \
     komainu run public/ unix:/run/app.sock    its files first\n  \
+    komainu run --workers 4 public/ app.psgi  a Perl or Ruby application, its files first\n  \
     komainu start -c komainu.toml             serve what a configuration says\n  \
     komainu check -c komainu.toml --explain https://example.com/a   which route answers, and why\n")]
 pub(crate) struct Cli {
@@ -52,7 +53,8 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Several folders are tried in order: the first that has the file answers. Several upstream \
-servers share the requests. With both, upstream servers get what no file answers."
+servers share the requests. With folders and either upstream servers or an application, those get what no file \
+answers."
 )]
 pub(crate) struct Run {
     /// Address to serve on: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
@@ -67,7 +69,14 @@ pub(crate) struct Run {
     /// Write an access log to stdout
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_value = "off", default_missing_value = "combined")]
     pub(crate) log: LogFormat,
-    /// Folders to serve, and upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH
+    /// Worker processes of the application [default: one for each core, and at least 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) workers: Option<u32>,
+    /// Requests that one worker answers at once, each in a thread of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) worker_threads: u32,
+    /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
+    /// application to run: FILE.psgi (Perl) or FILE.ru (Ruby)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
 }

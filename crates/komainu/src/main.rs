@@ -11,6 +11,7 @@ mod access;
 mod notice;
 mod expand;
 mod upstreams;
+mod hosting;
 mod router;
 mod assemble;
 mod check;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use config::{AccessLog, Action, Config, Origin, Route, Site};
+use config::{AccessLog, Action, App, Config, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, LogFormat, Run};
 
@@ -94,24 +95,40 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
 
 /// `komainu run TARGET…`
 fn serve_targets(run: &Run) -> Result<(), String> {
-    let (urls, folders): (Vec<&String>, Vec<&String>) = run.targets.iter().partition(|target| is_url(target));
-    let folders: Vec<PathBuf> = folders.into_iter().map(PathBuf::from).collect();
-    for folder in &folders {
-        check_folder(folder)?;
+    let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
+    for target in &run.targets {
+        if is_url(target) {
+            origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
+        } else if let Some(app) = application(run, Path::new(target)) {
+            apps.push(app);
+        } else {
+            check_folder(Path::new(target))?;
+            folders.push(PathBuf::from(target));
+        }
     }
-    let origin = |url: &&String| Origin::parse(url).map_err(|fault| format!("error: {url}: {fault}"));
-    let origins = urls.iter().map(origin).collect::<Result<Vec<_>, _>>()?;
-    let proxy = (!origins.is_empty()).then(|| Action::Proxy(Box::new(config::Proxy::to(origins))));
+    let otherwise = match (apps.as_slice(), origins.is_empty()) {
+        ([], true) => None,
+        ([], false) => Some(Action::Proxy(Box::new(config::Proxy::to(origins)))),
+        ([(name, _)], true) => {
+            Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
+        }
+        _ => {
+            return Err(
+                "error: one application, or upstream servers: for more there is `komainu start`".into()
+            );
+        }
+    };
     let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
-    let (action, otherwise) = match proxy {
-        Some(proxy) if files.root.is_empty() => (proxy, None),
-        proxy => (Action::Files(Box::new(files)), proxy),
+    let (action, otherwise) = match otherwise {
+        Some(action) if files.root.is_empty() => (action, None),
+        otherwise => (Action::Files(Box::new(files)), otherwise),
     };
     let route = Route { action, otherwise, ..Route::default() };
     let mut config = Config {
         listen: run.listen.clone(),
         threads: run.threads,
         sites: vec![Site { routes: vec![route], ..Site::default() }],
+        apps,
         ..Config::default()
     };
     config.log.level = config::Level::Warn;
@@ -121,6 +138,20 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         LogFormat::Json => AccessLog::Json,
     };
     supervise::serve(config, None, announce).map_err(|error| format!("error: {error}"))
+}
+
+/// The application that a target is, with its name; `None` where it is none.
+fn application(run: &Run, target: &Path) -> Option<(String, App)> {
+    let file = Some(target.to_path_buf());
+    let language = match target.extension()?.to_str()? {
+        "psgi" => App { psgi: file, ..App::default() },
+        "ru" => App { rack: file, ..App::default() },
+        _ => return None,
+    };
+    let workers = run.workers.map(|count| Workers { min: count, max: count });
+    // Who runs it from the command line wants to see why it does not run.
+    let app = App { workers, threads: run.worker_threads, show_errors: true, ..language };
+    Some((target.file_stem()?.to_string_lossy().into_owned(), app))
 }
 
 /// Whether a target is an upstream server rather than a folder.

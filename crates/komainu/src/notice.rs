@@ -40,6 +40,11 @@ impl Notices {
         self.say(Level::Debug, "debug", text);
     }
 
+    /// A line that an application has written.
+    pub(crate) fn output(&self, text: &str) {
+        self.say(Level::Error, "app", text);
+    }
+
     /// An upstream failed a request: an error if the client had to be told.
     pub(crate) fn upstream(&self, trouble: &Trouble<'_>) {
         let target = String::from_utf8_lossy(trouble.target);

@@ -12,12 +12,14 @@ use proxy::Proxy;
 
 use crate::access::Access;
 use crate::expand::{Quoting, Values, expand};
+use crate::hosting::Mounted;
 use crate::notice::Notices;
 
 /// What answers: the closed list of what this server can do.
 pub(crate) enum Handler {
     Files(Box<Files>),
     Proxy(Proxy),
+    App(Mounted),
     Redirect { to: Template, status: Status },
     Respond { status: Status, fields: Fields, body: Vec<u8> },
 }
@@ -140,7 +142,7 @@ impl Router {
             }
             _ => {}
         }
-        let path = http::target::normal_path(request.path())?.into_owned();
+        let path = http::target::routed_path(request.path())?.into_owned();
         let table = self.table();
         let wanted = matcher::Request {
             host: request.authority(),
@@ -179,10 +181,16 @@ async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) ->
     let Handler::Files(files) = &route.handler else {
         return serve_handler(&route.handler, route, exchange, path).await;
     };
-    // Files are read; what is to be changed is the next one's.
+    // Files are read; what is to be changed is the next one's. And no file has a slash in its name.
+    let refused = http::target::normal_path(exchange.request().path()).err();
     let reads = matches!(exchange.request().method(), Method::Get | Method::Head);
+    if let (Some(reject), None) = (refused, &route.otherwise) {
+        return Err(reject.into());
+    }
     match &route.otherwise {
-        Some(otherwise) if !reads => serve_handler(otherwise, route, exchange, path).await,
+        Some(otherwise) if !reads || refused.is_some() => {
+            serve_handler(otherwise, route, exchange, path).await
+        }
         otherwise => match (files.serve(exchange, route.strip.below(path)).await?, otherwise) {
             (Outcome::Done, _) => Ok(()),
             (Outcome::Declined, Some(otherwise)) => serve_handler(otherwise, route, exchange, path).await,
@@ -204,6 +212,7 @@ async fn serve_handler(
             Outcome::Declined => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
         },
         Handler::Proxy(proxy) => proxy.serve(exchange, false).await,
+        Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
             let location = expand(to, &values(exchange, route, path), Quoting::Url);
             let mut fields = Fields::new();

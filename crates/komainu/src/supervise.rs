@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{AccessLog, Config};
@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::access::Access;
 use crate::assemble::{self, Plan, Seat};
+use crate::hosting::{Handles, Hosting};
 use crate::notice::Notices;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
@@ -25,6 +26,8 @@ pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
 struct Current {
     generation: AtomicU64,
     plan: Mutex<Arc<Plan>>,
+    hosting: Arc<Hosting>,
+    cores: usize,
 }
 
 impl Current {
@@ -81,9 +84,18 @@ pub(crate) fn serve(
     let binds = assemble::binds(&config);
     let cores = options.threads;
     let plan = Plan::new(config, cores)?;
-    let current = Arc::new(Current { generation: AtomicU64::new(0), plan: Mutex::new(Arc::new(plan)) });
-    let (theirs, their_logs) = (current.clone(), logs.clone());
-    let server = net::Server::start(&options, &binds, move |core| router(core, &theirs, &their_logs, cores))?;
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices));
+    hosting.apply(&plan.config.apps)?;
+    let current = Arc::new(Current {
+        generation: AtomicU64::new(0),
+        plan: Mutex::new(Arc::new(plan)),
+        hosting: hosting.clone(),
+        cores,
+    });
+    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
+    let server = net::Server::start(&options, &binds, move |core| {
+        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
+    })?;
     hook_panics(&logs.notices);
     ready(server.addresses());
     logs.notices.debug(&format!("serving on {}", addresses(server.addresses())));
@@ -100,7 +112,7 @@ pub(crate) fn serve(
     for signal in &mut signals {
         match signal {
             SIGUSR1 => logs.reopen(),
-            SIGHUP => reload(&current, reread.as_ref(), &logs.notices, cores),
+            SIGHUP => reload(&current, reread.as_ref(), &logs.notices),
             _ if std::mem::replace(&mut stopping, true) => {
                 logs.notices.warn("told to stop again: not waiting for running requests");
                 logs.close();
@@ -116,6 +128,7 @@ pub(crate) fn serve(
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
+    hosting.stop();
     logs.notices.info("stopped");
     logs.close();
     Ok(())
@@ -126,13 +139,15 @@ fn addresses(binds: &[net::Bind]) -> String {
 }
 
 /// One core's router.
-fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -> io::Result<Shared> {
+fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<Shared> {
     let plan = current.plan();
-    let table = Rc::new(assemble::table(&plan, Some(Seat { core, notices: &logs.notices }), cores)?);
+    let handles = Handles::new(core, index, &current.hosting);
+    let seat = Seat { core, handles: &handles, notices: &logs.notices };
+    let table = Rc::new(assemble::table(&plan, Some(seat), current.cores)?);
     let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
-        renewer(core.clone(), current.clone(), logs.notices.clone(), cores),
+        renewer(core.clone(), handles, current.clone(), logs.notices.clone()),
         access,
         logs.notices.clone(),
     ));
@@ -149,9 +164,9 @@ fn router(core: &net::Core, current: &Arc<Current>, logs: &Logs, cores: usize) -
 /// Gives a new table where the configuration has changed.
 fn renewer(
     core: net::Core,
+    handles: Handles,
     current: Arc<Current>,
     notices: Notices,
-    cores: usize,
 ) -> Box<dyn Fn() -> Option<Rc<Table>>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
@@ -159,7 +174,8 @@ fn renewer(
         if seen.replace(generation) == generation {
             return None;
         }
-        match assemble::table(&current.plan(), Some(Seat { core: &core, notices: &notices }), cores) {
+        let seat = Seat { core: &core, handles: &handles, notices: &notices };
+        match assemble::table(&current.plan(), Some(seat), current.cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
@@ -169,18 +185,25 @@ fn renewer(
     })
 }
 
-fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices, cores: usize) {
+fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices) {
     let Some(reread) = reread else {
-        return notices.warn("SIGHUP: there is no configuration file to read again");
+        // What there is besides a file can be had anew all the same.
+        let _ = current.hosting.apply(&current.plan().config.apps);
+        return notices
+            .info("SIGHUP: applications are loaded anew; there is no configuration file to read again");
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
-    let checked = reread().and_then(|config| Plan::new(config, cores).map_err(|error| error.to_string()));
+    let checked =
+        reread().and_then(|config| Plan::new(config, current.cores).map_err(|error| error.to_string()));
     match checked {
         Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
         Ok(plan) => {
             let (new, old) = (&plan.config, &current.plan().config);
             if new.listen != old.listen || new.threads != old.threads {
                 notices.warn("`listen` and `threads` change when the server is started anew");
+            }
+            if let Err(error) = current.hosting.apply(&plan.config.apps) {
+                notices.error(&error.to_string());
             }
             *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
             current.generation.fetch_add(1, Ordering::Release);

@@ -1,0 +1,337 @@
+//! Applications: what is started, how many workers there are, and how long they live.
+
+use crate::check::{Check, Fault};
+use crate::files::{StripPrefix, strip_text};
+use crate::node::{Data, Node};
+use crate::record::{brief, directives, table};
+use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle};
+use crate::units::{GIB, KIB, MIB};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
+const WORKERS_MAX: u32 = 1024;
+const ONE: Count<u32> = Count { min: 1, max: WORKERS_MAX };
+
+/// `[apps]`: each application by its name.
+pub(crate) type Apps = Vec<(String, App)>;
+
+pub(crate) struct AppMap;
+
+impl Shape for AppMap {
+    type Out = Apps;
+
+    fn kind(&self) -> Kind {
+        named().kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Apps> {
+        named().read(node, check)
+    }
+}
+
+fn named() -> Map<String, crate::record::Table<App>> {
+    Map { what: "names of applications", key: name, value: table() }
+}
+
+directives! {
+    /// An application, started by the server in worker processes of its own language's interpreter.
+    ///
+    /// ```toml
+    /// [apps.shop]
+    /// psgi = "shop/app.psgi"
+    /// workers = { min = 2, max = 16 }
+    /// recycle = { requests = 10_000, memory = "300MiB" }
+    ///
+    /// [[route]]
+    /// app = "shop"
+    /// ```
+    ///
+    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it anew: the new workers take
+    /// over when they are ready, and no request is lost.
+    App in "`[apps.NAME]`", check app_agrees {
+        /// A Perl application: a PSGI file.
+        "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(Place("a PSGI file"));
+        /// A Ruby application: a rackup file.
+        "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(Place("a rackup file"));
+        /// The program that runs it, such as the `perl` of an installation of one's own.
+        "interpreter" interpreter: Option<String> = absent("the `perl` or `ruby` that is found"),
+            Maybe(Text { what: "a program", parse: program });
+        /// Worker processes: a number, or a range in which they come with need and go without.
+        "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(Crew);
+        /// Requests that one worker answers at once, each in a thread of its own. For Ruby.
+        "threads" threads: u32 = 1, Count { min: 1, max: 256 };
+        /// Whether the application is loaded once, and the workers are forked from that process. They share its memory.
+        "preload" preload: bool = true, Flag;
+        /// The folder it is started in.
+        "folder" folder: Option<PathBuf> = absent("the folder of its file"), Maybe(Place("a folder"));
+        /// Environment variables beside those of the server.
+        "env" env: Vec<(String, String)> = {},
+            Map { what: "variable names", key: variable, value: Text { what: "a text", parse: |text| Ok(text.to_owned()) } };
+        /// The user it runs as: a name of `/etc/passwd` or a number. Only root can change to another one.
+        "user" user: Option<String> = absent("the server's own"), Maybe(Text { what: "a user", parse: program });
+        /// The group it runs as: a name of `/etc/group` or a number.
+        "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "a group", parse: program });
+        /// Requests that may wait for a worker; beyond that the one that has waited longest is answered 503.
+        "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
+        /// How long things may take.
+        "timeouts" timeouts: AppTimeouts = {}, table();
+        /// When workers are replaced by fresh ones; never, if nothing is said.
+        "recycle" recycle: Recycle = {}, table();
+        /// Limits that the system keeps for each of its processes.
+        "limits" limits: AppLimits = {}, table();
+        /// Whether a browser is shown the application's own words where it does not load. For development.
+        "show_errors" show_errors: bool = false, Flag;
+        /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none.
+        "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
+        /// Bytes of a response that are kept for a slow client, so that its worker is free earlier.
+        "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
+    }
+}
+
+directives! {
+    /// How many worker processes there are.
+    Workers in "`workers`" {
+        /// As many are always there.
+        "min" min: u32 = 1, ONE;
+        /// As many at most, when requests wait.
+        "max" max: u32 = required(""), ONE;
+    }
+}
+
+directives! {
+    /// How long an application may take.
+    AppTimeouts in "`timeouts` of an application" {
+        /// For the head of an answer, and between two pieces of it. Then the client gets 504, and the worker is killed.
+        "request" request: Duration = "60s", WAIT;
+        /// For a request to wait for a worker; then it is answered 503.
+        "queue" queue: Duration = "30s", WAIT;
+        /// For the application to load.
+        "start" start: Duration = "60s", WAIT;
+        /// For a worker that was told to leave; then it is killed.
+        "stop" stop: Duration = "30s", WAIT;
+        /// Without need, before one of the workers above `min` is sent away.
+        "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
+    }
+}
+
+directives! {
+    /// When a worker is replaced by a fresh one, which is ready before the old one leaves. Each limit differs from worker to
+    /// worker by up to a tenth, so that they do not leave together.
+    Recycle in "`recycle`" {
+        /// After so many requests.
+        "requests" requests: Option<u64> = absent("never for that"), Maybe(Requests);
+        /// Above so much memory that it shares with nobody.
+        "memory" memory_bytes: Option<u64> = absent("never for that"), Maybe(Size { min: MIB, max: 1024 * GIB });
+        /// After so long.
+        "age" age: Option<Duration> = absent("never for that"), Maybe(Time { min: SECOND, max: YEAR });
+    }
+}
+
+directives! {
+    /// Limits that the system keeps for each process of an application (see `setrlimit`).
+    AppLimits in "`limits` of an application" {
+        /// Address space.
+        "memory" memory_bytes: Option<u64> = absent("the server's own"), Maybe(Size { min: MIB, max: 1024 * GIB });
+        /// Open files.
+        "files" files: Option<u32> = absent("the server's own"), Maybe(Count { min: 16, max: 1_048_576 });
+        /// Processes and threads of its user.
+        "processes" processes: Option<u32> = absent("the server's own"), Maybe(Count { min: 1, max: 1_048_576 });
+        /// The size of a core file.
+        "core" core_bytes: Option<u64> = absent("the server's own"), Maybe(Size { min: 0, max: 1024 * GIB });
+        /// The size of a file that it writes.
+        "file_size" file_bytes: Option<u64> = absent("the server's own"), Maybe(Size { min: KIB, max: 1024 * GIB });
+    }
+}
+
+directives! {
+    /// Lets an application answer. Just a name stands for `name` alone.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path = "/shop/*"
+    /// app  = { name = "shop", strip_prefix = true }
+    ///
+    /// [apps.shop]
+    /// rack = "shop/config.ru"
+    /// ```
+    Mounted in "`app`" {
+        /// The application: `NAME` of an `[apps.NAME]`.
+        "name" name: String = required(""), Text { what: "the name of an application", parse: name };
+        /// Taken off the start of the path, and told to the application as the place where it is mounted
+        /// (`SCRIPT_NAME`): `true` takes off what the route's `path` says before its final `/*`, a text takes off that text.
+        "strip_prefix" strip_prefix: StripPrefix = false,
+            Toggle {
+                on: Some(|| StripPrefix::OfRoute),
+                off: || StripPrefix::None,
+                shape: Text { what: "the start of a path, such as \"/shop\"", parse: strip_text },
+            };
+    }
+}
+
+/// The directive of a route.
+pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
+    brief::<Mounted>("name")
+}
+
+/// The directives of an application that say what it is: one stands in each.
+const KINDS: [&str; 2] = ["psgi", "rack"];
+
+fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
+    let given: Vec<_> = KINDS.iter().filter_map(|name| node.entry(name)).collect();
+    match given.as_slice() {
+        [] => {
+            let title = "an application of no language".to_owned();
+            let finding = check.error(&node.at, title, "what shall be started?");
+            finding.help(format!("add one of {}", KINDS.join(", ")));
+        }
+        [_] => {}
+        [first, second, ..] => {
+            let finding =
+                check.error(&second.key_at, "an application of two languages".to_owned(), "and also this?");
+            finding.related(first.key_at.clone(), "this").help("make it two applications, or take one away");
+        }
+    }
+    if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
+        check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
+    }
+}
+
+fn name(text: &str) -> Result<String, Fault> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.char_indices().find(|(_, c)| !fits(*c)) {
+        Some((at, wrong)) => {
+            let message = format!("an application's name holds no {wrong:?}");
+            Err(Fault::new(message, "").within(at..at + wrong.len_utf8()))
+        }
+        None if text.is_empty() => Err(Fault::new("the name is missing", "")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn program(text: &str) -> Result<String, Fault> {
+    match text {
+        "" => Err(Fault::new("an empty name", "")),
+        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn variable(text: &str) -> Result<String, Fault> {
+    match text {
+        "" => Err(Fault::new("an empty name", "")),
+        _ if text.contains(['=', '\0']) => Err(Fault::new("a variable's name holds no `=` and no NUL", "")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// A number of workers, or a table of the least and the most.
+struct Crew;
+
+impl Shape for Crew {
+    type Out = Workers;
+
+    fn kind(&self) -> Kind {
+        let (number, range) = (ONE.kind(), table::<Workers>().kind());
+        let text = format!("{}, or {{ min = 2, max = 16 }}", number.text);
+        Kind { text, schema: json!({ "anyOf": [number.schema, range.schema] }), chapters: range.chapters }
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Workers> {
+        if !matches!(node.data, Data::Table(_)) {
+            return ONE.read(node, check).map(|count| Workers { min: count, max: count });
+        }
+        let errors = check.report.errors();
+        let range = table::<Workers>().read(node, check)?;
+        if check.report.errors() > errors {
+            return None;
+        }
+        if range.min > range.max {
+            check.invalid(&node.at, "`min` is more than `max`");
+            return None;
+        }
+        Some(range)
+    }
+}
+
+/// A number of requests.
+struct Requests;
+
+impl Shape for Requests {
+    type Out = u64;
+
+    fn kind(&self) -> Kind {
+        Count { min: 1u32, max: u32::MAX }.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<u64> {
+        Count { min: 1u32, max: u32::MAX }.read(node, check).map(u64::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Action, Config, StripPrefix, Workers};
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let parsed = Config::parse(text, "k.toml", Path::new("/etc/k"));
+        parsed.map(|(config, _)| config).map_err(|report| report.render(false))
+    }
+
+    #[test]
+    fn an_application_and_its_route() {
+        let text = "[[route]]\npath = \"/shop/*\"\napp = { name = \"shop\", strip_prefix = true }\n[apps.shop]\n\
+            psgi = \"a.psgi\"\nworkers = { min = 2, max = 5 }\nrecycle = { requests = 10_000, memory = \"300MiB\" }\n\
+            timeouts = { request = \"5s\" }\nenv = { A = \"b\" }\n";
+        let config = parse(text).unwrap();
+        let (name, app) = &config.apps[0];
+        assert_eq!((name.as_str(), app.psgi.as_deref()), ("shop", Some(Path::new("/etc/k/a.psgi"))));
+        assert_eq!(app.workers, Some(Workers { min: 2, max: 5 }));
+        assert_eq!((app.recycle.requests, app.recycle.memory_bytes), (Some(10_000), Some(300 << 20)));
+        assert_eq!(app.timeouts.request, Duration::from_secs(5));
+        let Action::App(mounted) = &config.sites[0].routes[0].action else { panic!("an application") };
+        assert_eq!((mounted.name.as_str(), &mounted.strip_prefix), ("shop", &StripPrefix::OfRoute));
+    }
+
+    #[test]
+    fn a_number_of_workers_is_both_the_least_and_the_most() {
+        let config = parse("[apps.a]\nrack = \"config.ru\"\nworkers = 3\n").unwrap();
+        assert_eq!(config.apps[0].1.workers, Some(Workers { min: 3, max: 3 }));
+    }
+
+    #[test]
+    fn files_first_and_then_the_application() {
+        let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
+        let route = &config.sites[0].routes[0];
+        assert_eq!(route.action.name(), "files");
+        assert_eq!(route.otherwise.as_ref().map(Action::name), Some("app"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, said) in [
+            ("[apps.a]\n", "an application of no language"),
+            ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two languages"),
+            ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
+            ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
+            ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
+            ("[apps.\"a b\"]\npsgi = \"a\"\n", "holds no ' '"),
+            ("[[route]]\napp = \"shoop\"\n[apps.shop]\npsgi = \"a\"\n", "did you mean `shop`?"),
+            ("[[route]]\napp = \"a\"\nproxy = \"http://b\"\n[apps.a]\npsgi = \"a\"\n", "two actions"),
+            (
+                "[[route]]\napp = { name = \"a\", strip_prefix = true }\n[apps.a]\npsgi = \"a\"\n",
+                "of which path?",
+            ),
+        ] {
+            let report = parse(text).unwrap_err();
+            assert!(report.contains(said), "{text}\n{report}");
+        }
+    }
+}

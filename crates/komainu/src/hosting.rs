@@ -1,0 +1,274 @@
+//! From an application of the configuration to its worker processes: what is started, and which are running.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use apps::{App, Handle, Line, Mount, Options, Recycle, Resource, Urgency, Workers, path_info};
+use net::{Core, Exchange, Fault};
+
+use crate::notice::Notices;
+
+/// A language that applications are written in.
+struct Language {
+    /// The folder of its module.
+    name: &'static str,
+    /// The program that runs it, unless the configuration names another.
+    interpreter: &'static str,
+    /// What the program is given, in the module's folder, before the application's file.
+    script: &'static str,
+}
+
+const PERL: Language = Language { name: "perl", interpreter: "perl", script: "worker.pl" };
+const RUBY: Language = Language { name: "ruby", interpreter: "ruby", script: "worker.rb" };
+
+/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in
+/// `../lib/komainu` from there.
+fn module(language: &Language) -> io::Result<PathBuf> {
+    let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
+    let program = std::env::current_exe()?.canonicalize()?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let folders = match given {
+        Some(folder) => vec![folder],
+        None => vec![beside.join("workers"), beside.join("../lib/komainu")],
+    };
+    let found = folders.iter().map(|folder| folder.join(language.name));
+    found.clone().find(|folder| folder.join(language.script).exists()).ok_or_else(|| {
+        let looked: Vec<String> = found.map(|folder| folder.display().to_string()).collect();
+        let text = format!(
+            "the module for {} is not there: looked in {} (`make build` makes it where {0} and its headers are)",
+            language.name,
+            looked.join(" and ")
+        );
+        io::Error::new(io::ErrorKind::NotFound, text)
+    })
+}
+
+/// What the crate is to be told of an application.
+///
+/// # Errors
+/// What is missing: its file, its language's module, its user.
+pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
+    let (language, file) = match (&app.psgi, &app.rack) {
+        (Some(file), _) => (&PERL, file),
+        (None, Some(file)) => (&RUBY, file),
+        (None, None) => return Err(told(name, "it has no file")),
+    };
+    let file = std::path::absolute(file)?;
+    if !file.is_file() {
+        return Err(told(name, &format!("there is no file {}", file.display())));
+    }
+    let script = module(language).map_err(|error| told(name, &error.to_string()))?.join(language.script);
+    let interpreter = app.interpreter.as_deref().unwrap_or(language.interpreter);
+    let folder = app.folder.as_deref().or(file.parent()).map(std::path::absolute).transpose()?;
+    let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
+        min: workers.min as usize,
+        max: workers.max as usize,
+    });
+    let command = vec![OsString::from(interpreter), script.into(), file.into()];
+    Ok(Options {
+        env: app.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        folder,
+        user: user(app).map_err(|text| told(name, &text))?,
+        limits: limits(&app.limits),
+        preload: app.preload,
+        workers,
+        threads: app.threads as usize,
+        queue_max: app.queue_max as usize,
+        queue_ms_max: ms(app.timeouts.queue),
+        request_ms_max: ms(app.timeouts.request),
+        start_ms_max: ms(app.timeouts.start),
+        stop_ms_max: ms(app.timeouts.stop),
+        idle_ms: ms(app.timeouts.idle),
+        recycle: Recycle {
+            requests: app.recycle.requests,
+            memory_bytes: app.recycle.memory_bytes,
+            age_ms: app.recycle.age.map(ms),
+        },
+        show_errors: app.show_errors,
+        body_ahead_bytes: app.body_ahead_bytes as usize,
+        answer_ahead_bytes: app.answer_ahead_bytes as usize,
+        ..Options::new(name, command)
+    })
+}
+
+fn told(app: &str, text: &str) -> io::Error {
+    io::Error::other(format!("the application {app}: {text}"))
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+fn default_workers() -> Workers {
+    let count = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
+    Workers { min: count, max: count }
+}
+
+fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
+    let given = [
+        (Resource::As, limits.memory_bytes),
+        (Resource::Nofile, limits.files.map(u64::from)),
+        (Resource::Nproc, limits.processes.map(u64::from)),
+        (Resource::Core, limits.core_bytes),
+        (Resource::Fsize, limits.file_bytes),
+    ];
+    given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
+}
+
+/// The ids to run as. Names are those of the machine's own files.
+fn user(app: &config::App) -> Result<Option<(u32, u32)>, String> {
+    let Some(user) = &app.user else { return Ok(None) };
+    let entry = named("/etc/passwd", user);
+    let field = |at: usize| entry.as_ref().and_then(|fields| fields.get(at)?.parse().ok());
+    let uid = user.parse().ok().or(field(2)).ok_or_else(|| format!("there is no user {user}"))?;
+    let gid = match &app.group {
+        None => field(3).ok_or_else(|| format!("name a `group` too: user {user} is not in /etc/passwd"))?,
+        Some(group) => {
+            let entry = named("/etc/group", group);
+            let known = entry.and_then(|fields| fields.get(2)?.parse().ok());
+            group.parse().ok().or(known).ok_or_else(|| format!("there is no group {group}"))?
+        }
+    };
+    Ok(Some((uid, gid)))
+}
+
+/// The fields of a line of `/etc/passwd` or `/etc/group`, by name or number.
+fn named(file: &str, wanted: &str) -> Option<Vec<String>> {
+    let text = fs::read_to_string(file).ok()?;
+    let lines = text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>());
+    lines.into_iter().find(|fields| {
+        fields.first().is_some_and(|name| name == wanted) || fields.get(2).is_some_and(|id| id == wanted)
+    })
+}
+
+/// The applications that run.
+pub(crate) struct Hosting {
+    running: Mutex<Vec<(config::App, Arc<App>)>>,
+    cores: usize,
+    notices: Notices,
+}
+
+impl Hosting {
+    /// None yet.
+    pub(crate) fn new(cores: usize, notices: &Notices) -> Hosting {
+        Hosting { running: Mutex::default(), cores, notices: notices.clone() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts what is new, loads anew what is there, and lets go of what is no longer wanted.
+    ///
+    /// # Errors
+    /// What keeps an application from being started; it is not, the others are.
+    pub(crate) fn apply(&self, wanted: &[(String, config::App)]) -> io::Result<()> {
+        let mut running = self.running();
+        running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
+        let mut outcome = Ok(());
+        for (name, config) in wanted {
+            let known = running.iter_mut().find(|(_, app)| app.name() == name);
+            let done = match known {
+                Some((known, app)) if known == config => {
+                    app.reload();
+                    Ok(())
+                }
+                Some((known, app)) => options(name, config).map(|options| {
+                    app.reload_with(options);
+                    *known = config.clone();
+                }),
+                None => self.start(name, config).map(|app| running.push((config.clone(), app))),
+            };
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
+        let notices = self.notices.clone();
+        let log = move |line: &Line<'_>| say(&notices, line);
+        App::start(options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+    }
+
+    /// Ends all of them; waits until their processes have.
+    pub(crate) fn stop(&self) {
+        let running = std::mem::take(&mut *self.running());
+        // At the same time: each may have something to finish.
+        let ending: Vec<_> =
+            running.into_iter().map(|(_, app)| std::thread::spawn(move || app.stop())).collect();
+        for thread in ending {
+            // It has told the log why, if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn say(notices: &Notices, line: &Line<'_>) {
+    let text = String::from_utf8_lossy(line.text);
+    match (line.urgency, line.pid) {
+        (Urgency::Error, _) => notices.error(&format!("{}: {text}", line.app)),
+        (Urgency::Warn, _) => notices.warn(&format!("{}: {text}", line.app)),
+        (Urgency::Info, _) => notices.info(&format!("{}: {text}", line.app)),
+        (Urgency::Output, Some(pid)) => notices.output(&format!("{}[{pid}]: {text}", line.app)),
+        (Urgency::Output, None) => notices.output(&format!("{}: {text}", line.app)),
+    }
+}
+
+/// One core's ways to the applications: an application gives each core one.
+pub(crate) struct Handles {
+    core: Core,
+    index: usize,
+    hosting: Arc<Hosting>,
+    known: RefCell<HashMap<String, (Arc<App>, Handle)>>,
+}
+
+impl Handles {
+    /// Those of core `index`.
+    pub(crate) fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> Handles {
+        Handles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
+    }
+
+    /// The way to an application; `None` where it could not be started.
+    pub(crate) fn of(&self, name: &str) -> Option<Handle> {
+        let running = self.hosting.running();
+        let mut known = self.known.borrow_mut();
+        known.retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
+        let (_, app) = running.iter().find(|(_, app)| app.name() == name)?;
+        let way =
+            known.entry(name.to_owned()).or_insert_with(|| (app.clone(), app.handle(&self.core, self.index)));
+        Some(way.1.clone())
+    }
+}
+
+/// An application at its place.
+pub(crate) struct Mounted {
+    pub(crate) app: Handle,
+    /// What is taken off paths that begin with it, and told as the place.
+    pub(crate) prefix: Vec<u8>,
+}
+
+impl Mounted {
+    /// Lets the application answer; `path` is what the route was found by.
+    ///
+    /// # Errors
+    /// Those of [`Handle::serve`].
+    pub(crate) async fn serve(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
+        let raw = exchange.request().path();
+        // Nothing to decode, in most requests.
+        let copied = (raw != path).then(|| raw.to_vec());
+        let below = path.strip_prefix(self.prefix.as_slice());
+        let prefix = match below.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
+            true => self.prefix.as_slice(),
+            false => b"",
+        };
+        let info = path_info(prefix, copied.as_deref().unwrap_or(path), path);
+        let mount = Mount { prefix, path: &info, scheme: "http", host: b"localhost" };
+        self.app.serve(exchange, &mount).await
+    }
+}
