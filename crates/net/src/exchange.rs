@@ -25,6 +25,15 @@ pub struct Exchange<'c> {
     note: Cell<u32>,
 }
 
+/// Which of the lines that every response carries the handler brings itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// `Server`.
+    pub server: bool,
+    /// `Date`.
+    pub date: bool,
+}
+
 /// A view of the request's head.
 #[derive(Clone, Copy)]
 pub struct Request<'x> {
@@ -193,24 +202,42 @@ impl<'c> Exchange<'c> {
     /// # Panics
     /// Where a response has begun already.
     pub fn begin(&mut self, status: Status, fields: &Fields, length: Length) {
-        match self.edits.clone() {
-            Some(edits) => {
-                let edited = edits.apply(fields);
-                self.begin_with(status, &edited, length, edits.replaces(Name::Server));
-            }
-            None => self.begin_with(status, fields, length, false),
-        }
+        self.begin_fields(status, fields, length, Own::default());
     }
 
-    fn begin_with(&mut self, status: Status, fields: &Fields, length: Length, own_server: bool) {
+    /// Begins with fields as the route's edits make them.
+    pub(crate) fn begin_fields(&mut self, status: Status, fields: &Fields, length: Length, mut own: Own) {
+        let edited;
+        let fields = match &self.edits {
+            None => fields,
+            Some(edits) => {
+                own.server |= edits.replaces(Name::Server);
+                own.date |= edits.replaces(Name::Date);
+                edited = edits.apply(fields);
+                &edited
+            }
+        };
+        self.open(status, length, own);
+        self.conn.work.out.extend_from_slice(fields.wire());
+        self.conn.work.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Decides the framing and writes the head up to where the handler's lines begin.
+    pub(crate) fn open(&mut self, status: Status, length: Length, own: Own) {
         let conn = &mut *self.conn;
         assert!(conn.reply == Reply::Unsent, "a response begins once");
         let (method, version) = (conn.work.machine.head.method, conn.version());
         let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
         let work = &mut *conn.work;
         conn.stream.core().clock().with_common(|common| {
-            let date_at = if own_server { after_server(common) } else { 0 };
-            outgoing.head(&mut work.out, version, status, &common[date_at..], fields);
+            let date_at = after_server(common);
+            let common = match (own.server, own.date) {
+                (false, false) => common,
+                (true, false) => &common[date_at..],
+                (false, true) => &common[..date_at],
+                (true, true) => &[],
+            };
+            outgoing.open(&mut work.out, version, status, common);
         });
         conn.begun(status, outgoing);
     }
@@ -309,7 +336,7 @@ impl<'c> Exchange<'c> {
 }
 
 /// Where the second line of `common` begins: what follows `Server`, if there is one.
-pub(crate) fn after_server(common: &[u8]) -> usize {
+fn after_server(common: &[u8]) -> usize {
     match common.starts_with(b"Server:") {
         true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
         false => 0,

@@ -5,10 +5,13 @@ use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
 use crate::conn::{Piece, Reply};
-use crate::exchange::{Exchange, after_server};
+use crate::exchange::{Exchange, Own};
 use crate::fault::Fault;
 use crate::source::HALF_CLOSED;
 use crate::stream::{self, Interest, Stream};
+
+/// An output buffer larger than this is not kept while nothing moves.
+const SHED_BYTES: usize = 1024;
 
 /// What there is of a request's body now.
 #[derive(Debug)]
@@ -19,15 +22,6 @@ pub enum BodyPiece<'x> {
     End,
     /// Nothing until the client sends more.
     Pending,
-}
-
-/// Which of the lines that every response carries the handler brings itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
-    /// `Server`.
-    pub server: bool,
-    /// `Date`.
-    pub date: bool,
 }
 
 impl Exchange<'_> {
@@ -48,42 +42,12 @@ impl Exchange<'_> {
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));
             let fields = fields_of(&block);
-            return self.begin_owned(status, &fields, length, own);
+            return self.begin_fields(status, &fields, length, own);
         }
         self.open(status, length, own);
         let out = &mut self.conn.work.out;
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
-    }
-
-    fn begin_owned(&mut self, status: Status, fields: &Fields, length: Length, mut own: Own) {
-        let Some(edits) = self.edits.clone() else { return };
-        let edited = edits.apply(fields);
-        own.server |= edits.replaces(http::Name::Server);
-        self.open(status, length, own);
-        let out = &mut self.conn.work.out;
-        out.extend_from_slice(edited.wire());
-        out.extend_from_slice(b"\r\n");
-    }
-
-    /// Decides the framing and writes the head up to where the handler's lines begin.
-    fn open(&mut self, status: Status, length: Length, own: Own) {
-        let conn = &mut *self.conn;
-        assert!(conn.reply == Reply::Unsent, "a response begins once");
-        let (method, version) = (conn.work.machine.head.method, conn.version());
-        let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
-        let work = &mut *conn.work;
-        conn.stream.core().clock().with_common(|common| {
-            let date_at = after_server(common);
-            let common = match (own.server, own.date) {
-                (false, false) => common,
-                (true, false) => &common[date_at..],
-                (false, true) => &common[..date_at],
-                (true, true) => &[],
-            };
-            outgoing.open(&mut work.out, version, status, common);
-        });
-        conn.begun(status, outgoing);
     }
 
     /// Sends an interim response (1xx, but not 101) ahead of the response. A 1.0 client knows none, and gets none.
@@ -122,6 +86,8 @@ impl Exchange<'_> {
         outgoing.open(out, Version::Http11, Status::SWITCHING_PROTOCOLS, b"");
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
+        // It may be idle for hours from here on.
+        conn.work.input.shrink();
         conn.keep_alive = false;
         conn.status = Status::SWITCHING_PROTOCOLS;
         conn.reply = Reply::Body(Framing::UntilClose);
@@ -140,6 +106,13 @@ impl Exchange<'_> {
         buffer[..len].copy_from_slice(&input.rest()[..len]);
         input.at += len;
         Ok(Some(len))
+    }
+
+    /// Gives memory back before a wait that may be long; only an upgraded connection does without it.
+    pub(crate) fn shed(&mut self) {
+        if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
+            self.conn.work.out = Vec::new();
+        }
     }
 
     /// Closes the sending side of an upgraded connection, once all has been flushed.

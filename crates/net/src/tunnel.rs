@@ -55,6 +55,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
         let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);
         let theirs = other.interest(!down.ended && x.backlog() < AHEAD_BYTES_MAX, !up.is_empty());
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
+        x.shed();
         match x.either(client, (other.stream(), theirs), deadline_ms).await {
             // Silence for so long is how most tunnels end.
             Err(Fault::Timeout) => return Ok(()),

@@ -91,6 +91,12 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
+    /// Gives back the memory behind the last byte received.
+    pub(crate) fn shrink(&mut self) {
+        self.bytes.truncate(self.end);
+        self.bytes.shrink_to_fit();
+    }
+
     /// So many bytes were read into the room.
     pub(crate) fn filled(&mut self, len: usize) {
         self.end += len;
