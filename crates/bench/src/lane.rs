@@ -249,7 +249,8 @@ impl Lane {
     /// Until when the response at the front may take.
     fn deadline_ms(&self) -> u64 {
         let sent_ns = self.under_way.front().map_or(self.now_ns, |sent| sent.sent_ns);
-        sent_ns / 1_000_000 + self.world.plan.timeout.as_millis() as u64
+        // Rounded up: no response is given up before its time.
+        sent_ns.div_ceil(1_000_000) + self.world.plan.timeout.as_millis() as u64
     }
 
     /// Reads what is there.
