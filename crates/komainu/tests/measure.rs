@@ -1,6 +1,6 @@
 //! `komainu bench`, `komainu ab` and `komainu lab` as a user runs them.
 
-#![allow(clippy::unwrap_used)] // tests all of it
+#![allow(clippy::print_stdout, clippy::unwrap_used)] // tests all of it
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
