@@ -90,10 +90,11 @@ fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
             continue;
         }
         let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
-        let why = subject
-            .skip
-            .clone()
-            .or_else(|| std::iter::once(&subject.process).chain(services).find_map(stage::missing));
+        let why = subject.skip.clone().or_else(|| {
+            std::iter::once(&subject.process)
+                .chain(services)
+                .find_map(|process| stage::missing(process, &options.komainu))
+        });
         if let Some(why) = why {
             cells.retain(|cell| cell.subject != number);
             skipped.push((name.clone(), why));

@@ -55,11 +55,21 @@ impl Running {
     }
 }
 
-/// The remedy, where something that a process needs is not installed.
+/// The remedy, where something that a process needs is not installed; `{{workers}}` among it stands for the folder of
+/// Komainu's language modules.
 #[must_use]
-pub fn missing(process: &Process) -> Option<String> {
-    let absent = process.needs.iter().find(|(program, _)| !is_there(program));
-    absent.map(|(program, package)| format!("{program} is not installed: the package {package} brings it"))
+pub fn missing(process: &Process, komainu: &Path) -> Option<String> {
+    let beside = komainu.parent().unwrap_or(Path::new("."));
+    let folders = [beside.join("workers"), beside.join("../lib/komainu")];
+    let there = |program: &str| match program.strip_prefix("{{workers}}/") {
+        Some(language) => folders.iter().any(|folder| folder.join(language).exists()),
+        None => is_there(program),
+    };
+    let (program, source) = process.needs.iter().find(|(program, _)| !there(program))?;
+    Some(match program.strip_prefix("{{workers}}/") {
+        Some(language) => format!("Komainu's module for {language} is not there: {source}"),
+        None => format!("{program} is not installed: the package {source} brings it"),
+    })
 }
 
 /// Debian keeps servers in /usr/sbin, which not everybody's PATH names.
