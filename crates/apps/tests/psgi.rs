@@ -208,10 +208,12 @@ fn mistakes_cost_their_own_request() {
     assert_eq!(client.get("/split").status, 502);
     let cut = {
         let mut client = rig.connect();
-        client.send("GET /die-late HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.send("GET /die-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         String::from_utf8(client.rest()).unwrap()
     };
-    assert!(cut.ends_with("5\r\nbegun\r\n"), "must not look whole: {cut:?}");
+    // Where the server sees the beginning and the end at one look, it can still say that it went wrong.
+    let is_told = cut.starts_with("HTTP/1.1 502 ") || cut.ends_with("5\r\nbegun\r\n");
+    assert!(is_told, "must not look whole: {cut:?}");
     rig.logged("in the middle");
     assert_eq!(rig.ready(1), worker, "the worker lives");
 }
