@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
+use net::Cidr;
 use proxy::options::{
     Balance, Check, Edits, Ejection, Forwarded, HashKey, Host, KeepAlive, Options, PathMap, Place, Probe,
     ProxyProtocol, Request, Response, Retry, Server, Timeouts, Tls,
 };
-use proxy::{Cidr, Shared, Template};
+use proxy::{Shared, Template};
 
 /// The groups of a configuration, which all cores share; one for each `proxy` action, by site and route.
 #[derive(Default)]

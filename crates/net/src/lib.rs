@@ -9,7 +9,9 @@
 
 pub mod fault;
 pub mod clock;
+pub mod cidr;
 pub mod address;
+pub mod preface;
 mod remote;
 pub mod offload;
 pub mod tick;
@@ -35,6 +37,7 @@ mod listener;
 pub mod server;
 
 pub use address::{Bind, Dial, Peer};
+pub use cidr::Cidr;
 pub use core::Core;
 pub use counters::Counters;
 pub use exchange::{Exchange, Own, Request};
@@ -43,6 +46,7 @@ pub use flow::BodyPiece;
 pub use link::Link;
 pub use options::{Limits, Options, Timeouts};
 pub use page::{ErrorPages, FieldEdits, Page};
+pub use preface::ProxyProtocol;
 pub use server::{Server, Stop};
 pub use service::{Record, Service};
 pub use stream::{Interest, Stream};

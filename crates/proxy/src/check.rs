@@ -2,11 +2,10 @@
 
 use http::machine::{Client, Step};
 use http::{Limits, Method};
-use net::{Core, Link};
+use net::{Core, Link, preface};
 
 use crate::dial::dial;
 use crate::options::{Check, Options, Probe};
-use crate::preface;
 use crate::shared::Upstream;
 
 /// Bytes of a response's head that a check reads.

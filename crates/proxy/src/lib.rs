@@ -7,7 +7,6 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub mod cidr;
 mod hash;
 pub mod template;
 pub mod options;
@@ -15,7 +14,6 @@ pub mod path;
 pub mod reverse;
 pub mod request;
 pub mod response;
-pub mod preface;
 pub mod balance;
 pub mod health;
 pub mod gate;
@@ -31,7 +29,6 @@ mod relay;
 mod choose;
 mod proxy;
 
-pub use cidr::Cidr;
 pub use options::Options;
 pub use proxy::{Proxy, Tell, Trouble};
 pub use shared::Shared;

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use http::Status;
+use net::Cidr;
+pub use net::ProxyProtocol;
 
-use crate::cidr::Cidr;
 use crate::template::Template;
 
 /// A group of upstream servers and how to speak to them.
@@ -286,15 +287,6 @@ pub struct PathMap {
     pub from: String,
     /// What stands there instead.
     pub to: String,
-}
-
-/// The versions of the PROXY protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// The line of text.
-    V1,
-    /// The binary header.
-    V2,
 }
 
 impl Server {

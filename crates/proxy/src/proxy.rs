@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::{Fields, Method, Name, Status};
+use net::preface::{self, Ends};
 use net::{Core, Exchange, Fault};
 
 use crate::check;
@@ -15,7 +16,6 @@ use crate::failure::Failure;
 use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
 use crate::pool::Pool;
-use crate::preface::{self, Ends};
 use crate::relay::{Kept, Outcome, Plan, Relay};
 use crate::request::RequestRules;
 use crate::response::ResponseRules;

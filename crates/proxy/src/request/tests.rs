@@ -1,9 +1,8 @@
 use super::*;
-use crate::cidr::Cidr;
 use crate::options::{Forwarded, Place, Server};
 use crate::template::Template;
 use http::RequestHead;
-use net::Peer;
+use net::{Cidr, Peer};
 
 fn options() -> Options {
     Options::to(vec![Server::at(Place::Tcp { host: "app".into(), port: 3000 })])

@@ -5,7 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::Reject;
 
-use crate::options::ProxyProtocol;
+/// The versions of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// The line of text.
+    V1,
+    /// The binary header.
+    V2,
+}
 
 /// Both ends of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
