@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::cidr::Cidr;
+
 /// What to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
@@ -21,6 +23,48 @@ impl std::fmt::Display for Bind {
             Bind::Any(port) => write!(f, "http://[::]:{port}"),
             Bind::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+/// What to listen on, and what is spoken there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The address.
+    pub at: Bind,
+    /// Connections begin with a PROXY protocol header, and these may make them; nobody else may. `None` for none.
+    pub proxy_protocol: Option<Sources>,
+}
+
+impl From<Bind> for Listen {
+    /// Nothing but HTTP.
+    fn from(at: Bind) -> Listen {
+        Listen { at, proxy_protocol: None }
+    }
+}
+
+/// A set of those who may come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Networks.
+    pub networks: Vec<Cidr>,
+    /// Clients of Unix sockets.
+    pub unix: bool,
+}
+
+impl Sources {
+    /// Whether it belongs to the set.
+    #[must_use]
+    pub fn contains(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Tcp(address) => self.networks.iter().any(|network| network.contains(address.ip())),
+            Peer::Unix => self.unix,
+        }
+    }
+
+    /// Whether nobody does.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty() && !self.unix
     }
 }
 
@@ -49,4 +93,15 @@ impl std::fmt::Display for Peer {
             Peer::Unix => f.write_str("unix:"),
         }
     }
+}
+
+/// Who asks: at the other end of the connection, or behind proxies whose word counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its address; with port 0 where a proxy did not tell the port.
+    pub address: Peer,
+    /// Whether it speaks TLS: with us, or with the first of those proxies.
+    pub secure: bool,
+    /// Whether the peer's word on the client counts: then what else it tells does too.
+    pub vouched: bool,
 }

@@ -9,11 +9,12 @@ use http::encode::Outgoing;
 use http::machine::Step;
 use http::{Fields, Framing, Reject, Status, Version};
 
-use crate::address::Peer;
+use crate::address::{Client, Peer};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
+use crate::preface::Told;
 use crate::stream::Stream;
 use crate::work::{Work, Works};
 
@@ -117,6 +118,10 @@ pub(crate) struct Conn {
     pub(crate) stream: Stream,
     pub(crate) seat: Seat,
     pub(crate) peer: Peer,
+    /// What was told of it ahead of the first request.
+    pub(crate) told: Option<Box<Told>>,
+    /// Who sends the current request.
+    pub(crate) client: Client,
     pub(crate) served: u32,
     pub(crate) work: Box<Work>,
     pub(crate) reply: Reply,
@@ -153,9 +158,16 @@ impl Conn {
         self.continue_due = head.expects_continue;
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
+        self.client = self.direct();
         self.reply = Reply::Unsent;
         self.body_sent = 0;
         self.started_ms = self.now_ms();
+    }
+
+    /// Who sends requests, as long as nobody says more.
+    pub(crate) fn direct(&self) -> Client {
+        let secure = self.told.as_ref().is_some_and(|told| told.secure);
+        Client { address: self.peer, secure, vouched: false }
     }
 
     /// A deadline that far from now.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use http::encode::Outgoing;
 use http::{Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
 
-use crate::address::Peer;
+use crate::address::{Client, Peer};
 use crate::conn::{Conn, Reply};
 use crate::core::Core;
 use crate::fault::Fault;
@@ -40,11 +40,13 @@ pub struct Request<'x> {
     head: &'x RequestHead,
     bytes: &'x [u8],
     peer: Peer,
+    client: Client,
 }
 
 impl<'x> Request<'x> {
     pub(crate) fn of(conn: &'x Conn) -> Request<'x> {
-        Request { head: &conn.work.machine.head, bytes: conn.work.input.head(), peer: conn.peer }
+        let (head, bytes) = (&conn.work.machine.head, conn.work.input.head());
+        Request { head, bytes, peer: conn.peer, client: conn.client }
     }
 
     /// The method.
@@ -113,10 +115,17 @@ impl<'x> Request<'x> {
         self.head.framing
     }
 
-    /// Who asks.
+    /// Who is at the other end of the connection: the last of the proxies before us, where there are some that speak
+    /// HTTP. One that speaks the PROXY protocol is not seen here, but the one that it tells of.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer
+    }
+
+    /// Who asks: the peer, or whom [`Exchange::set_client`] has named.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client
     }
 }
 
@@ -144,6 +153,11 @@ impl<'c> Exchange<'c> {
 
     pub(crate) fn note(&self) -> u32 {
         self.note.get()
+    }
+
+    /// Says who asks, by the word of a peer that is trusted.
+    pub fn set_client(&mut self, address: Peer, secure: bool) {
+        self.conn.client = Client { address, secure, vouched: true };
     }
 
     /// Edits to make to the fields of whatever is answered from now on.

@@ -188,10 +188,11 @@ impl Exchange<'_> {
         self.conn.stream.source().ready() & HALF_CLOSED != 0
     }
 
-    /// The address that the client connected to; none over a Unix socket.
+    /// The address that the client connected to, here or at a proxy that tells it ahead; none over a Unix socket.
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
-        self.conn.stream.local_address()
+        let told = self.conn.told.as_ref().and_then(|told| told.ends);
+        told.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

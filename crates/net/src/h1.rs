@@ -16,11 +16,12 @@ use std::task::Poll;
 use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
-use crate::address::Peer;
+use crate::address::{Client, Peer};
 use crate::conn::{Conn, Context, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES, Reply, Seat};
 use crate::core::{Parked, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::preface::Told;
 use crate::service::{Record, Service};
 use crate::source::{GONE, READ};
 use crate::stream::Stream;
@@ -49,6 +50,7 @@ pub(crate) struct Idle<S> {
     seat: Seat,
     engine: Rc<Engine<S>>,
     peer: Peer,
+    told: Option<Box<Told>>,
     served: u32,
     since_ms: u64,
     /// The beginning of a head whose sender takes its time.
@@ -65,6 +67,7 @@ impl<S: Service> Idle<S> {
             seat,
             engine: engine.clone(),
             peer,
+            told: None,
             served: 0,
             since_ms,
             begun: Box::default(),
@@ -79,8 +82,27 @@ impl<S: Service> Idle<S> {
         core.park(&source, self);
     }
 
+    /// The bytes' way in and out, for what is spoken ahead of HTTP.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// What was spoken ahead of HTTP told who the client is; `begun` came after it.
+    pub(crate) fn introduce(&mut self, told: Told, begun: &[u8]) {
+        self.begun = begun.into();
+        if let Some(ends) = told.ends {
+            self.peer = Peer::Tcp(ends.source);
+        }
+        self.told = Some(Box::new(told));
+    }
+
     /// When it has been silent for too long.
-    fn deadline_ms(&self) -> u64 {
+    pub(crate) fn deadline_ms(&self) -> u64 {
         let timeouts = &self.engine.context.timeouts;
         let between_requests = self.served > 0 && self.begun.is_empty();
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
@@ -150,6 +172,19 @@ async fn drive<S: Service>(mut idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
 
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
+/// Serves a connection that was spoken to already: what came after that is the beginning of a head.
+pub(crate) async fn serve_after<S: Service>(idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
+    let (engine, conn) = busy(*idle);
+    drive(burst(engine, conn).await?).await
+}
+
+/// Answers a connection whose first bytes were not what they must be, and closes it.
+pub(crate) async fn turn_away<S: Service>(idle: Box<Idle<S>>, reject: Reject) {
+    let (engine, mut conn) = busy(*idle);
+    refuse(&engine, &mut conn, reject).await;
+    closing(engine, conn).await;
+}
+
 /// Gives a connection what it needs to be served.
 fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
     let mut work = idle.engine.context.works.take();
@@ -163,6 +198,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         stream: idle.stream,
         seat: idle.seat,
         peer: idle.peer,
+        told: idle.told,
+        client: Client { address: idle.peer, secure: false, vouched: false },
         served: idle.served,
         work,
         reply: Reply::Unsent,
@@ -183,10 +220,10 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
-    let Conn { stream, seat, peer, served, work, .. } = conn;
+    let Conn { stream, seat, peer, told, served, work, .. } = conn;
     let begun = Box::from(work.input.rest());
     engine.context.works.give_back(work);
-    Box::new(Idle { stream, seat, engine, peer, served, since_ms, begun })
+    Box::new(Idle { stream, seat, engine, peer, told, served, since_ms, begun })
 }
 
 /// Serves what has come in, request after request; `None` when the connection is over.
@@ -386,6 +423,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
     let record = Record {
         request: None,
         peer: conn.peer,
+        client: conn.direct(),
         status: reject.status,
         body_bytes: conn.body_sent,
         duration_ms: 0,
@@ -401,6 +439,7 @@ fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option
     let record = Record {
         request: Some(Request::of(conn)),
         peer: conn.peer,
+        client: conn.client,
         status: conn.status,
         body_bytes: conn.body_sent,
         duration_ms: conn.now_ms().saturating_sub(conn.started_ms),

@@ -33,10 +33,11 @@ pub mod flow;
 pub mod tunnel;
 pub mod service;
 mod h1;
+mod announced;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Dial, Peer};
+pub use address::{Bind, Client, Dial, Listen, Peer, Sources};
 pub use cidr::Cidr;
 pub use core::Core;
 pub use counters::Counters;

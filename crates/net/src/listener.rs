@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::address::{Bind, Peer};
+use crate::address::{Bind, Peer, Sources};
+use crate::announced::Announced;
 use crate::core::Core;
 use crate::h1::{Engine, Idle};
 use crate::service::Service;
@@ -46,6 +47,9 @@ impl Listening {
         }
     }
 }
+
+/// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
+pub(crate) type Door = (Listening, Option<Arc<Sources>>);
 
 /// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose.
 ///
@@ -157,12 +161,16 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
-pub(crate) async fn accept<S: Service>(engine: Rc<Engine<S>>, listening: Listening, source: Rc<Source>) {
+pub(crate) async fn accept<S: Service>(
+    engine: Rc<Engine<S>>,
+    (listening, announcers): Door,
+    source: Rc<Source>,
+) {
     let core = engine.context.core.clone();
     watch(&core, listening.fd(), &source).await;
     let is_tcp = matches!(listening, Listening::Own(_));
     loop {
-        match accept_batch(&engine, listening.fd(), is_tcp) {
+        match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref()) {
             Pause::Empty if engine.context.draining.get() => break,
             Pause::Empty => wait(&core, &source).await,
             Pause::Batch => core.yield_now().await,
@@ -210,7 +218,12 @@ enum Pause {
     Exhausted,
 }
 
-fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: bool) -> Pause {
+fn accept_batch<S: Service>(
+    engine: &Rc<Engine<S>>,
+    listener: &OwnedFd,
+    is_tcp: bool,
+    announcers: Option<&Arc<Sources>>,
+) -> Pause {
     let context = &engine.context;
     let make_room = (context.seats.max / 16).clamp(1, MAKE_ROOM_MAX);
     for _ in 0..ACCEPT_BATCH {
@@ -227,7 +240,11 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, listener: &OwnedFd, is_tcp: 
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                Idle::new(engine, stream, if is_tcp { peer } else { Peer::Unix }).park();
+                let idle = Idle::new(engine, stream, if is_tcp { peer } else { Peer::Unix });
+                match announcers {
+                    None => idle.park(),
+                    Some(sources) => Announced::park(idle, sources.clone()),
+                }
             }
             Err(Errno::AGAIN) => return Pause::Empty,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {

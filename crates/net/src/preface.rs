@@ -1,5 +1,6 @@
 //! The PROXY protocol, versions 1 and 2: who the client is, told ahead of everything else on a connection.
 //! Written to upstream servers, and read by listeners that stand behind another proxy.
+//! (haproxy.org/download/3.2/doc/proxy-protocol.txt)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -28,9 +29,18 @@ pub struct Ends {
 pub enum Preface {
     /// More must come.
     NeedMore,
-    /// It is whole and takes so many bytes. `None` for a connection that the proxy makes on its own account, or
-    /// whose ends have no addresses: the real ones count.
-    Whole(usize, Option<Ends>),
+    /// It is whole and takes so many bytes.
+    Whole(usize, Told),
+}
+
+/// What a header tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// `None` for a connection that the proxy makes on its own account, or whose ends have no addresses: the real
+    /// ones count.
+    pub ends: Option<Ends>,
+    /// Whether the client speaks TLS with the proxy (version 2 alone can tell).
+    pub secure: bool,
 }
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -38,6 +48,11 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const LINE_BYTES_MAX: usize = 107;
 /// Bytes of addresses and extensions in version 2 that are accepted: more than all that is registered.
 const EXTENSIONS_BYTES_MAX: usize = 4096;
+/// The longest header of all.
+pub(crate) const HEADER_BYTES_MAX: usize = 16 + EXTENSIONS_BYTES_MAX;
+/// Extensions that are understood: PP2_TYPE_CRC32C and PP2_TYPE_SSL.
+const CHECKSUM: u8 = 0x03;
+const TLS: u8 = 0x20;
 
 /// Writes the header. Without `ends` it says that the connection is the proxy's own.
 pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Ends>) {
@@ -120,7 +135,7 @@ fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
     let mut words = line.split(' ').skip(1);
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        return Ok(Preface::Whole(end + 2, None));
+        return Ok(Preface::Whole(end + 2, Told::default()));
     }
     let mut ip = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(INVALID);
     let (source, destination) = (ip()?, ip()?);
@@ -136,7 +151,8 @@ fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
     }
     let source = SocketAddr::new(source, source_port);
     let destination = SocketAddr::new(destination, destination_port);
-    Ok(Preface::Whole(end + 2, Some(Ends { source, destination })))
+    let ends = Some(Ends { source, destination });
+    Ok(Preface::Whole(end + 2, Told { ends, secure: false }))
 }
 
 fn port(word: &str) -> Option<u16> {
@@ -150,15 +166,51 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
         return Err(INVALID);
     }
     let Some(rest) = bytes.get(16..16 + len) else { return Ok(Preface::NeedMore) };
-    let ends = match (head[0] & 15, head[1]) {
-        (0, _) => None,
-        (1, 0x11) => Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)),
-        (1, 0x21) => Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)),
+    let (ends, addresses_len) = match (head[0] & 15, head[1]) {
+        // The proxy speaks for itself: whatever follows is skipped.
+        (0, _) => return Ok(Preface::Whole(16 + len, Told::default())),
+        (1, 0x11) => (Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)), 12),
+        (1, 0x21) => (Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)), 36),
         // Datagrams and Unix sockets: the connection is good, its ends tell nothing.
-        (1, _) => None,
+        (1, 0x12) => (None, 12),
+        (1, 0x22) => (None, 36),
+        (1, 0x31 | 0x32) => (None, 216),
+        (1, _) => return Ok(Preface::Whole(16 + len, Told::default())),
         _ => return Err(INVALID),
     };
-    Ok(Preface::Whole(16 + len, ends))
+    let secure = read_extensions(&bytes[..16 + len], 16 + addresses_len)?;
+    Ok(Preface::Whole(16 + len, Told { ends, secure }))
+}
+
+/// The extensions of a header, from `at` on: a checksum must be right, and of TLS it is told here. Others are skipped.
+fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
+    let mut secure = false;
+    while at < header.len() {
+        let start = header.get(at..at + 3).ok_or(INVALID)?;
+        let len = usize::from(u16::from_be_bytes([start[1], start[2]]));
+        let value = header.get(at + 3..at + 3 + len).ok_or(INVALID)?;
+        match start[0] {
+            CHECKSUM => {
+                let told = u32::from_be_bytes(value.try_into().map_err(|_| INVALID)?);
+                let zeros = [0; 4];
+                let sum = [&header[..at + 3], &zeros, &header[at + 7..]].into_iter().fold(!0, crc32c);
+                if !sum != told {
+                    return Err(Reject::bad("a PROXY protocol header with a wrong checksum"));
+                }
+            }
+            TLS => secure = value.first().is_some_and(|client| client & 1 != 0),
+            _ => {}
+        }
+        at += 3 + len;
+    }
+    Ok(secure)
+}
+
+/// CRC-32C (RFC 9260 appendix A), bit by bit: some hundred bytes a connection, of those that carry a checksum at all.
+fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(sum, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
+    })
 }
 
 fn v4_ends(bytes: &[u8; 12]) -> Ends {
@@ -197,6 +249,7 @@ mod tests {
                 write(&mut bytes, version, told);
                 let len = bytes.len();
                 bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
+                let told = Told { ends: told, secure: false };
                 assert_eq!(read(&bytes), Ok(Preface::Whole(len, told)), "{version:?}");
                 for cut in 0..len {
                     assert_eq!(read(&bytes[..cut]), Ok(Preface::NeedMore), "{version:?} cut at {cut}");
@@ -221,20 +274,48 @@ mod tests {
         );
     }
 
+    const ENDS: &[u8] = b"\x01\x02\x03\x04\x05\x06\x07\x08\0\x01\0\x50";
+
+    /// A version 2 header over TCP and IPv4 with these extensions.
+    fn with(extensions: &[u8]) -> Vec<u8> {
+        let len = u8::try_from(ENDS.len() + extensions.len()).unwrap();
+        [&SIGNATURE[..], b"\x21\x11\0", &[len], ENDS, extensions].concat()
+    }
+
     #[test]
-    fn extensions_are_skipped_and_unknown_families_pass() {
-        let with_extension =
-            [&SIGNATURE[..], b"\x21\x11\0\x0f\x01\x02\x03\x04\x05\x06\x07\x08\0\x01\0\x50abc"].concat();
-        assert_eq!(read(&with_extension), Ok(Preface::Whole(31, ends("1.2.3.4:1", "5.6.7.8:80"))));
-        let unix = [&SIGNATURE[..], b"\x21\x31\0\x01x"].concat();
-        assert_eq!(read(&unix), Ok(Preface::Whole(17, None)));
-        assert_eq!(read(b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n"), Ok(Preface::Whole(35, None)));
+    fn extensions_are_read_and_unknown_families_pass() {
+        let told = |secure| Told { ends: ends("1.2.3.4:1", "5.6.7.8:80"), secure };
+        // One that nobody knows; TLS, and TLS that the client does not speak.
+        assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(Preface::Whole(33, told(false))));
+        assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(Preface::Whole(36, told(true))));
+        assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(Preface::Whole(36, told(false))));
+        let unix = [&SIGNATURE[..], b"\x21\x31\0\xd8", &[b'x'; 216]].concat();
+        assert_eq!(read(&unix), Ok(Preface::Whole(232, Told::default())));
+        let own = [&SIGNATURE[..], b"\x20\0\0\x01x"].concat();
+        assert_eq!(read(&own), Ok(Preface::Whole(17, Told::default())));
+        let line = b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n";
+        assert_eq!(read(line), Ok(Preface::Whole(35, Told::default())));
+    }
+
+    #[test]
+    fn a_checksum_is_checked() {
+        // The check value of the polynomial, as catalogues of such give it.
+        assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
+        let mut header = with(b"\x03\0\x04\0\0\0\0\x04\0\x01x");
+        let sum = !crc32c(!0, &header);
+        header[31..35].copy_from_slice(&sum.to_be_bytes());
+        assert!(matches!(read(&header), Ok(Preface::Whole(39, Told { ends: Some(_), .. }))));
+        for at in [16, 31, 38] {
+            let mut damaged = header.clone();
+            damaged[at] ^= 1;
+            assert!(read(&damaged).is_err(), "byte {at}");
+        }
     }
 
     #[test]
     fn anything_else_is_refused() {
         let endless = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
-        let cases: [&[u8]; 12] = [
+        let cases: [&[u8]; 15] = [
             b"GET / HTTP/1.1\r\n",
             b"PROXYX",
             b"PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n",
@@ -247,6 +328,10 @@ mod tests {
             b"\r\n\r\n\0\r\nQUIT\n\x11\x11\0\0",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04abcd",
             b"\r\n\r\n\0\r\nQUIT\n\x22\x11\0\0",
+            // Extensions that end too early, or have a checksum of another length.
+            &with(b"\xee\0"),
+            &with(b"\xee\0\x05abcd"),
+            &with(b"\x03\0\x02ab"),
         ];
         for bytes in cases {
             assert!(read(bytes).is_err(), "{}", bytes.escape_ascii());

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::address::Bind;
+use crate::address::{Bind, Listen};
 use crate::clock::Clock;
 use crate::conn::{Context, Seats};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::h1::Engine;
-use crate::listener::{self, Listening, SocketFile};
+use crate::listener::{self, Door, SocketFile};
 use crate::offload::Pool;
 use crate::options::Options;
 use crate::remote::Remote;
@@ -58,7 +58,7 @@ impl Server {
     /// The system's, with the address that could not be had; or what `service` returned.
     pub fn start<S: Service>(
         options: &Options,
-        binds: &[Bind],
+        listens: &[impl Clone + Into<Listen>],
         service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
     ) -> io::Result<Server> {
         let mut server = Server {
@@ -68,7 +68,8 @@ impl Server {
             stop: Stop { draining: Arc::default(), remotes: Vec::new() },
             threads: Vec::new(),
         };
-        let started = server.bind(binds, options.threads).and_then(|listening| {
+        let listens = listens.iter().cloned().map(Into::into);
+        let started = server.bind(listens, options.threads).and_then(|listening| {
             let pool = Pool::new(options.blocking_threads_max);
             let service = Arc::new(service);
             listening
@@ -85,17 +86,18 @@ impl Server {
     }
 
     /// Binds the addresses: the sockets of each core.
-    fn bind(&mut self, binds: &[Bind], threads: usize) -> io::Result<PerCore> {
+    fn bind(&mut self, listens: impl Iterator<Item = Listen>, threads: usize) -> io::Result<PerCore> {
         let mut listening: PerCore = vec![Vec::new(); threads.max(1)];
-        for bind in binds {
-            let (address, sockets) = listener::bind(bind, listening.len())
+        for Listen { at: bind, proxy_protocol } in listens {
+            let (address, sockets) = listener::bind(&bind, listening.len())
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {bind}: {error}")))?;
             if let Bind::Unix(path) = &address {
                 self.socket_files.push(SocketFile::of(path)?);
             }
             self.addresses.push(address);
+            let announcers = proxy_protocol.map(Arc::new);
             for (core, socket) in listening.iter_mut().zip(sockets) {
-                core.push(socket);
+                core.push((socket, announcers.clone()));
             }
         }
         Ok(listening)
@@ -106,7 +108,7 @@ impl Server {
         options: &Options,
         pool: &Pool,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
-        sockets: Vec<Listening>,
+        doors: Vec<Door>,
     ) -> io::Result<()> {
         let (tell, told) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
@@ -118,7 +120,7 @@ impl Server {
             let service = service(&core)?;
             // Fails only where nobody waits for it any more.
             let _ = tell.send(core.remote());
-            run_core(&core, &options, sockets, service, theirs, &draining)
+            run_core(&core, &options, doors, service, theirs, &draining)
         })?;
         match told.recv() {
             Ok(remote) => self.stop.remotes.push(remote),
@@ -167,7 +169,7 @@ impl Server {
     }
 }
 
-type PerCore = Vec<Vec<Listening>>;
+type PerCore = Vec<Vec<Door>>;
 
 fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
     match thread.join() {
@@ -179,7 +181,7 @@ fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    sockets: Vec<Listening>,
+    doors: Vec<Door>,
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,
@@ -198,10 +200,10 @@ fn run_core<S: Service>(
     // As many clones as there are listeners that still accept.
     let accepting = Rc::new(());
     let mut listeners = Vec::new();
-    for socket in sockets {
+    for door in doors {
         let source = core.add_source();
         let (accepts, accepting) =
-            (listener::accept(engine.clone(), socket, source.clone()), accepting.clone());
+            (listener::accept(engine.clone(), door, source.clone()), accepting.clone());
         core.spawn(async move {
             accepts.await;
             drop(accepting);

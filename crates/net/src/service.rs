@@ -4,7 +4,7 @@ use std::future::Future;
 
 use http::Status;
 
-use crate::address::Peer;
+use crate::address::{Client, Peer};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 
@@ -21,8 +21,10 @@ pub trait Service: 'static {
 pub struct Record<'x> {
     /// The request; `None` where what came was none.
     pub request: Option<Request<'x>>,
-    /// Who asked.
+    /// Who was at the other end of the connection.
     pub peer: Peer,
+    /// Who asked.
+    pub client: Client,
     /// What was answered.
     pub status: Status,
     /// Content bytes of the response.

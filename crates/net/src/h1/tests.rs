@@ -5,5 +5,6 @@ mod script;
 mod answers;
 mod endings;
 mod clock;
+mod announced;
 mod fairness;
 mod seeds;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
 
-use crate::address::Peer;
+use crate::address::{Peer, Sources};
+use crate::announced::Announced;
 use crate::clock::Clock;
 use crate::conn::{Context, Seats};
 use crate::core::Core;
@@ -63,9 +64,18 @@ impl Rig {
 
     /// A client that has just been accepted.
     pub(super) fn connect(&self, seed: u64) -> Rc<Wire> {
+        self.accept(seed, |idle| idle.park())
+    }
+
+    /// The same, where headers of the PROXY protocol are taken from these.
+    pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<Wire> {
+        self.accept(seed, |idle| Announced::park(idle, sources.clone()))
+    }
+
+    fn accept(&self, seed: u64, park: impl FnOnce(Box<Idle<Zoo>>)) -> Rc<Wire> {
         let wire = Rc::new(Wire::new(seed));
         let stream = Stream::simulated(&self.core, wire.clone());
-        Idle::new(&self.engine, stream, Peer::Unix).park();
+        park(Idle::new(&self.engine, stream, Peer::Unix));
         self.wires.borrow_mut().push(wire.clone());
         self.settle();
         wire
@@ -257,6 +267,11 @@ impl Service for Zoo {
         let path = request.path().to_vec();
         match path.as_slice() {
             b"/fixed" => exchange.reply(Status::OK, &none, &pattern(n, 20)).await,
+            b"/who" => {
+                let (request, local) = (exchange.request(), exchange.local_address());
+                let said = format!("{:?} {:?} {local:?}", request.peer(), request.client().secure);
+                exchange.reply(Status::OK, &none, said.as_bytes()).await
+            }
             b"/empty" => exchange.reply(Status::OK, &none, b"").await,
             b"/204" => exchange.reply(Status::of(204).unwrap(), &none, b"dropped").await,
             b"/304" => exchange.reply(Status::NOT_MODIFIED, &none, b"dropped").await,

@@ -1,0 +1,94 @@
+//! Connections that begin with a PROXY protocol header: who the client is, told by a proxy that is trusted.
+
+use std::sync::Arc;
+
+use http::{Reject, Status};
+
+use crate::address::Sources;
+use crate::core::{Parked, TaskFuture};
+use crate::fault::Fault;
+use crate::h1::{Idle, serve_after, turn_away};
+use crate::preface::{self, HEADER_BYTES_MAX, Preface};
+use crate::service::Service;
+
+/// Bytes of a buffer to begin with: every header without many extensions, and most first requests behind it.
+const BUFFER_BYTES: usize = 1024;
+
+const STRANGER: Reject = Reject::new(
+    Status::FORBIDDEN,
+    "this address takes connections from known proxies alone, by the PROXY protocol",
+);
+const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protocol header took too long");
+
+/// A connection that has just been accepted, and whose header is awaited. [`crate::Timeouts::head_ms`] is the time that
+/// it and the first request's head have together.
+pub(crate) struct Announced<S> {
+    idle: Box<Idle<S>>,
+    sources: Arc<Sources>,
+}
+
+impl<S: Service> Announced<S> {
+    /// Lets it wait for its first byte.
+    pub(crate) fn park(idle: Box<Idle<S>>, sources: Arc<Sources>) {
+        let (core, source) = (idle.stream().core().clone(), idle.stream().source_rc());
+        source.set_deadline(idle.deadline_ms());
+        core.park(&source, Box::new(Announced { idle, sources }));
+    }
+}
+
+impl<S: Service> Parked for Announced<S> {
+    fn resume(self: Box<Self>) -> TaskFuture {
+        self.idle.stream().source().take_expired();
+        self.idle.stream().source().set_deadline(u64::MAX);
+        Box::pin(async { serve_after(header(*self).await?).await })
+    }
+
+    fn idle_since_ms(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Reads the header: then the connection is as its client's own. `None` where it is over.
+async fn header<S: Service>(announced: Announced<S>) -> Option<Box<Idle<S>>> {
+    let Announced { mut idle, sources } = announced;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut len = 0;
+    loop {
+        match read_some(&idle, &mut buffer[len..]).await {
+            // A check that only connects, or somebody who has thought better of it.
+            Ok(0) | Err(Fault::Gone | Fault::Io(_)) => return None,
+            Ok(read) => len += read,
+            Err(_) if len == 0 => return None,
+            Err(_) => return refuse(idle, TOO_SLOW).await,
+        }
+        if !sources.contains(idle.peer()) {
+            return refuse(idle, STRANGER).await;
+        }
+        match preface::read(&buffer[..len]) {
+            Ok(Preface::NeedMore) => {}
+            Ok(Preface::Whole(header_len, told)) => {
+                idle.introduce(told, &buffer[header_len..len]);
+                return Some(idle);
+            }
+            Err(reject) => return refuse(idle, reject).await,
+        }
+        if len == buffer.len() {
+            // No header needs more, so the longest one leaves room for a byte.
+            buffer.resize(HEADER_BYTES_MAX + 1, 0);
+        }
+    }
+}
+
+async fn read_some<S: Service>(idle: &Idle<S>, room: &mut [u8]) -> Result<usize, Fault> {
+    loop {
+        match idle.stream().try_read(room)? {
+            Some(len) => return Ok(len),
+            None => idle.stream().readable(idle.deadline_ms()).await?,
+        }
+    }
+}
+
+async fn refuse<S: Service>(idle: Box<Idle<S>>, reject: Reject) -> Option<Box<Idle<S>>> {
+    turn_away(idle, reject).await;
+    None
+}

@@ -1,0 +1,122 @@
+//! Connections behind a proxy that tells who the client is.
+
+use std::sync::Arc;
+
+use super::rig::{Rig, read};
+use crate::address::Sources;
+use crate::sim::End;
+
+const ASK: &[u8] = b"GET /who HTTP/1.1\r\nHost: zoo\r\n\r\n";
+const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n";
+/// Version 2, over TLS.
+const BINARY: &[u8] =
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0";
+const TOLD: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
+
+/// Those who come over Unix sockets, as simulated clients do.
+fn known() -> Arc<Sources> {
+    Arc::new(Sources { unix: true, ..Sources::default() })
+}
+
+#[test]
+fn the_client_is_the_one_that_is_told_wherever_the_bytes_are_cut() {
+    for (header, told) in [(LINE, TOLD.to_owned()), (BINARY, TOLD.replace("false", "true"))] {
+        let wire = [header, ASK, ASK].concat();
+        for cut in 0..=wire.len() {
+            let rig = Rig::quick();
+            let client = rig.connect_announced(cut as u64, &known());
+            let mut said = rig.ask(&client, &wire[..cut]);
+            rig.pass(100);
+            said += &rig.ask(&client, &wire[cut..]);
+            assert_eq!(said.matches(&told).count(), 2, "cut at {cut}: {said}");
+            // It holds for as long as the connection does.
+            rig.pass(8_000);
+            assert!(rig.ask(&client, ASK).ends_with(&told));
+            client.client_closes();
+            rig.settle();
+            rig.assert_empty();
+        }
+    }
+}
+
+#[test]
+fn byte_by_byte() {
+    let rig = Rig::quick();
+    let client = rig.connect_announced(1, &known());
+    let mut said = String::new();
+    for byte in [BINARY, ASK].concat() {
+        said += &rig.ask(&client, &[byte]);
+    }
+    assert!(said.contains("192.0.2.1:1234"), "{said}");
+}
+
+#[test]
+fn a_long_header_and_a_long_request_behind_it() {
+    // 4,096 bytes: the ends, and an extension that nobody knows.
+    let mut header =
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\0\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb".to_vec();
+    header.extend_from_slice(b"\xee\x0f\xf1");
+    header.resize(16 + 4096, b'x');
+    let request = format!("GET /who HTTP/1.1\r\nHost: zoo\r\nX: {}\r\n\r\n", "y".repeat(6_000));
+    let rig = Rig::quick();
+    let client = rig.connect_announced(1, &known());
+    let said = rig.ask(&client, &[&header, request.as_bytes()].concat());
+    assert!(said.ends_with(TOLD), "{said}");
+    header[15] = 1;
+    let client = rig.connect_announced(1, &known());
+    assert!(rig.ask(&client, &header).starts_with("HTTP/1.1 400 "));
+}
+
+#[test]
+fn a_proxy_speaks_for_itself_too() {
+    let rig = Rig::quick();
+    for header in [&b"PROXY UNKNOWN\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
+        let client = rig.connect_announced(1, &known());
+        assert!(rig.ask(&client, &[header, ASK].concat()).ends_with("Unix false None"));
+    }
+}
+
+#[test]
+fn without_a_header_nothing_is_served() {
+    let rig = Rig::quick();
+    for wrong in [ASK, &BINARY[..12], b"PROXY TCP4 1.2.3.4\r\n"] {
+        let client = rig.connect_announced(1, &known());
+        client.client_sends(wrong);
+        // Too short to be wrong: it is too slow then.
+        rig.pass(4_100);
+        let status = if wrong == &BINARY[..12] { "408" } else { "400" };
+        assert!(read(&client).starts_with(&format!("HTTP/1.1 {status} ")));
+        rig.pass(2_100);
+        assert_eq!(client.end(), Some(End::Fin));
+    }
+    let log = rig.engine.service.log.borrow().clone();
+    let faults: Vec<&str> = log.iter().map(|(_, _, _, fault)| fault.as_str()).collect();
+    assert_eq!(
+        faults,
+        [
+            "400 no PROXY protocol header",
+            "408 the PROXY protocol header took too long",
+            "400 invalid PROXY protocol header"
+        ]
+    );
+}
+
+#[test]
+fn nobody_else_may_tell() {
+    let rig = Rig::quick();
+    let client = rig.connect_announced(1, &Arc::default());
+    assert!(rig.ask(&client, &[LINE, ASK].concat()).starts_with("HTTP/1.1 403 "));
+    rig.pass(2_100);
+    rig.assert_empty();
+}
+
+#[test]
+fn who_only_connects_is_not_told_of() {
+    let rig = Rig::quick();
+    let (checks, waits) = (rig.connect_announced(1, &known()), rig.connect_announced(2, &known()));
+    checks.client_closes();
+    rig.pass(4_100);
+    assert_eq!((read(&waits), waits.end()), (String::new(), Some(End::Fin)));
+    assert!(rig.engine.service.log.borrow().is_empty());
+    rig.assert_empty();
+}
