@@ -162,7 +162,8 @@ impl Stage {
         }
         trees.push((subject.process.name.clone(), self.spawn(&subject.process, &mut values)?));
         self.unpin(restore)?;
-        let (plan, url) = plan(&fill(&subject.url, &values)?, &settings, values.get("socket"))?;
+        let url = fill(&subject.url, &values)?;
+        let (plan, url) = plan(&url, &settings, values.get("socket"), self.scratch.path())?;
         let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
         let server_pids = trees.iter().filter(|(name, _)| counts(name)).map(|(_, tree)| tree.pid()).collect();
         let version = if settings.get("http").is_some_and(|http| http == "1.0") {
@@ -268,7 +269,12 @@ fn last_words(tree: &Tree) -> String {
 }
 
 /// The load of one cell.
-fn plan(url: &str, settings: &Settings, socket: Option<&String>) -> Result<(Plan, String), String> {
+fn plan(
+    url: &str,
+    settings: &Settings,
+    socket: Option<&String>,
+    folder: &Path,
+) -> Result<(Plan, String), String> {
     let text = |key: &str| settings.get(key).map(String::as_str);
     let yes = |key: &str, default: bool| match text(key) {
         None => Ok(default),
@@ -293,7 +299,7 @@ fn plan(url: &str, settings: &Settings, socket: Option<&String>) -> Result<(Plan
     let ask = Ask {
         method: text("method").unwrap_or("GET").to_string(),
         url: Url::parse(&url)?,
-        body: text("body").map(|body| body.as_bytes().to_vec()),
+        body: text("body").map_or(Ok(None), |text| body(text, folder))?,
         weight: 1,
     };
     let reach = Reach { unix, insecure: true, ..Reach::default() };
@@ -313,6 +319,16 @@ fn plan(url: &str, settings: &Settings, socket: Option<&String>) -> Result<(Plan
     }
     plan.check()?;
     Ok((plan, url))
+}
+
+/// The content of a request: text, or `@` and the name of a file in the experiment's folder; none where the text is empty.
+fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
+    match text.strip_prefix('@') {
+        Some(file) => {
+            fs::read(folder.join(file)).map(Some).map_err(|error| format!("load: body {file}: {error}"))
+        }
+        None => Ok((!text.is_empty()).then(|| text.as_bytes().to_vec())),
+    }
 }
 
 /// Asks until the answer is right, for as long as a start may take.
