@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
@@ -220,6 +221,9 @@ pub fn machine() -> String {
 
 // ---- who listens ----
 
+/// The state of a listening socket, as `/proc/net/tcp` has it.
+const LISTEN: &str = "0A";
+
 /// The topmost processes that listen at `address`, where that is an address of this machine.
 #[must_use]
 pub fn listeners(address: SocketAddr) -> Vec<u32> {
@@ -228,8 +232,11 @@ pub fn listeners(address: SocketAddr) -> Vec<u32> {
     }
     let mut inodes = HashSet::new();
     for (file, v6) in [("/proc/net/tcp", false), ("/proc/net/tcp6", true)] {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        inodes.extend(text.lines().filter_map(|line| listening_inode(line, v6, address)));
+        let Ok(file) = fs::File::open(file) else { continue };
+        // Listeners come first; the connections after them may be many, and the kernel is slow to tell of them.
+        let listening = BufReader::new(file).lines().skip(1).map_while(Result::ok);
+        let listening = listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN));
+        inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address)));
     }
     topmost(&holders(&inodes))
 }
@@ -245,7 +252,6 @@ pub fn unix_listeners(path: &Path) -> Vec<u32> {
 
 /// The inode in a line of `/proc/net/tcp` that shows a listener which `address` reaches.
 fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
-    const LISTEN: &str = "0A";
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (local, port) = words.get(1)?.split_once(':')?;
     if *words.get(3)? != LISTEN || u16::from_str_radix(port, 16).ok()? != address.port() {

@@ -314,8 +314,8 @@ fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
     });
     (plan.ramp, plan.timeout, plan.connect_timeout) = (load.ramp, load.timeout, load.connect_timeout);
     plan.verify = asking.verify;
-    let is_here = !bench::server::find(&plan).is_empty();
-    plan.threads = load.threads.unwrap_or_else(|| session::threads(plan.connections, is_here)).max(1);
+    let suited = || session::threads(plan.connections, !bench::server::find(&plan).is_empty());
+    plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
     Ok(Subject { plan, url, version, server_pids: Vec::new() })
 }

@@ -6,5 +6,7 @@ pub(crate) mod subjects;
 pub(crate) mod files;
 pub(crate) mod idle;
 pub(crate) mod proxy;
+pub(crate) mod peer;
+pub(crate) mod generator;
 
 pub(crate) use options::Options;

@@ -53,6 +53,9 @@ fn main() -> ExitCode {
         ["bench", "proxy", options @ ..] => {
             bench::Options::parse(options).and_then(|o| bench::proxy::run(&o))
         }
+        ["bench", "generator", options @ ..] => {
+            bench::Options::parse(options).and_then(|o| bench::generator::run(&o))
+        }
         ["bench", "idle", options @ ..] => bench::Options::parse(options).and_then(|o| bench::idle::run(&o)),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

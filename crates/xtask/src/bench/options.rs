@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::measure::Outcome;
 
 /// The options of `cargo xtask bench`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Measurements of each subject and row. At least 1.
     pub(crate) rounds: usize,

@@ -68,6 +68,11 @@ impl Wrk {
         Ok(Wrk { folder, threads })
     }
 
+    /// What it saw, by its output.
+    pub(crate) fn parse(output: &str) -> Option<Load> {
+        Load::parse(output)
+    }
+
     /// Loads `url` over `connections` kept-alive connections for `seconds`.
     pub(crate) fn run(&self, url: &str, connections: usize, seconds: u64) -> Outcome<Load> {
         let mut command = Command::new("wrk");
@@ -77,7 +82,7 @@ impl Wrk {
         let started = Tree::start(&mut command, &self.folder.join("wrk.log"));
         let mut tree = started.map_err(|e| format!("wrk does not start ({e}); install the package `wrk`"))?;
         tree.wait_until(Duration::from_secs(seconds + 30).as_millis() as u64, |_| None::<()>);
-        Load::parse(&tree.output()).ok_or_else(|| format!("wrk gave no figures:\n{}", tree.output()).into())
+        Wrk::parse(&tree.output()).ok_or_else(|| format!("wrk gave no figures:\n{}", tree.output()).into())
     }
 }
 

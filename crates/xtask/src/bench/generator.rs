@@ -1,0 +1,236 @@
+//! The load generator beside wrk and h2load: what a request costs each of them, and how many each drives.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use serde_json::{Value, json};
+
+use crate::bench::options::Options;
+use crate::bench::peer;
+use crate::measure::children::{Scratch, Tree};
+use crate::measure::wrk::Wrk;
+use crate::measure::{Outcome, procfs, stats};
+use crate::report::{Table, keep, thousands};
+
+/// Connections of each row.
+const ROWS: [usize; 3] = [10, 100, 1000];
+const TIME_MS_MAX: u64 = 120_000;
+/// Our CPU time and our rate, as multiples of wrk's.
+const CPU_AIM: f64 = 1.0;
+const RATE_AIM: f64 = 1.0;
+
+/// A load generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Generator {
+    Komainu,
+    Wrk,
+    H2load,
+}
+
+const ALL: [Generator; 3] = [Generator::Komainu, Generator::Wrk, Generator::H2load];
+
+/// One run of one generator.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// CPU microseconds of the generator's whole life, for each request.
+    cpu_us: f64,
+    /// Requests a second.
+    rate: f64,
+}
+
+impl Generator {
+    fn name(self) -> &'static str {
+        match self {
+            Generator::Komainu => "komainu bench",
+            Generator::Wrk => "wrk",
+            Generator::H2load => "h2load --h1",
+        }
+    }
+
+    /// One thread each, keep-alive, for so many seconds; what it printed is in `log`.
+    fn command(self, url: &str, connections: usize, options: &Options) -> Command {
+        let (connections, seconds) = (connections.to_string(), options.seconds.to_string());
+        let (program, arguments) = match self {
+            Generator::Komainu => (options.binary.as_path(), "bench -q -t 1 --warm-up 0s --format json"),
+            Generator::Wrk => (Path::new("wrk"), "-t 1 -s figures.lua"),
+            Generator::H2load => (Path::new("h2load"), "--h1 -t 1"),
+        };
+        // Off the server's core, so that neither takes from the other.
+        let mut command = Command::new("taskset");
+        command.args(["-c", peer::GENERATOR_CORE]).arg(program).args(arguments.split(' '));
+        command.args(["-c", &connections]);
+        match self {
+            Generator::H2load => command.args(["-D", &seconds]),
+            _ => command.args(["-d", &format!("{seconds}s")]),
+        };
+        command.arg(url);
+        command
+    }
+
+    /// Requests answered and seconds taken.
+    fn figures(self, output: &str) -> Option<(f64, f64)> {
+        match self {
+            Generator::Komainu => {
+                let figures = &serde_json::from_str::<Value>(output).ok()?["figures"];
+                let requests = figures["responses"].as_f64()?;
+                Some((requests, requests / figures["requests_per_s"].as_f64()?))
+            }
+            Generator::Wrk => {
+                let load = Wrk::parse(output)?;
+                Some((load.requests as f64, load.duration_us as f64 / 1e6))
+            }
+            Generator::H2load => {
+                let before = |mark: &str| {
+                    let text = output.split(mark).next()?;
+                    text.rsplit([' ', ',']).next()?.parse::<f64>().ok()
+                };
+                let (requests, rate) = (before(" succeeded")?, before(" req/s")?);
+                Some((requests, requests / rate))
+            }
+        }
+    }
+
+    fn sample(self, url: &str, connections: usize, folder: &Path, options: &Options) -> Outcome<Sample> {
+        let before_ns = procfs::reaped_ns();
+        let mut command = self.command(url, connections, options);
+        let mut tree = Tree::start(command.current_dir(folder), &folder.join("generator.log"))?;
+        tree.wait_until(TIME_MS_MAX, |_| None::<()>);
+        let output = tree.output();
+        // Waited for: its whole life is in this process's account now.
+        drop(tree);
+        let cpu_ns = procfs::reaped_ns().saturating_sub(before_ns);
+        let (requests, seconds) = self
+            .figures(&output)
+            .filter(|(requests, _)| *requests > 0.0)
+            .ok_or_else(|| format!("{} gave no figures: {output}", self.name()))?;
+        Ok(Sample { cpu_us: cpu_ns as f64 / 1e3 / requests, rate: requests / seconds })
+    }
+}
+
+/// Runs the comparison, prints it, keeps it.
+pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+    let scratch = Scratch::new("generator")?;
+    let folder = scratch.path();
+    let options = &Options { binary: fs::canonicalize(&options.binary)?, ..options.clone() };
+    Wrk::new(folder, 1)?;
+    let server = peer::nginx(folder)?;
+    let url = format!("http://{}/", server.address);
+    TcpStream::connect(server.address)?;
+    let mut text = format!(
+        "# What the load generator costs\n\n{}. One thread each, full histograms on ours, against one worker of nginx (`return 200`) \
+         on a core of its own; {} rounds of {} s in turns, medians, ratios of the pairs of a round. CPU is the generator's \
+         whole life, its start included.\n",
+        procfs::machine(),
+        options.rounds,
+        options.seconds,
+    );
+    let mut kept = Vec::new();
+    for connections in ROWS.into_iter().filter(|row| Options::chooses(&options.rows, &row.to_string())) {
+        let samples = in_turns(&url, connections, folder, options)?;
+        let (table, row) = report(&samples);
+        text += &format!("\n## {connections} connections\n\n{}", table.markdown());
+        kept.push(json!({ "connections": connections, "generators": row }));
+    }
+    println!("\n{text}");
+    let json = json!({ "comparison": "generator", "machine": procfs::machine(), "rows": kept });
+    println!("Kept as {}", keep(&options.out, "generator", &text, &json)?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// By generator, by round; every round begins with another one.
+fn in_turns(url: &str, connections: usize, folder: &Path, options: &Options) -> Outcome<[Vec<Sample>; 3]> {
+    let mut samples = [const { Vec::new() }; ALL.len()];
+    for round in 0..options.rounds {
+        for turn in 0..ALL.len() {
+            let at = (turn + round) % ALL.len();
+            let sample = ALL[at].sample(url, connections, folder, options)?;
+            eprintln!(
+                "{connections:>4} connections  round {}/{}  {:<14} {:>6.2} µs CPU/request {:>9} req/s",
+                round + 1,
+                options.rounds,
+                ALL[at].name(),
+                sample.cpu_us,
+                thousands(sample.rate),
+            );
+            samples[at].push(sample);
+        }
+    }
+    Ok(samples)
+}
+
+fn report(samples: &[Vec<Sample>; 3]) -> (Table, Vec<Value>) {
+    let mut table =
+        Table::new(&["", "CPU µs/request", "spread", "req/s", "CPU of wrk", "rate of wrk", "aims"]);
+    let mut rows = Vec::new();
+    let wrk = &samples[1];
+    for (generator, own) in ALL.into_iter().zip(samples) {
+        let each = |of: fn(&Sample) -> f64| own.iter().map(of).collect::<Vec<f64>>();
+        let ratios = |of: fn(&Sample) -> f64| -> Vec<f64> {
+            own.iter().zip(wrk).map(|(own, wrk)| of(own) / of(wrk)).collect()
+        };
+        let median = |values: &[f64]| stats::median(values).unwrap_or(f64::NAN);
+        let (cpu, rate) = (each(|s| s.cpu_us), each(|s| s.rate));
+        let (cpu_ratio, rate_ratio) = (median(&ratios(|s| s.cpu_us)), median(&ratios(|s| s.rate)));
+        let verdict = |met: bool| if met { "met" } else { "MISSED" };
+        let aims = match generator {
+            Generator::Komainu => format!(
+                "CPU ≤ {CPU_AIM:.1} {}, rate ≥ {RATE_AIM:.1} {}",
+                verdict(cpu_ratio <= CPU_AIM),
+                verdict(rate_ratio >= RATE_AIM)
+            ),
+            _ => String::new(),
+        };
+        let (low, high) = stats::range(&cpu).unwrap_or_default();
+        table.row(vec![
+            generator.name().into(),
+            format!("{:.2}", median(&cpu)),
+            format!("{low:.2}–{high:.2}"),
+            thousands(median(&rate)),
+            format!("{cpu_ratio:.3}"),
+            format!("{rate_ratio:.3}"),
+            aims,
+        ]);
+        rows.push(json!({ "name": generator.name(), "cpu_us_per_request": cpu, "requests_per_s": rate,
+            "cpu_of_wrk": cpu_ratio, "rate_of_wrk": rate_ratio }));
+    }
+    (table, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_one_s_output_is_understood() {
+        let h2load = "finished in 2.00s, 125000.50 req/s, 20.5MB/s\nrequests: 250001 total, 250101 started, 250001 done, 250001 succeeded, 0 failed";
+        for (generator, output, requests, rate) in [
+            (Generator::H2load, h2load, 250_001.0, 125_000.5),
+            (Generator::Wrk, "x\nfigures 500 2000000 0 0 1 2 3\n", 500.0, 250.0),
+            (
+                Generator::Komainu,
+                "{\"figures\":{\"responses\":300.0,\"requests_per_s\":150.0}}",
+                300.0,
+                150.0,
+            ),
+        ] {
+            let (found, seconds) = generator.figures(output).expect("figures");
+            assert!(
+                (found - requests).abs() < 1e-6 && (found / seconds - rate).abs() < 1e-6,
+                "{generator:?}"
+            );
+            assert_eq!(generator.figures("connection refused"), None);
+        }
+    }
+
+    #[test]
+    fn the_table_judges_by_pairs() {
+        let sample = |cpu_us, rate| Sample { cpu_us, rate };
+        let (ours, wrk) =
+            (vec![sample(6.0, 100.0), sample(12.0, 90.0)], vec![sample(7.0, 99.0), sample(14.0, 91.0)]);
+        let (table, rows) = report(&[ours, wrk.clone(), wrk]);
+        assert!(table.markdown().contains("CPU ≤ 1.0 met") && table.markdown().contains("0.857"));
+        assert_eq!(rows.len(), 3);
+    }
+}

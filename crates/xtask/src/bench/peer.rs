@@ -1,0 +1,50 @@
+//! The server that load generators are measured against: one worker of nginx that answers from memory.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use crate::measure::Outcome;
+use crate::measure::children::Tree;
+
+/// The cores of the two sides, as taskset takes them.
+const SERVER_CORE: &str = "0";
+/// See above.
+pub(crate) const GENERATOR_CORE: &str = "1";
+const READY_MS_MAX: u64 = 10_000;
+
+/// A server that runs until this is dropped.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Held for its drop.
+    _tree: Tree,
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> Outcome<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Starts it, with its files in `folder`.
+pub(crate) fn nginx(folder: &Path) -> Outcome<Peer> {
+    let (port, own) = (free_port()?, folder.display());
+    let conf = format!(
+        "daemon off; worker_processes 1; pid {own}/nginx.pid; error_log {own}/error.log crit;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 600s;\n\
+         server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 \"Hello, world\\n\"; }} }} }}\n"
+    );
+    fs::write(folder.join("nginx.conf"), conf)?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("taskset");
+    command.env("PATH", format!("{path}:/usr/sbin")).args(["-c", SERVER_CORE, "nginx"]);
+    command.args(["-p", "."]).arg("-e").arg(folder.join("error.log"));
+    command.arg("-c").arg(folder.join("nginx.conf")).current_dir(folder);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut tree = Tree::start(&mut command, &folder.join("server.log"))?;
+    match tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(address).ok()) {
+        Some(_) => Ok(Peer { address, _tree: tree }),
+        None => Err(format!("nginx does not start (the package nginx brings it): {}", tree.output()).into()),
+    }
+}
