@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Start(Start),
     /// Check a configuration file, and explain what answers a URL
     Check(Check),
+    /// Show the servers that run: their processes, and what each costs
+    Status(Status),
+    /// Load the applications of a running server anew, and read its configuration again; no request is lost
+    Reload(Reload),
     /// Put load on a server, and measure what it does and what it costs
     Bench(Box<Bench>),
     /// Put load on a server with the flags of ab, and print its report
@@ -75,6 +79,9 @@ pub(crate) struct Run {
     /// Requests that one worker answers at once, each in a thread of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) worker_threads: u32,
+    /// Load the application anew when a file beside it changes
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi (Perl) or FILE.ru (Ruby)
     #[arg(required = true, value_name = "TARGET")]
@@ -93,6 +100,26 @@ pub(crate) struct Start {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
     pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The server of this process id; all of this user unless given
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reload {
+    /// The server of this process id; not needed where one runs
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// Load this application alone, and leave the configuration
+    #[arg(value_name = "APP")]
+    pub(crate) app: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apps::{App, Handle, Line, Mount, Options, Recycle, Resource, Urgency, Workers, path_info};
+use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, Workers, path_info};
 use net::{Core, Exchange, Fault};
 
 use crate::notice::Notices;
@@ -194,6 +194,32 @@ impl Hosting {
         let notices = self.notices.clone();
         let log = move |line: &Line<'_>| say(&notices, line);
         App::start(options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+    }
+
+    /// Loads one of them anew; false where there is none of this name.
+    pub(crate) fn reload(&self, name: &str) -> bool {
+        let running = self.running();
+        let found = running.iter().find(|(_, app)| app.name() == name);
+        found.iter().for_each(|(_, app)| app.reload());
+        found.is_some()
+    }
+
+    /// The folder of each.
+    pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
+        let folder = |config: &config::App| {
+            let file = config.psgi.as_deref().or(config.rack.as_deref());
+            let folder = config.folder.as_deref().or(file.and_then(Path::parent)).unwrap_or(Path::new(""));
+            std::path::absolute(folder.join("."))
+        };
+        let running = self.running();
+        let each = running.iter().map(|(config, app)| Ok((app.name().to_owned(), folder(config)?)));
+        each.collect::<io::Result<_>>().unwrap_or_default()
+    }
+
+    /// Each of them by its name, with its processes.
+    pub(crate) fn processes(&self) -> Vec<(String, Vec<Process>)> {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
     }
 
     /// Ends all of them; waits until their processes have.

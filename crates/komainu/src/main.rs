@@ -12,6 +12,9 @@ mod notice;
 mod expand;
 mod upstreams;
 mod hosting;
+mod control;
+mod watch;
+mod status;
 mod router;
 mod assemble;
 mod check;
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         Command::Run(run) => serve_targets(&run),
         Command::Start(start) => serve_file(start.config),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
+        Command::Reload(arguments) => status::reload(&arguments),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(measure::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -90,7 +95,7 @@ fn manual() -> Result<(), String> {
 fn serve_file(path: PathBuf) -> Result<(), String> {
     let config = check::read(&path)?;
     let reread: supervise::Reread = Box::new(move || check::read(&path));
-    supervise::serve(config, Some(reread), announce).map_err(|error| format!("error: {error}"))
+    supervise::serve(config, Some(reread), false, announce).map_err(|error| format!("error: {error}"))
 }
 
 /// `komainu run TARGET…`
@@ -137,7 +142,7 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         LogFormat::Combined => AccessLog::Combined,
         LogFormat::Json => AccessLog::Json,
     };
-    supervise::serve(config, None, announce).map_err(|error| format!("error: {error}"))
+    supervise::serve(config, None, run.watch, announce).map_err(|error| format!("error: {error}"))
 }
 
 /// The application that a target is, with its name; `None` where it is none.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use config::{AccessLog, Config};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -14,10 +15,12 @@ use signal_hook::iterator::Signals;
 
 use crate::access::Access;
 use crate::assemble::{self, Plan, Seat};
+use crate::control::{Control, Told};
 use crate::hosting::{Handles, Hosting};
 use crate::notice::Notices;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
+use crate::watch;
 
 /// Where a configuration came from, to be read again.
 pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
@@ -68,13 +71,15 @@ impl Logs {
     }
 }
 
-/// Serves until told to stop. `ready` is told the addresses once connections are accepted.
+/// Serves until told to stop. With `watch`, applications are loaded anew when their files change. `ready` is told the
+/// addresses once connections are accepted.
 ///
 /// # Errors
 /// What keeps the server from starting, for people.
 pub(crate) fn serve(
     config: Config,
     reread: Option<Reread>,
+    watch: bool,
     ready: impl FnOnce(&[net::Bind]),
 ) -> io::Result<()> {
     // Before anything is started: a signal that comes early must find us listening.
@@ -97,6 +102,10 @@ pub(crate) fn serve(
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
+    let _control = open_control(&hosting, server.addresses(), &logs.notices);
+    if watch {
+        watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
+    }
     ready(server.addresses());
     logs.notices.debug(&format!("serving on {}", addresses(server.addresses())));
     let stop = server.stop();
@@ -132,6 +141,17 @@ pub(crate) fn serve(
     logs.notices.info("stopped");
     logs.close();
     Ok(())
+}
+
+/// A server that cannot be asked serves all the same.
+fn open_control(hosting: &Arc<Hosting>, binds: &[net::Bind], notices: &Notices) -> Option<Control> {
+    let told = Told {
+        hosting: hosting.clone(),
+        addresses: binds.iter().map(ToString::to_string).collect(),
+        since: Instant::now(),
+    };
+    let opened = Control::open(told, notices.clone());
+    opened.map_err(|error| notices.warn(&format!("`komainu status` will not work: {error}"))).ok()
 }
 
 fn addresses(binds: &[net::Bind]) -> String {

@@ -1,0 +1,152 @@
+//! `komainu status` and `komainu reload`: servers that run, seen from outside.
+
+use std::time::Duration;
+
+use bench::quantity::{bytes, thousands, time};
+use bench::table::Table;
+use serde_json::Value;
+
+use crate::cli::{Reload, Status};
+use crate::control;
+
+/// `komainu status`: the text to print.
+///
+/// # Errors
+/// Where no server runs, or one does not answer.
+pub(crate) fn status(arguments: &Status) -> Result<String, String> {
+    let servers: Vec<Value> = chosen(arguments.pid)?
+        .into_iter()
+        .map(|pid| control::ask(pid, "status"))
+        .collect::<Result<_, String>>()?;
+    if arguments.json {
+        return Ok(format!("{:#}\n", Value::Array(servers)));
+    }
+    Ok(servers.iter().map(shown).collect::<Vec<_>>().join("\n"))
+}
+
+/// `komainu reload`.
+///
+/// # Errors
+/// Where no server runs, or it is not clear which is meant, or it has no such application.
+pub(crate) fn reload(arguments: &Reload) -> Result<(), String> {
+    let pid = match chosen(arguments.pid)?.as_slice() {
+        [pid] => *pid,
+        pids => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            return Err(format!("several servers run: name one with --pid ({})", pids.join(", ")));
+        }
+    };
+    let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
+    control::ask(pid, line.trim_end()).map(drop)
+}
+
+fn chosen(pid: Option<u32>) -> Result<Vec<u32>, String> {
+    let pids = pid.map_or_else(control::running, |pid| vec![pid]);
+    match pids.is_empty() {
+        true => Err(format!(
+            "no server of this user runs (there is no socket in {})",
+            control::folder().display()
+        )),
+        false => Ok(pids),
+    }
+}
+
+/// One server and its applications, for people.
+fn shown(server: &Value) -> String {
+    let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
+    let mut table = Table::new(&[
+        "",
+        "PID",
+        "state",
+        "generation",
+        "requests",
+        "age",
+        "CPU",
+        "RSS",
+        "PSS",
+        "private dirty",
+    ]);
+    table.row(row("server", server, &age(server)));
+    for app in list(&server["apps"]) {
+        let (name, processes) = (app["name"].as_str().unwrap_or_default(), list(&app["processes"]));
+        for (at, process) in processes.iter().enumerate() {
+            table.row(row(if at == 0 { name } else { "" }, process, &age(process)));
+        }
+    }
+    let apps = list(&server["apps"]).iter().flat_map(|app| list(&app["processes"]));
+    let all: Vec<&Value> = std::iter::once(server).chain(apps).collect();
+    let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
+    let mut total = vec![format!("{} processes", all.len())];
+    total.resize(6, String::new());
+    // Resident memory cannot be summed: what is shared would count again for each process.
+    total.extend([cpu(sum("cpu_ms")), String::new()]);
+    total.extend([bytes(sum("pss_bytes") as f64), bytes(sum("private_dirty_bytes") as f64)]);
+    table.row(total);
+    let version = server["version"].as_str().unwrap_or_default();
+    format!("komainu {version} on {}\n{}", addresses.join(", "), table.plain("  "))
+}
+
+fn row(name: &str, process: &Value, age: &str) -> Vec<String> {
+    let number = |key: &str| process[key].as_u64().map_or_else(String::new, |value| thousands(value as f64));
+    let usage = |key: &str| process["usage"][key].as_u64();
+    let memory = |key: &str| usage(key).map_or_else(String::new, |value| bytes(value as f64));
+    vec![
+        name.to_owned(),
+        process["pid"].to_string(),
+        process["state"].as_str().unwrap_or_default().to_owned(),
+        number("generation"),
+        number("requests"),
+        age.to_owned(),
+        usage("cpu_ms").map_or_else(String::new, cpu),
+        memory("rss_bytes"),
+        memory("pss_bytes"),
+        memory("private_dirty_bytes"),
+    ]
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn cpu(ms: u64) -> String {
+    time(ms as f64 * 1e6)
+}
+
+fn age(process: &Value) -> String {
+    let time = Duration::from_millis(process["age_ms"].as_u64().unwrap_or_default());
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s / 60),
+        s @ 7_200..172_800 => format!("{} h", s / 3_600),
+        s => format!("{} d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_table_for_people() {
+        let usage = json!({ "cpu_ms": 1500, "rss_bytes": 3 << 20, "pss_bytes": 2 << 20, "private_dirty_bytes": 1 << 20 });
+        let worker = |pid: u32, state: &str| json!({ "pid": pid, "state": state, "generation": 2, "requests": 12345, "age_ms": 125_000, "usage": usage });
+        let server = json!({
+            "pid": 7, "version": "1.2.3", "age_ms": 3_000, "listen": ["http://127.0.0.1:80"], "usage": usage,
+            "apps": [{ "name": "shop", "processes": [worker(8, "prototype"), worker(9, "ready")] }],
+        });
+        let text = shown(&server);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["komainu", "1.2.3", "on", "http://127.0.0.1:80"]);
+        assert_eq!(lines[2][..4], ["server", "7", "3", "s"]);
+        assert_eq!(lines[3][..7], ["shop", "8", "prototype", "2", "12,345", "2", "min"]);
+        assert_eq!(lines[4][..3], ["9", "ready", "2"]);
+        assert_eq!(lines[5], ["3", "processes", "4.50", "s", "6.00", "MiB", "3.00", "MiB"]);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_figures() {
+        let text = shown(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
+        assert!(text.contains("server"), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Loads applications anew when their code changes: for development.
+
+use std::collections::HashMap;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+
+use crate::hosting::Hosting;
+use crate::notice::Notices;
+
+/// An editor or a checkout writes several files: it has to be quiet for so long.
+const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const FOLDERS_MAX: usize = 10_000;
+/// What code, templates and settings are kept in. An application's own data must not reload it.
+const SUFFIXES: [&str; 33] = [
+    "psgi", "pl", "pm", "ru", "rb", "rake", "py", "so", "toml", "yml", "yaml", "json", "ini", "conf", "cfg",
+    "env", "html", "htm", "xml", "erb", "haml", "slim", "tt", "tt2", "ep", "mt", "tx", "jinja", "jinja2",
+    "j2", "mustache", "liquid", "lock",
+];
+/// Folders of this name hold no code of the application's own.
+const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];
+
+/// Watches the folders of applications, each by its name, on a thread of its own.
+///
+/// # Errors
+/// Where the system has no more watches.
+pub(crate) fn watch(
+    folders: Vec<(String, PathBuf)>,
+    hosting: Arc<Hosting>,
+    notices: Notices,
+) -> std::io::Result<()> {
+    let mut watch = Watch { inotify: inotify::init(CreateFlags::CLOEXEC)?, watched: HashMap::new() };
+    for (app, folder) in &folders {
+        watch.add(app, folder)?;
+    }
+    std::thread::Builder::new().name("watch".into()).spawn(move || {
+        loop {
+            match watch.changed() {
+                Ok(changed) => changed.into_iter().for_each(|(app, file)| {
+                    notices.warn(&format!("{} has changed: loading {app} anew", file.display()));
+                    hosting.reload(&app);
+                }),
+                Err(error) => {
+                    return notices.error(&format!("changes of files are not seen any more: {error}"));
+                }
+            }
+        }
+    })?;
+    Ok(())
+}
+
+struct Watch {
+    inotify: OwnedFd,
+    /// By watch: the application, and the folder.
+    watched: HashMap<i32, (String, PathBuf)>,
+}
+
+impl Watch {
+    /// Watches a folder and those below it.
+    fn add(&mut self, app: &str, folder: &Path) -> Result<(), Errno> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE
+            | WatchFlags::ONLYDIR;
+        let id = match inotify::add_watch(&self.inotify, folder, flags) {
+            Ok(id) => id,
+            // It went as fast as it came, or is nobody's business.
+            Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.watched.insert(id, (app.to_owned(), folder.to_owned()));
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_folder
+                && is_followed(&entry.file_name().to_string_lossy())
+                && self.watched.len() < FOLDERS_MAX
+            {
+                self.add(app, &entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for changes, and for an end of them: the applications they belong to, each with a file.
+    fn changed(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
+        let mut changed = HashMap::new();
+        loop {
+            let timeout = (!changed.is_empty()).then_some(&QUIET);
+            let mut polled = [PollFd::new(&self.inotify, PollFlags::IN)];
+            match poll(&mut polled, timeout) {
+                Ok(0) => return Ok(changed),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            }
+            for (id, name, is_folder) in self.events()? {
+                let Some((app, folder)) = self.watched.get(&id).cloned() else { continue };
+                let path = folder.join(&name);
+                if is_folder && is_followed(&name) {
+                    self.add(&app, &path)?;
+                } else if !is_folder && is_code(&name) {
+                    changed.insert(app, path);
+                }
+            }
+        }
+    }
+
+    /// What has happened: where, to what, and whether that is a folder.
+    fn events(&self) -> Result<Vec<(i32, String, bool)>, Errno> {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut space);
+        let mut events = Vec::new();
+        loop {
+            match reader.next() {
+                Ok(event) => {
+                    let name =
+                        event.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+                    events.push((event.wd(), name, event.events().contains(ReadFlags::ISDIR)));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+            if reader.is_buffer_empty() {
+                return Ok(events);
+            }
+        }
+    }
+}
+
+fn is_followed(folder: &str) -> bool {
+    !folder.starts_with('.') && !LEFT_OUT.contains(&folder)
+}
+
+fn is_code(file: &str) -> bool {
+    let suffix = Path::new(file).extension().and_then(|suffix| suffix.to_str());
+    matches!(file, "Gemfile" | "Rakefile" | "cpanfile" | ".env")
+        || !file.starts_with('.') && suffix.is_some_and(|suffix| SUFFIXES.contains(&suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_told_from_data() {
+        for name in ["app.psgi", "Shop.pm", "config.ru", "views.py", "page.html.erb", "Gemfile", ".env"] {
+            assert!(is_code(name), "{name}");
+        }
+        for name in ["shop.sqlite3", "access.log", ".app.psgi.swp", "app.psgi~", "4913", "README", ""] {
+            assert!(!is_code(name), "{name}");
+        }
+        assert!(is_followed("lib") && !is_followed(".git") && !is_followed("node_modules"));
+    }
+}
