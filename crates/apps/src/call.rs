@@ -69,7 +69,7 @@ impl<'c> Call<'c> {
             if let Err(fate) = self.wait(x).await {
                 return fated(x, fate);
             }
-            if x.is_half_closed() && !self.errand.is_claimed() {
+            if x.is_half_closed() && (self.heeds_end() || !self.errand.is_claimed()) {
                 return Err(Fault::Gone);
             }
             let desk: Rc<Desk> = self.errand.desk.clone();
@@ -86,9 +86,15 @@ impl<'c> Call<'c> {
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
         let wanted = (self.upload.waits_for_client(), x.backlog() > 0);
         match wanted {
+            (false, false) if self.heeds_end() => self.errand.news(Some((x, Interest::END))).await,
             (false, false) => self.errand.news(None).await,
             (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
         }
+    }
+
+    /// Whether a worker can make use of knowing that the client is gone: an event loop can, as it does not wait.
+    fn heeds_end(&self) -> bool {
+        self.errand.desk.generation.options.concurrency > 1
     }
 
     /// Takes and sends what there is of the answer.

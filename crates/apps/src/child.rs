@@ -96,6 +96,7 @@ impl Child {
             .env("KOMAINU_CONTROL", theirs.control.as_raw_fd().to_string())
             .env("KOMAINU_SERVER", std::process::id().to_string())
             .env("KOMAINU_APP", &options.name)
+            .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::from(theirs.output.try_clone()?))
             .stderr(Stdio::from(theirs.output))

@@ -29,6 +29,8 @@ pub(crate) mod reason {
 const LOOK_MS: u64 = 1_000;
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
+/// How long an event loop has to let go of a request that took too long; then it is stuck itself.
+const LET_GO_MS: u64 = 5_000;
 /// Buffers kept; more were a burst.
 const BUFFERS_MAX: usize = 32;
 /// A kept buffer is not larger than this.
@@ -99,6 +101,8 @@ pub(crate) struct Desk {
     /// Tickets that died with their worker and whose tasks have not seen it yet; whether the answer had begun. Their
     /// slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
+    /// Requests that took too long, whose worker is to let go of them; until when.
+    late: RefCell<Vec<(Ticket, Seat, u64)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     armed: Cell<bool>,
     queue_max: usize,
@@ -122,6 +126,7 @@ impl Desk {
             entries: RefCell::new(vec![None; server.slots()]),
             server: RefCell::new(server),
             lost: RefCell::default(),
+            late: RefCell::default(),
             buffers: RefCell::default(),
             armed: Cell::new(false),
             queue_max,
@@ -214,6 +219,7 @@ impl Desk {
 
     /// Looks at everybody's deadlines, and tells the others how much there is to do. A few times a second.
     pub(crate) fn sweep(&self) {
+        self.look_who_clings();
         if self.in_use() == 0 {
             return self.tell_load(0, 0);
         }
@@ -231,7 +237,7 @@ impl Desk {
                 } else {
                     let seat = self.server.borrow().claimant(entry.ticket);
                     self.decide(entry, Fate::Late);
-                    seat.iter().for_each(|seat| self.kill(*seat, "it took too long to answer"));
+                    seat.iter().for_each(|seat| self.give_up_late(entry.ticket, *seat));
                 }
                 continue;
             }
@@ -251,6 +257,26 @@ impl Desk {
         if need {
             self.mailbox.send(Order::Need);
         }
+    }
+
+    /// A worker that does one thing at a time is stuck; an event loop, which has others in hand, may only have been told
+    /// to wait.
+    fn give_up_late(&self, ticket: Ticket, seat: Seat) {
+        if self.generation.options.concurrency == 1 {
+            return self.kill(seat, "it took too long to answer");
+        }
+        self.late.borrow_mut().push((ticket, seat, self.core.now_ms() + LET_GO_MS));
+    }
+
+    fn look_who_clings(&self) {
+        let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
+        self.late.borrow_mut().retain(|(ticket, seat, due_ms)| {
+            let clings = server.is_clung_to(*ticket);
+            if clings && now_ms >= *due_ms {
+                self.kill(*seat, "it took too long to answer, and does not let go");
+            }
+            clings && now_ms < *due_ms
+        });
     }
 
     fn tell_load(&self, waiting: usize, claimed: usize) {

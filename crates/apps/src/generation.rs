@@ -49,7 +49,7 @@ impl Generation {
     pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
         let (places, threads) = (options.places(), options.threads.max(1));
         // What is queued, and what is in workers' hands: on one core it may be all of it.
-        let slots = options.queue_max.div_ceil(cores) + places * threads;
+        let slots = options.queue_max.div_ceil(cores) + places * threads * options.concurrency.max(1);
         let channel = Channel::create(&ring::Options {
             threads: cores,
             seats: places * threads,

@@ -49,6 +49,9 @@ pub struct Options {
     pub threads: usize,
     /// Whether workers sleep in an event loop and so need a descriptor each.
     pub event_loop: bool,
+    /// Requests that one thread has under way at once, where that is an event loop; 1 where it is not. Above 1, a request
+    /// that takes too long is given up alone, and its worker is killed only if it does not let go of it.
+    pub concurrency: usize,
     /// Requests that may wait for a worker, over all cores; beyond that the oldest is refused with 503.
     pub queue_max: usize,
     /// Milliseconds that a request may wait for a worker; then 503.
@@ -93,6 +96,7 @@ impl Options {
             workers: Workers { min: 2, max: 2 },
             threads: 1,
             event_loop: false,
+            concurrency: 1,
             queue_max: 1024,
             queue_ms_max: 30_000,
             request_ms_max: 60_000,

@@ -59,13 +59,25 @@ directives! {
         "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(Place("a PSGI file"));
         /// A Ruby application: a rackup file.
         "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(Place("a rackup file"));
+        /// A Python application: `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with `:NAME` or without. Whether it is WSGI or
+        /// ASGI is seen from how it can be called.
+        "python" python: Option<String> = absent("no Python application"), Maybe(CALLABLE);
+        /// The same, as WSGI.
+        "wsgi" wsgi: Option<String> = absent("no WSGI application"), Maybe(CALLABLE);
+        /// The same, as ASGI.
+        "asgi" asgi: Option<String> = absent("no ASGI application"), Maybe(CALLABLE);
         /// The program that runs it, such as the `perl` of an installation of one's own.
-        "interpreter" interpreter: Option<String> = absent("the `perl` or `ruby` that is found"),
+        "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
             Maybe(Text { what: "a program", parse: program });
+        /// The virtual environment of a Python application.
+        "virtualenv" virtualenv: Option<PathBuf> = absent("what VIRTUAL_ENV says, or `.venv` or `venv` in its folder"),
+            Maybe(Place("a virtual environment"));
         /// Worker processes: a number, or a range in which they come with need and go without.
         "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(Crew);
-        /// Requests that one worker answers at once, each in a thread of its own. For Ruby.
+        /// Requests that one worker answers at once, each in a thread of its own. For Ruby and WSGI.
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
+        /// Requests that one worker has under way at once, in its event loop. For ASGI.
+        "concurrency" concurrency: u32 = 1000, Count { min: 1, max: 10_000 };
         /// Whether the application is loaded once, and the workers are forked from that process. They share its memory.
         "preload" preload: bool = true, Flag;
         /// The folder it is started in.
@@ -180,7 +192,10 @@ pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
 }
 
 /// The directives of an application that say what it is: one stands in each.
-const KINDS: [&str; 2] = ["psgi", "rack"];
+const KINDS: [&str; 5] = ["psgi", "rack", "python", "wsgi", "asgi"];
+
+const CALLABLE: Text<String> =
+    Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: callable };
 
 fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
     let given: Vec<_> = KINDS.iter().filter_map(|name| node.entry(name)).collect();
@@ -190,7 +205,7 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
             let finding = check.error(&node.at, title, "what shall be started?");
             finding.help(format!("add one of {}", KINDS.join(", ")));
         }
-        [_] => {}
+        [_] => resolve(app, check),
         [first, second, ..] => {
             let finding =
                 check.error(&second.key_at, "an application of two languages".to_owned(), "and also this?");
@@ -199,6 +214,26 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
     }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
+    }
+}
+
+/// Places that a Python application names are found from the configuration file, as those of files are.
+fn resolve(app: &mut App, check: &Check) {
+    let folder = check.resolve("");
+    for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten() {
+        if named.ends_with(".py") || named.contains(".py:") {
+            *named = folder.join(&*named).to_string_lossy().into_owned();
+        } else if app.folder.is_none() {
+            app.folder = Some(folder.clone());
+        }
+    }
+}
+
+fn callable(text: &str) -> Result<String, Fault> {
+    match text.split(':').next().unwrap_or_default() {
+        "" => Err(Fault::new("the module is missing", "\"shop.wsgi:application\"")),
+        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        _ => Ok(text.to_owned()),
     }
 }
 
@@ -307,6 +342,21 @@ mod tests {
     }
 
     #[test]
+    fn python_is_found_from_the_configuration() {
+        let config =
+            parse("[apps.a]\nwsgi = \"shop.wsgi:app\"\n[apps.b]\nasgi = \"api/main.py:app\"\n").unwrap();
+        let (first, second) = (&config.apps[0].1, &config.apps[1].1);
+        assert_eq!(
+            (first.wsgi.as_deref(), first.folder.as_deref()),
+            (Some("shop.wsgi:app"), Some(Path::new("/etc/k/")))
+        );
+        assert_eq!(
+            (second.asgi.as_deref(), second.folder.as_deref()),
+            (Some("/etc/k/api/main.py:app"), None)
+        );
+    }
+
+    #[test]
     fn files_first_and_then_the_application() {
         let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
         let route = &config.sites[0].routes[0];
@@ -321,6 +371,7 @@ mod tests {
             ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two languages"),
             ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
+            ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
             ("[apps.\"a b\"]\npsgi = \"a\"\n", "holds no ' '"),
             ("[[route]]\napp = \"shoop\"\n[apps.shop]\npsgi = \"a\"\n", "did you mean `shop`?"),

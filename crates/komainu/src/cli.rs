@@ -15,7 +15,8 @@ use crate::measure::{Ab, Bench, Lab};
     komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
     komainu run http://127.0.0.1:3000         in front of an application\n  \
     komainu run public/ unix:/run/app.sock    its files first\n  \
-    komainu run --workers 4 public/ app.psgi  a Perl or Ruby application, its files first\n  \
+    komainu run --workers 4 public/ app.psgi  a Perl, Ruby or Python application, its files first\n  \
+    komainu run shop.wsgi:application         a Python application, WSGI or ASGI\n  \
     komainu start -c komainu.toml             serve what a configuration says\n  \
     komainu check -c komainu.toml --explain https://example.com/a   which route answers, and why\n")]
 pub(crate) struct Cli {
@@ -82,10 +83,19 @@ pub(crate) struct Run {
     /// Load the application anew when a file beside it changes
     #[arg(long)]
     pub(crate) watch: bool,
+    /// How a Python application is called [default: seen from the application]
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) interface: Option<Interface>,
     /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi (Perl) or FILE.ru (Ruby)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Interface {
+    Wsgi,
+    Asgi,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

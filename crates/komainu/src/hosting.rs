@@ -26,6 +26,7 @@ struct Language {
 
 const PERL: Language = Language { name: "perl", interpreter: "perl", script: "worker.pl" };
 const RUBY: Language = Language { name: "ruby", interpreter: "ruby", script: "worker.rb" };
+const PYTHON: Language = Language { name: "python", interpreter: "python3", script: "worker.py" };
 
 /// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in
 /// `../lib/komainu` from there.
@@ -54,23 +55,21 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// # Errors
 /// What is missing: its file, its language's module, its user.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
-    let (language, file) = match (&app.psgi, &app.rack) {
-        (Some(file), _) => (&PERL, file),
-        (None, Some(file)) => (&RUBY, file),
-        (None, None) => return Err(told(name, "it has no file")),
+    let target = target(app).map_err(|text| told(name, &text))?;
+    let script = module(target.language).map_err(|error| told(name, &error.to_string()))?;
+    let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
+    let interpreter = match (&app.interpreter, target.language.name) {
+        (Some(interpreter), _) => interpreter.into(),
+        (None, "python") => python(app, folder.as_deref()).map_err(|text| told(name, &text))?,
+        (None, _) => target.language.interpreter.into(),
     };
-    let file = std::path::absolute(file)?;
-    if !file.is_file() {
-        return Err(told(name, &format!("there is no file {}", file.display())));
-    }
-    let script = module(language).map_err(|error| told(name, &error.to_string()))?.join(language.script);
-    let interpreter = app.interpreter.as_deref().unwrap_or(language.interpreter);
-    let folder = app.folder.as_deref().or(file.parent()).map(std::path::absolute).transpose()?;
+    let script = script.join(target.language.script).into_os_string();
+    let command = [interpreter, script].into_iter().chain(target.arguments).collect();
+    let is_python = target.language.name == "python";
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
         max: workers.max as usize,
     });
-    let command = vec![OsString::from(interpreter), script.into(), file.into()];
     Ok(Options {
         env: app.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         folder,
@@ -79,6 +78,8 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         preload: app.preload,
         workers,
         threads: app.threads as usize,
+        event_loop: is_python,
+        concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
         queue_max: app.queue_max as usize,
         queue_ms_max: ms(app.timeouts.queue),
         request_ms_max: ms(app.timeouts.request),
@@ -95,6 +96,71 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
         ..Options::new(name, command)
     })
+}
+
+/// What is started.
+struct Target {
+    language: &'static Language,
+    /// What its worker is told.
+    arguments: Vec<OsString>,
+    /// The folder it is in; `None` where that is not known by its name.
+    folder: Option<PathBuf>,
+}
+
+fn target(app: &config::App) -> Result<Target, String> {
+    let file = |language: &'static Language, file: &Path| {
+        let file = std::path::absolute(file).map_err(|error| error.to_string())?;
+        match file.is_file() {
+            true => Ok(Target {
+                language,
+                folder: file.parent().map(Path::to_owned),
+                arguments: vec![file.into()],
+            }),
+            false => Err(format!("there is no file {}", file.display())),
+        }
+    };
+    let named = |interface: &str, named: &str| {
+        let (place, name) = named.split_once(':').unwrap_or((named, ""));
+        if !place.ends_with(".py") {
+            let arguments = vec![interface.into(), named.into()];
+            return Ok(Target { language: &PYTHON, arguments, folder: None });
+        }
+        let mut target = file(&PYTHON, Path::new(place))?;
+        if !name.is_empty() {
+            target.arguments[0].push(format!(":{name}"));
+        }
+        target.arguments.insert(0, interface.into());
+        Ok(target)
+    };
+    match app {
+        config::App { psgi: Some(psgi), .. } => file(&PERL, psgi),
+        config::App { rack: Some(rack), .. } => file(&RUBY, rack),
+        config::App { python: Some(python), .. } => named("auto", python),
+        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi),
+        config::App { asgi: Some(asgi), .. } => named("asgi", asgi),
+        _ => Err("it is of no language".into()),
+    }
+}
+
+/// The python of the application's virtual environment, or else the one that is found.
+fn python(app: &config::App, folder: Option<&Path>) -> Result<OsString, String> {
+    let inside = |environment: &Path| environment.join("bin/python");
+    if let Some(environment) = &app.virtualenv {
+        let python = std::path::absolute(inside(environment)).map_err(|error| error.to_string())?;
+        return match python.exists() {
+            true => Ok(python.into()),
+            false => {
+                Err(format!("{} is no virtual environment: it has no bin/python", environment.display()))
+            }
+        };
+    }
+    let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
+    let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
+    let is_one =
+        |environment: &PathBuf| environment.join("pyvenv.cfg").exists() && inside(environment).exists();
+    let found = active.into_iter().chain(beside).find(is_one);
+    Ok(found.map_or_else(|| PYTHON.interpreter.into(), |environment| inside(&environment).into()))
 }
 
 fn told(app: &str, text: &str) -> io::Error {

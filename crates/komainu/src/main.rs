@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Origin, Route, Site, Workers};
 
-use crate::cli::{Cli, Command, LogFormat, Run};
+use crate::cli::{Cli, Command, Interface, LogFormat, Run};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -104,7 +104,7 @@ fn serve_targets(run: &Run) -> Result<(), String> {
     for target in &run.targets {
         if is_url(target) {
             origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
-        } else if let Some(app) = application(run, Path::new(target)) {
+        } else if let Some(app) = application(run, target) {
             apps.push(app);
         } else {
             check_folder(Path::new(target))?;
@@ -146,17 +146,26 @@ fn serve_targets(run: &Run) -> Result<(), String> {
 }
 
 /// The application that a target is, with its name; `None` where it is none.
-fn application(run: &Run, target: &Path) -> Option<(String, App)> {
-    let file = Some(target.to_path_buf());
-    let language = match target.extension()?.to_str()? {
-        "psgi" => App { psgi: file, ..App::default() },
-        "ru" => App { rack: file, ..App::default() },
+fn application(run: &Run, target: &str) -> Option<(String, App)> {
+    let place = target.split(':').next().unwrap_or_default();
+    let path = Path::new(place);
+    let file = || Some(PathBuf::from(target));
+    let callable = || Some(target.to_owned());
+    let kind = match (path.extension().and_then(|extension| extension.to_str()), run.interface) {
+        (Some("psgi" | "pl"), None) => App { psgi: file(), ..App::default() },
+        (Some("ru" | "rb"), None) => App { rack: file(), ..App::default() },
+        _ if path.is_dir() => return None,
+        (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
+        (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },
+        (Some("py"), None) => App { python: callable(), ..App::default() },
+        _ if target.contains(':') => App { python: callable(), ..App::default() },
         _ => return None,
     };
     let workers = run.workers.map(|count| Workers { min: count, max: count });
     // Who runs it from the command line wants to see why it does not run.
-    let app = App { workers, threads: run.worker_threads, show_errors: true, ..language };
-    Some((target.file_stem()?.to_string_lossy().into_owned(), app))
+    let app = App { workers, threads: run.worker_threads, show_errors: true, ..kind };
+    let name = path.file_stem()?.to_string_lossy();
+    Some((name.split('.').next().unwrap_or_default().to_owned(), app))
 }
 
 /// Whether a target is an upstream server rather than a folder.

@@ -36,6 +36,9 @@ pub struct Stream {
 pub struct Interest(u8);
 
 impl Interest {
+    /// That the peer has closed its sending side, or is gone.
+    pub const END: Interest = Interest(HALF_CLOSED | GONE);
+
     /// Nothing, or either direction, or both.
     #[must_use]
     pub const fn of(read: bool, write: bool) -> Interest {
@@ -375,7 +378,7 @@ impl Stream {
 
     /// The current task is to run at these.
     fn wait(&self, bits: u8) {
-        if bits & READ != 0 {
+        if bits & (READ | HALF_CLOSED | GONE) != 0 {
             self.source.wait_read(self.core.current());
         }
         if bits & WRITE != 0 {

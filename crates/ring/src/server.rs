@@ -262,6 +262,12 @@ impl Server {
         self.touch(at);
     }
 
+    /// Whether a worker still holds a request that was cancelled.
+    pub fn is_clung_to(&self, ticket: Ticket) -> bool {
+        let record = &self.records[ticket.index()];
+        record.generation == ticket.generation && record.used == Use::Cancelled
+    }
+
     /// Looks at every worker's notices and calls `each` for every ticket that has news: parts to [`receive`], or room for
     /// [`push_body`]. A bounded number, even where a worker never stops.
     ///

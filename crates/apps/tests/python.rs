@@ -1,0 +1,152 @@
+//! WSGI and ASGI with the machine's own python: what an application may do, and what becomes of it.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod rig;
+
+use std::path::Path;
+
+use apps::{Options, Workers};
+use rig::{Rig, modules, until};
+
+/// Serves `tests/python/TARGET` with two workers, or as `adapt` wishes.
+fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
+    let worker = modules("python").join("worker.py");
+    let mut place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").into_os_string();
+    place.push("/");
+    place.push(target);
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), interface.into(), place]);
+    options.stop_ms_max = 5_000;
+    options.event_loop = true;
+    options.concurrency = if interface == "wsgi" { 1 } else { 100 };
+    adapt(&mut options);
+    Rig::start(options)
+}
+
+fn one_worker(options: &mut Options) {
+    options.workers = Workers { min: 1, max: 1 };
+}
+
+#[test]
+fn the_validator_is_silent() {
+    let rig = python("auto", "checked.py", |_| {});
+    let mut client = rig.connect();
+    client.get("/a%20b?c=d").expect(200, "/a b c=d");
+    client.get("/").expect(200, "/ ");
+    client.post("/echo", b"a body").expect(200, "a body");
+    client.post("/echo", b"").expect(200, "");
+    client.post("/lines", b"one\ntwo\n\nthree").expect(200, "one\n|two\n|\n|three");
+    client.get("/write").expect(200, "written and returned");
+    client.get("/each").expect(200, "one two");
+    rig.logged("closed");
+    client.get("/late").expect(404, "not here");
+    assert!(!rig.log().contains("Error"), "{}", rig.log());
+}
+
+#[test]
+fn what_an_application_does_wrong_is_told() {
+    let rig = python("wsgi", "plain.py:create_app('named')", |_| {});
+    let mut client = rig.connect();
+    client.get("/").expect(200, "named");
+    for (path, told) in [
+        ("/fail", "ValueError: on purpose"),
+        ("/twice", "start_response was called before"),
+        ("/silent", "start_response was not called"),
+    ] {
+        client.get(path).expect(500, "Internal Server Error\n");
+        rig.logged(told);
+    }
+    client.get("/long").expect(200, "abc");
+    client.get("/").expect(200, "named");
+}
+
+#[test]
+fn files_and_long_bodies() {
+    let rig = python("wsgi", "plain.py", |options| options.threads = 2);
+    let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/plain.py")).unwrap();
+    assert_eq!(rig.get("/file").body, text[3..7]);
+    assert_eq!(rig.get("/large").body.len(), 5_000_000);
+    rig.get("/").expect(200, "made");
+}
+
+#[test]
+fn a_worker_that_ends_costs_its_own_request() {
+    let rig = python("wsgi", "plain.py", one_worker);
+    let first = rig.ready(1);
+    assert_eq!(rig.connect().post("/die", b"x").status, 502);
+    until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != first[0]));
+    rig.get("/").expect(200, "made");
+}
+
+#[test]
+fn an_event_loop_answers() {
+    let rig = python("auto", "events.py", one_worker);
+    let mut client = rig.connect();
+    client.get("/a?b").expect(200, "/a b began");
+    client.post("/echo", &[b'x'; 300_000]).expect(200, &"x".repeat(300_000));
+    client.get("/fail").expect(500, "Internal Server Error\n");
+    rig.logged("ValueError: on purpose");
+    assert_eq!(client.get("/large").body.len(), 10_000_000);
+    assert_eq!(client.get("/hints").status, 103);
+    client.answer().expect(200, "/hints  began");
+}
+
+#[test]
+fn one_worker_holds_many_requests() {
+    let rig = python("asgi", "events.py", one_worker);
+    let mut sleepers: Vec<_> = (0..50).map(|_| rig.connect()).collect();
+    for sleeper in &mut sleepers {
+        sleeper.send("GET /sleep HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    }
+    rig.get("/quick").expect(200, "/quick  began");
+    for mut sleeper in sleepers {
+        sleeper.answer().expect(200, "/sleep  began");
+    }
+}
+
+#[test]
+fn an_application_hears_that_its_client_is_gone() {
+    let rig = python("asgi", "events.py", one_worker);
+    let mut client = rig.connect();
+    client.send("GET /gone HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    rig.get("/").expect(200, "/  began");
+    drop(client);
+    rig.logged("told http.disconnect");
+}
+
+#[test]
+fn a_request_that_takes_too_long_costs_no_other() {
+    let rig = python("asgi", "events.py", |options| {
+        one_worker(options);
+        options.request_ms_max = 1_000;
+    });
+    let worker = rig.ready(1);
+    assert_eq!(rig.get("/stuck").status, 504);
+    rig.get("/").expect(200, "/  began");
+    assert_eq!(rig.ready(1), worker);
+}
+
+#[test]
+fn a_lifespan_ends_with_its_worker() {
+    let rig = python("asgi", "events.py", one_worker);
+    rig.ready(1);
+    rig.app.reload();
+    rig.logged("shut down");
+}
+
+#[test]
+fn what_does_not_load_says_why() {
+    for (target, told) in [
+        ("events.py:refuses", "no database today"),
+        ("plain.py:create_ap()", "has no 'create_ap'"),
+        ("absent.py", "there is no file"),
+    ] {
+        let rig = python("auto", target, |options| {
+            one_worker(options);
+            options.show_errors = true;
+        });
+        rig.logged(told);
+        let answer = rig.get("/");
+        assert_eq!(answer.status, 500);
+        assert!(answer.text().contains(told.split('\'').next().unwrap()), "{}", answer.text());
+    }
+}

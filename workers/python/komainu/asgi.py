@@ -1,0 +1,251 @@
+"""ASGI 3: the event loop of a worker, its lifespan, and what waits."""
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+
+from komainu import _native
+from komainu._native import Gone
+from komainu.load import NotFound
+
+VERSION = {"version": "3.0", "spec_version": "2.5"}
+# Requests taken in one turn of the loop, so that other workers get their share and other tasks their turn.
+CLAIMED_MAX = 16
+# How often requests that nobody waits for are looked for.
+SWEEP_S = 1.0
+# komainu_cancelled: the time for an answer is over.
+LATE = 2
+EAGER = sys.version_info >= (3, 12)
+
+
+class NotStarted(Exception):
+    """The application's lifespan refused to begin."""
+
+
+class Lifespan:
+    """The application's own beginning and end, where it has them."""
+
+    def __init__(self, app, state):
+        self.app = app
+        self.scope = {"type": "lifespan", "asgi": VERSION, "state": state}
+        self.events = asyncio.Queue()
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
+        self.failure = None
+        self.supported = True
+
+    async def send(self, message):
+        kind = message["type"]
+        if kind.endswith(".failed"):
+            self.failure = message.get("message") or "the application's lifespan failed to begin"
+        if kind.startswith("lifespan.startup."):
+            self.began.set()
+        elif kind.startswith("lifespan.shutdown."):
+            self.ended.set()
+        else:
+            raise RuntimeError(f"{kind!r} is no message of a lifespan")
+
+    async def run(self):
+        try:
+            await self.app(self.scope, self.events.get, self.send)
+        except BaseException:
+            if self.began.is_set() and self.failure is None:
+                traceback.print_exc()
+            elif self.failure is not None:
+                self.failure += "\n" + traceback.format_exc()
+            # Before its beginning: it does not know lifespans.
+            self.supported = False
+        finally:
+            self.began.set()
+            self.ended.set()
+
+    async def begin(self):
+        self.task = asyncio.ensure_future(self.run())
+        await self.events.put({"type": "lifespan.startup"})
+        await self.began.wait()
+        if self.failure is not None:
+            # What it raises in the same breath belongs to it.
+            await asyncio.wait([self.task], timeout=1)
+            raise NotStarted(self.failure)
+
+    async def end(self):
+        if self.supported and not self.task.done():
+            await self.events.put({"type": "lifespan.shutdown"})
+            await self.ended.wait()
+            if self.failure is not None:
+                print(self.failure, file=sys.stderr)
+
+
+class Worker:
+    """One seat, and the requests that it holds."""
+
+    def __init__(self, app, seat, concurrency, loop):
+        self.app = app
+        self.seat = seat
+        self.concurrency = concurrency
+        self.loop = loop
+        self.held = {}
+        self.waiting = set()
+        # No more is claimed until something is finished.
+        self.full = False
+        self.left = loop.create_future()
+
+    # ---- requests ----
+
+    def begin(self, scope, call):
+        """A request was claimed."""
+        if self.loop.get_task_factory() is not None:
+            task = self.loop.create_task(self.run(scope, call))
+        elif EAGER:
+            task = asyncio.Task(self.run(scope, call), loop=self.loop, name="request", eager_start=True)
+            if task.done():
+                return
+        else:
+            task = asyncio.Task(self.run(scope, call), loop=self.loop, name="request")
+        self.held[call] = task
+
+    async def run(self, scope, call):
+        try:
+            await self.app(scope, call.receive, call.send)
+        except BaseException as error:
+            self.failed(scope, call, error)
+        else:
+            if not call.finish():
+                print(f"{scope['method']} {scope['path']}: the application returned before its answer was whole", file=sys.stderr)
+        self.held.pop(call, None)
+        if self.full:
+            self.full = False
+            self.loop.call_soon(self.turn)
+
+    def failed(self, scope, call, error):
+        gone = call.finish()
+        cause = error
+        while cause is not None and not isinstance(cause, Gone):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            if not self.left.done():
+                self.left.set_exception(error)
+        elif cause is None and not (gone and isinstance(error, asyncio.CancelledError)):
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            sys.stderr.write(f"{scope['method']} {scope['path']}: {text}")
+
+    async def wait_to_receive(self, call):
+        while True:
+            event = call.take()
+            if event is not None:
+                return event
+            future = self.loop.create_future()
+            call.read_by(future)
+            self.waiting.add(call)
+            await future
+
+    async def wait_to_send(self, call):
+        while call.push():
+            future = self.loop.create_future()
+            call.written_by(future)
+            self.waiting.add(call)
+            await future
+
+    # ---- the loop ----
+
+    def rung(self):
+        self.seat.quiet()
+        self.turn()
+
+    def turn(self):
+        """Takes what has come. Sleeps no sooner than there is nothing."""
+        if self.left.done():
+            return
+        seat = self.seat
+        seat.disarm()
+        room = self.concurrency - len(self.held)
+        claimed = seat.claim(min(room, CLAIMED_MAX))
+        self.full = room <= 0
+        if claimed is None:
+            self.left.set_result(None)
+            return
+        if self.waiting:
+            self.look()
+        if claimed or _native.leaving() or not seat.arm(room > 0):
+            if _native.leaving():
+                self.left.set_result(None)
+            else:
+                self.loop.call_soon(self.turn)
+        elif self.waiting:
+            # What came before the bell was armed nobody rings for.
+            self.look()
+
+    def look(self):
+        self.waiting.difference_update([call for call in self.waiting if not call.look()])
+
+    def sweep(self):
+        """Ends what nobody waits for any more, and takes up what a full worker left."""
+        for call, task in tuple(self.held.items()):
+            if call.cancelled() == LATE:
+                task.cancel()
+        self.loop.call_later(SWEEP_S, self.sweep)
+
+    async def serve(self):
+        self.loop.add_reader(self.seat.fileno(), self.rung)
+        self.turn()
+        self.sweep()
+        try:
+            await self.left
+        finally:
+            self.loop.remove_reader(self.seat.fileno())
+
+    async def finish(self):
+        """Lets what is under way come to its end."""
+        while self.held:
+            self.seat.arm(False)
+            if self.waiting:
+                self.look()
+            await asyncio.wait(tuple(self.held.values()), timeout=0.05)
+        self.seat.disarm()
+        self.seat.leave()
+
+
+def prepare(seats):
+    if seats > 1:
+        raise SystemExit("an ASGI application has one event loop in each worker, and no threads: ask for more workers")
+
+
+def new_loop():
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def serve(app, seats):
+    """Answers requests until the worker is to leave."""
+    loop = new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(live(app, seats[0], loop))
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def live(app, seat, loop):
+    state = {}
+    lifespan = Lifespan(app, state)
+    try:
+        await lifespan.begin()
+    except NotStarted as error:
+        raise NotFound(str(error)) from None
+    worker = Worker(app, seat, int(os.environ.get("KOMAINU_CONCURRENCY", "1000")), loop)
+    constants = {"type": "http", "asgi": VERSION}
+    extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
+    _native.prepare_asgi(constants, state, extensions, worker.begin, worker.wait_to_receive, worker.wait_to_send)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        loop.add_signal_handler(signal.SIGTERM, lambda: worker.left.done() or worker.left.set_result(None))
+    _native.loaded()
+    try:
+        await worker.serve()
+    finally:
+        await worker.finish()
+        await lifespan.end()

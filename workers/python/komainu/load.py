@@ -1,0 +1,117 @@
+"""From what the user names to what is called: a module or a file, and the callable in it."""
+
+import ast
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+
+# What is looked for where only a module or a file is named; the last two are called to make the application.
+CALLABLES = ("application", "app", "handler")
+FACTORIES = ("create_app", "make_app")
+
+
+class NotFound(Exception):
+    """There is no such application: a text for people, without a traceback."""
+
+
+def load(target):
+    """The application of ``MODULE``, ``MODULE:NAME``, ``MODULE:FACTORY(ARGUMENTS)``, ``FILE.py`` or ``FILE.py:NAME``."""
+    place, _, name = target.partition(":")
+    module = load_file(place) if place.endswith(".py") else load_module(place)
+    return attribute(module, name, target) if name else guess(module, place)
+
+
+def load_file(path):
+    path = os.path.abspath(path)
+    folder, name = os.path.split(path)
+    if not os.path.isfile(path):
+        raise NotFound(f"there is no file {path}")
+    sys.path.insert(0, folder)
+    name = name[:-3]
+    if name.isidentifier() and name not in sys.modules and os.path.dirname(found(name) or "") == folder:
+        return importlib.import_module(name)
+    # Its name is taken, or none that could be imported.
+    spec = importlib.util.spec_from_file_location(f"komainu_application_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def found(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return spec and spec.origin
+
+
+def load_module(name):
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # A module that the application wants and does not find is another matter, with a traceback.
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise NotFound(f"there is no module {error.name}: looked in {', '.join(sys.path)}") from None
+        raise
+
+
+def attribute(module, text, target):
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise NotFound(f"{text!r} in {target!r} is no name and no call") from None
+    arguments, keywords = [], {}
+    called = isinstance(tree, ast.Call)
+    if called:
+        try:
+            arguments = [ast.literal_eval(argument) for argument in tree.args]
+            keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
+        except ValueError:
+            raise NotFound(f"the arguments in {target!r} are not all literals") from None
+        tree = tree.func
+    value = module
+    for name in ast.unparse(tree).split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            raise NotFound(f"{module.__name__} has no {name!r}; it has {', '.join(names(module)) or 'nothing to call'}") from None
+    if called:
+        value = value(*arguments, **keywords)
+    if not callable(value):
+        raise NotFound(f"{target} is {value!r}, which cannot be called")
+    return value
+
+
+def names(module):
+    return [name for name, value in vars(module).items() if not name.startswith("_") and callable(value)]
+
+
+def guess(module, place):
+    for name in CALLABLES:
+        if callable(getattr(module, name, None)):
+            return getattr(module, name)
+    for name in FACTORIES:
+        if callable(getattr(module, name, None)):
+            return getattr(module, name)()
+    wanted = ", ".join(CALLABLES + FACTORIES)
+    raise NotFound(f"{place} defines no application: none of {wanted} can be called in it (name another one: {place}:NAME)")
+
+
+def interface_of(app):
+    """``asgi`` or ``wsgi``, by the signature."""
+    while isinstance(app, functools.partial):
+        app = app.func
+    call = app if inspect.isroutine(app) or inspect.isclass(app) else app.__call__
+    if inspect.iscoroutinefunction(call):
+        return "asgi"
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return "wsgi"
+    needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return "asgi" if len(needed) == 3 else "wsgi"

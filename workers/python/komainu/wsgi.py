@@ -1,0 +1,102 @@
+"""WSGI (PEP 3333): what is not on every request's path."""
+
+import os
+import signal
+import stat
+import sys
+import threading
+import traceback
+
+from komainu import _native
+
+
+class FileWrapper:
+    """``wsgi.file_wrapper``: a file that the server sends by itself where it can."""
+
+    def __init__(self, file, block_size=64 * 1024):
+        self.file = file
+        self.block_size = block_size
+        if hasattr(file, "close"):
+            self.close = file.close
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        block = self.file.read(self.block_size)
+        if not block:
+            raise StopIteration
+        return block
+
+
+def file_part(wrapper):
+    """Descriptor, offset and length of what is left of a plain file; ``None`` for anything else."""
+    file = wrapper.file
+    try:
+        # A text or a decompressing file reads other bytes than its descriptor has.
+        if not isinstance(file.read(0), bytes) or not hasattr(file, "fileno"):
+            return None
+        descriptor, offset = file.fileno(), file.tell()
+        status = os.fstat(descriptor)
+    except (OSError, AttributeError, TypeError, ValueError):
+        return None
+    raw = getattr(file, "raw", file)
+    if type(raw).__module__ not in ("_io", "io") or not stat.S_ISREG(status.st_mode):
+        return None
+    return descriptor, offset, max(0, status.st_size - offset)
+
+
+def failed(error, environ):
+    """What the application could not cope with, for the log."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if environ is not None:
+        text = f"{environ.get('REQUEST_METHOD')} {environ.get('REQUEST_URI')}: {text}"
+    sys.stderr.write(text)
+
+
+def prepare(threads):
+    constants = {
+        "wsgi.version": (1, 0),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": threads > 1,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+        "wsgi.file_wrapper": FileWrapper,
+        # The body ends where the client said: it may be read to its end, however it was framed.
+        "wsgi.input_terminated": True,
+        "SERVER_SOFTWARE": "komainu",
+    }
+    _native.prepare_wsgi(constants, FileWrapper, file_part, failed)
+
+
+def serve(app, seats):
+    """Answers requests until the worker is to leave."""
+    if len(seats) == 1:
+        seats[0].serve(app)
+        return
+    ends = []
+
+    def work(seat):
+        try:
+            seat.serve(app)
+        except BaseException as error:  # an end of the process in a thread is the process's end
+            ends.append(error)
+            _native.leave()
+
+    threads = [threading.Thread(target=work, args=(seat,), name=f"komainu-{at}") for at, seat in enumerate(seats)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.1)
+            if _native.leaving():
+                wake(threads)
+    if ends:
+        raise ends[0]
+
+
+def wake(threads):
+    """A signal ends the wait for a request."""
+    for thread in threads:
+        if thread.is_alive():
+            signal.pthread_kill(thread.ident, signal.SIGCONT)

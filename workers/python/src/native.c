@@ -1,0 +1,252 @@
+/* The module: seats, and the life of the process. */
+#include "native.h"
+
+#include <pthread.h>
+#include <string.h>
+
+PyObject *gone_class;
+int is_copy, leaving;
+
+int check(int64_t code) {
+    if (code >= 0)
+        return 0;
+    if (code == KOMAINU_CANCELLED)
+        PyErr_SetString(gone_class, "nobody waits for this answer any more");
+    else
+        PyErr_SetString(PyExc_OSError, komainu_error((int)code));
+    return -1;
+}
+
+PyObject *intern(const char *text) { return PyUnicode_InternFromString(text); }
+
+PyTypeObject *make_type(PyObject *module, const char *name, PyType_Spec *spec) {
+    PyObject *type = PyType_FromSpec(spec);
+    if (!type)
+        return NULL;
+    Py_INCREF(type);
+    if (PyModule_AddObject(module, name, type) != 0)
+        return NULL;
+    return (PyTypeObject *)type;
+}
+
+static PyObject *none(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *told(const char *error) {
+    PyErr_SetString(PyExc_RuntimeError, error);
+    return NULL;
+}
+
+/* ---- seats ---- */
+
+static PyTypeObject *seat_type;
+
+/* take_seat(which of this process's, from 0) */
+static PyObject *take_seat(PyObject *module, PyObject *index) {
+    char error[512];
+    long at = PyLong_AsLong(index);
+    Seat *seat;
+    (void)module;
+    if (at == -1 && PyErr_Occurred())
+        return NULL;
+    if (!(seat = PyObject_New(Seat, seat_type)))
+        return NULL;
+    seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + (int)at, error, sizeof error);
+    if (!seat->worker) {
+        Py_DECREF(seat);
+        return told(error);
+    }
+    is_copy = 0;
+    return (PyObject *)seat;
+}
+
+static int must_be_held(const Seat *seat) {
+    if (seat->worker && !is_copy)
+        return 0;
+    told("the seat is given up");
+    return -1;
+}
+
+static PyObject *seat_serve(Seat *self, PyObject *app) { return must_be_held(self) ? NULL : wsgi_serve(self, app); }
+
+static PyObject *seat_claim(Seat *self, PyObject *most) { return must_be_held(self) ? NULL : asgi_claim(self, most); }
+
+static PyObject *seat_fileno(Seat *self, PyObject *unused) {
+    (void)unused;
+    return must_be_held(self) ? NULL : PyLong_FromLong(komainu_fd(self->worker));
+}
+
+static PyObject *seat_arm(Seat *self, PyObject *wanted) {
+    int wants = PyObject_IsTrue(wanted);
+    return wants < 0 || must_be_held(self) ? NULL : PyBool_FromLong(komainu_arm(self->worker, wants));
+}
+
+static PyObject *seat_disarm(Seat *self, PyObject *unused) {
+    (void)unused;
+    if (must_be_held(self))
+        return NULL;
+    komainu_disarm(self->worker);
+    return none();
+}
+
+static PyObject *seat_quiet(Seat *self, PyObject *unused) {
+    (void)unused;
+    if (must_be_held(self))
+        return NULL;
+    komainu_quiet(self->worker);
+    return none();
+}
+
+static PyObject *seat_leave(Seat *self, PyObject *unused) {
+    (void)unused;
+    if (must_be_held(self))
+        return NULL;
+    komainu_detach(self->worker);
+    self->worker = NULL;
+    return none();
+}
+
+static PyMethodDef seat_methods[] = {
+    {"serve", (PyCFunction)seat_serve, METH_O, "Answers requests with a WSGI application until the worker is to leave."},
+    {"claim", (PyCFunction)seat_claim, METH_O, "Up to so many waiting requests; None where the worker is to leave."},
+    {"fileno", (PyCFunction)seat_fileno, METH_NOARGS, "What is readable when the server has rung."},
+    {"arm", (PyCFunction)seat_arm, METH_O, "Before sleeping: False, and not armed, where there is a request to claim."},
+    {"disarm", (PyCFunction)seat_disarm, METH_NOARGS, "After sleeping; claim() has to follow."},
+    {"quiet", (PyCFunction)seat_quiet, METH_NOARGS, "Makes fileno() unreadable again."},
+    {"leave", (PyCFunction)seat_leave, METH_NOARGS, "Gives the seat up, with no request held."},
+    {NULL, NULL, 0, NULL},
+};
+
+static void seat_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot seat_slots[] = {{Py_tp_dealloc, seat_dealloc}, {Py_tp_methods, seat_methods}, {0, NULL}};
+
+static PyType_Spec seat_spec = {"komainu.Seat", sizeof(Seat), 0, Py_TPFLAGS_DEFAULT, seat_slots};
+
+/* ---- the life of the process ---- */
+
+/* begin() -> "prototype" or "worker" */
+static PyObject *life_begin(PyObject *module, PyObject *unused) {
+    char error[512];
+    (void)module;
+    (void)unused;
+    switch (komainu_begin(error, sizeof error)) {
+    case KOMAINU_PROTOTYPE: return PyUnicode_FromString("prototype");
+    case KOMAINU_WORKER: return PyUnicode_FromString("worker");
+    default: return told(error);
+    }
+}
+
+static PyObject *life_loaded(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return komainu_loaded() == 0 ? none() : told("the server does not listen");
+}
+
+static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
+    PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+    if (!bytes)
+        return NULL;
+    listener(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
+    Py_DECREF(bytes);
+    return none();
+}
+
+static PyObject *life_not_loaded(PyObject *module, PyObject *text) {
+    (void)module;
+    return tell(text, komainu_not_loaded);
+}
+
+static PyObject *life_not_forked(PyObject *module, PyObject *text) {
+    (void)module;
+    return tell(text, komainu_not_forked);
+}
+
+/* order() -> whether to fork; False: leave */
+static PyObject *life_order(PyObject *module, PyObject *unused) {
+    int order;
+    (void)module;
+    (void)unused;
+    do {
+        if (PyErr_CheckSignals() != 0)
+            return NULL;
+        Py_BEGIN_ALLOW_THREADS
+        order = komainu_order();
+        Py_END_ALLOW_THREADS
+    } while (order == KOMAINU_SIGNAL);
+    return PyBool_FromLong(order == KOMAINU_FORK);
+}
+
+static PyObject *life_born(PyObject *module, PyObject *unused) {
+    char error[512];
+    (void)module;
+    (void)unused;
+    return komainu_born(error, sizeof error) == 0 ? none() : told(error);
+}
+
+static PyObject *life_seats(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(komainu_seats());
+}
+
+static PyObject *life_leave(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    leaving = 1;
+    return none();
+}
+
+static PyObject *life_leaving(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyBool_FromLong(leaving);
+}
+
+static PyMethodDef functions[] = {
+    {"begin", life_begin, METH_NOARGS, "What this process is for: \"prototype\" or \"worker\"."},
+    {"loaded", life_loaded, METH_NOARGS, "Says that the application is loaded, or that requests may come."},
+    {"not_loaded", life_not_loaded, METH_O, "Says why the application cannot be loaded."},
+    {"order", life_order, METH_NOARGS, "Waits until a worker is wanted; False where the prototype is to leave."},
+    {"not_forked", life_not_forked, METH_O, "Says why there is no worker."},
+    {"born", life_born, METH_NOARGS, "Begins the life of a forked worker."},
+    {"seats", life_seats, METH_NOARGS, "How many seats this worker has."},
+    {"take_seat", take_seat, METH_O, "Takes one of them."},
+    {"leave", life_leave, METH_NOARGS, "No more requests are taken."},
+    {"leaving", life_leaving, METH_NOARGS, "Whether leave() was called."},
+    {"prepare_wsgi", wsgi_prepare, METH_VARARGS, "What every environ holds, and the Python half of WSGI."},
+    {"prepare_asgi", asgi_prepare, METH_VARARGS, "What every scope holds, and the Python half of ASGI."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "komainu._native", "The native half of Komainu's Python worker.", -1, functions, NULL, NULL,
+    NULL, NULL,
+};
+
+static void say_copy(void) { is_copy = 1; }
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    gone_class = PyErr_NewExceptionWithDoc("komainu.Gone", "Nobody waits for the answer any more.",
+                                           PyExc_ConnectionAbortedError, NULL);
+    if (!gone_class || !(seat_type = make_type(module, "Seat", &seat_spec)))
+        return NULL;
+    Py_INCREF(gone_class);
+    if (PyModule_AddObject(module, "Gone", gone_class) != 0 || input_init(module) != 0 || wsgi_init(module) != 0 ||
+        asgi_init(module) != 0)
+        return NULL;
+    pthread_atfork(NULL, NULL, say_copy);
+    return module;
+}
