@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const STOP_MS_MAX: u64 = 3_000;
+/// Signals so close to the first count as the same.
+const TWICE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What a signal has to clear away: process groups and scratch folders.
@@ -46,7 +48,9 @@ fn watch_signals() {
             if signals.next().is_some() {
                 STOP.store(true, Ordering::Relaxed);
             }
-            let Some(signal) = signals.next() else { return };
+            // Some senders reach a process twice at once, by its number and by its group: that is one request.
+            let first = Instant::now();
+            let Some(signal) = signals.find(|_| first.elapsed() > TWICE) else { return };
             let litter = litter();
             for &group in &litter.groups {
                 let _ = kill_process_group(group, Signal::KILL);

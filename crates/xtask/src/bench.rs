@@ -8,5 +8,7 @@ pub(crate) mod idle;
 pub(crate) mod proxy;
 pub(crate) mod peer;
 pub(crate) mod generator;
+pub(crate) mod known;
+pub(crate) mod instrument;
 
 pub(crate) use options::Options;

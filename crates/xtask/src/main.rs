@@ -22,9 +22,11 @@ The project's own commands.
   cargo xtask bench files [OPTIONS]   CPU per request, rate and latency of static files, beside nginx, h2o and lighttpd
   cargo xtask bench idle  [OPTIONS]   memory of idle kept-alive connections, and what they cost a busy client
   cargo xtask bench proxy [OPTIONS]   CPU per proxied request, beside nginx, HAProxy and h2o, one thread each
+  cargo xtask bench generator         the load generator's own cost and rate, beside wrk and h2load, at 10, 100, 1000 connections
+  cargo xtask bench instrument        `komainu bench` held against the known; --rows answers,readings,equals,slower
 
 Options of `bench` (defaults in brackets):
-  --rounds N           measurements of each subject and row, in turns [3]
+  --rounds N           measurements of each subject and row, in turns [3; generator: 9; comparisons of `instrument`: 100]
   --seconds N          length of one measurement [5]
   --connections N      of the load generator [100]; idle connections, for `bench idle` [15000]
   --threads N          threads or workers of every server [2]
@@ -56,6 +58,10 @@ fn main() -> ExitCode {
         ["bench", "generator", options @ ..] => {
             bench::Options::parse(options).and_then(|o| bench::generator::run(&o))
         }
+        ["bench", "instrument", options @ ..] => {
+            bench::Options::parse(options).and_then(|o| bench::instrument::run(&o))
+        }
+        ["known", port, way] => bench::known::run(port, way),
         ["bench", "idle", options @ ..] => bench::Options::parse(options).and_then(|o| bench::idle::run(&o)),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

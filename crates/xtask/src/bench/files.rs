@@ -185,7 +185,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 fn measure_all(entries: &mut [Entry], rows: &[&Row], wrk: &Wrk, options: &Options) {
     let count = entries.len();
     for (at, row) in rows.iter().enumerate() {
-        for round in 0..options.rounds {
+        for round in 0..options.rounds_or(3) {
             for turn in 0..count {
                 // Every round begins with another subject, so that none always follows the same one.
                 let entry = &mut entries[(turn + round) % count];
@@ -197,7 +197,7 @@ fn measure_all(entries: &mut [Entry], rows: &[&Row], wrk: &Wrk, options: &Option
                     "{:<16}  round {}/{}  {:<12}  {:>7.2} µs CPU/request  {:>9} req/s  p99 {}",
                     row.title,
                     round + 1,
-                    options.rounds,
+                    options.rounds_or(3),
                     entry.subject.name,
                     taken.cpu_us(),
                     thousands(taken.load.rate()),
@@ -215,7 +215,7 @@ fn report(entries: &[Entry], rows: &[&Row], options: &Options) -> (String, serde
          {} rounds of {} s in turns; medians. CPU is the server's whole process tree; the spread is that of the rounds.\n",
         procfs::machine(),
         options.threads,
-        options.rounds,
+        options.rounds_or(3),
         options.seconds,
     );
     let mut json_rows = Vec::new();
@@ -242,7 +242,7 @@ fn report(entries: &[Entry], rows: &[&Row], options: &Options) -> (String, serde
     }
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let json = json!({ "comparison": "files", "unix_s": unix_s, "machine": procfs::machine(),
-        "threads": options.threads, "connections": connections, "rounds": options.rounds,
+        "threads": options.threads, "connections": connections, "rounds": options.rounds_or(3),
         "seconds": options.seconds, "rows": json_rows });
     (text, json)
 }

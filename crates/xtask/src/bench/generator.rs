@@ -16,6 +16,7 @@ use crate::report::{Table, keep, thousands};
 
 /// Connections of each row.
 const ROWS: [usize; 3] = [10, 100, 1000];
+const ROUNDS: usize = 9;
 const TIME_MS_MAX: u64 = 120_000;
 /// Our CPU time and our rate, as multiples of wrk's.
 const CPU_AIM: f64 = 1.0;
@@ -123,7 +124,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
          on a core of its own; {} rounds of {} s in turns, medians, ratios of the pairs of a round. CPU is the generator's \
          whole life, its start included.\n",
         procfs::machine(),
-        options.rounds,
+        options.rounds_or(ROUNDS),
         options.seconds,
     );
     let mut kept = Vec::new();
@@ -142,14 +143,14 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 /// By generator, by round; every round begins with another one.
 fn in_turns(url: &str, connections: usize, folder: &Path, options: &Options) -> Outcome<[Vec<Sample>; 3]> {
     let mut samples = [const { Vec::new() }; ALL.len()];
-    for round in 0..options.rounds {
+    for round in 0..options.rounds_or(ROUNDS) {
         for turn in 0..ALL.len() {
             let at = (turn + round) % ALL.len();
             let sample = ALL[at].sample(url, connections, folder, options)?;
             eprintln!(
                 "{connections:>4} connections  round {}/{}  {:<14} {:>6.2} µs CPU/request {:>9} req/s",
                 round + 1,
-                options.rounds,
+                options.rounds_or(ROUNDS),
                 ALL[at].name(),
                 sample.cpu_us,
                 thousands(sample.rate),

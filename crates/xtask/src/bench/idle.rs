@@ -129,12 +129,12 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
         procfs::machine(),
         options.threads,
         thousands(count as f64),
-        options.rounds,
+        options.rounds_or(3),
         options.seconds,
         table.markdown(),
     );
     let json = json!({ "comparison": "idle", "machine": procfs::machine(), "threads": options.threads,
-        "connections": count, "rounds": options.rounds, "seconds": options.seconds, "subjects": kept });
+        "connections": count, "rounds": options.rounds_or(3), "seconds": options.seconds, "subjects": kept });
     println!("\n{markdown}");
     println!("Kept as {}", keep(&options.out, "idle", &markdown, &json)?.display());
     Ok(code)
@@ -175,12 +175,12 @@ fn measure(
     let pss_after = procfs::tree_pss_bytes(pid);
 
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    for round in 0..options.rounds {
+    for round in 0..options.rounds_or(3) {
         if round > 0 {
             idle = hold(running.address, sources, count)?;
         }
         beside.push(busy(options.seconds)?);
-        if round + 1 < options.rounds {
+        if round + 1 < options.rounds_or(3) {
             idle.clear();
             std::thread::sleep(SETTLE);
             alone.push(busy(options.seconds)?);

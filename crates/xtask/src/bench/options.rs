@@ -7,8 +7,8 @@ use crate::measure::Outcome;
 /// The options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Measurements of each subject and row. At least 1.
-    pub(crate) rounds: usize,
+    /// Measurements of each subject and row, when not the comparison's own number. At least 1.
+    pub(crate) rounds: Option<usize>,
     /// Length of one measurement. At least 1.
     pub(crate) seconds: u64,
     /// Connections, when not the comparison's own number.
@@ -30,7 +30,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            rounds: 3,
+            rounds: None,
             seconds: 5,
             connections: None,
             threads: 2,
@@ -52,7 +52,7 @@ impl Options {
         while let Some(&name) = words.next() {
             let &value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             match name {
-                "--rounds" => options.rounds = number(name, value)?,
+                "--rounds" => options.rounds = Some(number(name, value)?),
                 "--seconds" => options.seconds = number(name, value)? as u64,
                 "--connections" => options.connections = Some(number(name, value)?),
                 "--threads" => options.threads = number(name, value)?,
@@ -68,6 +68,11 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Rounds as given, or this many.
+    pub(crate) fn rounds_or(&self, own: usize) -> usize {
+        self.rounds.unwrap_or(own)
     }
 
     /// Whether `name` is among `chosen`, or nothing was chosen.
@@ -95,7 +100,7 @@ mod tests {
     fn options_are_read_and_the_rest_keeps_its_default() {
         let options =
             Options::parse(&["--rounds", "7", "--only", "komainu,nginx", "--also", "old=/x"]).expect("valid");
-        assert_eq!((options.rounds, options.seconds), (7, 5));
+        assert_eq!((options.rounds, options.seconds), (Some(7), 5));
         assert!(Options::chooses(&options.only, "nginx") && !Options::chooses(&options.only, "h2o"));
         assert!(Options::chooses(&options.rows, "1k"));
         assert_eq!(options.also, [("old".to_string(), PathBuf::from("/x"))]);

@@ -9,7 +9,7 @@ use crate::measure::Outcome;
 use crate::measure::children::Tree;
 
 /// The cores of the two sides, as taskset takes them.
-const SERVER_CORE: &str = "0";
+pub(crate) const SERVER_CORE: &str = "0";
 /// See above.
 pub(crate) const GENERATOR_CORE: &str = "1";
 const READY_MS_MAX: u64 = 10_000;

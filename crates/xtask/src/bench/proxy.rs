@@ -123,7 +123,7 @@ impl Entry {
 fn measure_all(entries: &mut [Entry], rows: &[&Row], wrk: &Wrk, options: &Options) {
     let count = entries.len();
     for (at, row) in rows.iter().enumerate() {
-        for round in 0..options.rounds {
+        for round in 0..options.rounds_or(3) {
             for turn in 0..count {
                 // Every round begins with another subject, so that none always follows the same one.
                 let entry = &mut entries[(turn + round) % count];
@@ -324,7 +324,7 @@ fn report(entries: &[Entry], rows: &[&Row], options: &Options) -> (String, serde
         "# Reverse proxy\n\n{}. One thread each, one nginx process as the backend of all, `wrk -t1`, {} rounds of {} s in \
          turns; medians.\n",
         procfs::machine(),
-        options.rounds,
+        options.rounds_or(3),
         options.seconds,
     );
     let mut kept = Vec::new();
@@ -378,7 +378,7 @@ fn report(entries: &[Entry], rows: &[&Row], options: &Options) -> (String, serde
     }
     (
         text,
-        json!({ "comparison": "proxy", "machine": procfs::machine(), "rounds": options.rounds,
+        json!({ "comparison": "proxy", "machine": procfs::machine(), "rounds": options.rounds_or(3),
         "seconds": options.seconds, "figures": kept }),
     )
 }

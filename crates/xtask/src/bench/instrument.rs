@@ -1,0 +1,280 @@
+//! `komainu bench` held against what is known beforehand: delays, stalls, errors, the kernel's own accounts, equal
+//! servers and a server that is 5 % slower.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::bench::known::{self, DELAYS, ERROR_EACH, STALL};
+use crate::bench::options::Options;
+use crate::bench::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
+use crate::measure::children::{Scratch, Tree};
+use crate::measure::{Outcome, procfs};
+use crate::report::{Table, keep};
+
+const READY_MS_MAX: u64 = 10_000;
+/// A reading may differ from the kernel's by so much.
+const READING_OFF_MAX: f64 = 0.02;
+/// Work of a request of the servers that are compared, in microseconds.
+const WORK_US: u64 = 100;
+/// A latency may be above the known one by so much: a share of it, and milliseconds.
+const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
+/// Of so many comparisons of equals, at most this share may tell them apart.
+const FALSE_ALARMS_MAX: f64 = 0.05;
+/// Comparisons of equals, unless `--rounds` says otherwise; a quarter as many with a server that is slower.
+const COMPARISONS: usize = 100;
+/// The checks, as `--rows` names them.
+const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
+/// The figures on which a verdict is asked for.
+const JUDGED: [&str; 4] = ["requests_per_s", "p50_us", "p99_us", "cpu_us_per_request"];
+
+/// A server of known figures.
+struct Server {
+    address: SocketAddr,
+    tree: Tree,
+}
+
+/// What one check found.
+struct Finding {
+    what: String,
+    known: String,
+    found: String,
+    holds: bool,
+}
+
+struct Bench<'o> {
+    options: &'o Options,
+    binary: PathBuf,
+    folder: &'o Path,
+    findings: Vec<Finding>,
+}
+
+/// Runs the checks that `--rows` names, prints them, keeps them.
+pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+    let scratch = Scratch::new("instrument")?;
+    let binary = fs::canonicalize(&options.binary)?;
+    let mut bench = Bench { options, binary, folder: scratch.path(), findings: Vec::new() };
+    for check in CHECKS.into_iter().filter(|name| Options::chooses(&options.rows, name)) {
+        match check {
+            "answers" => bench.answers()?,
+            "readings" => bench.readings()?,
+            "equals" => bench.equals()?,
+            _ => bench.slower()?,
+        }
+    }
+    let mut table = Table::new(&["what", "known", "found", ""]);
+    for f in &bench.findings {
+        let verdict = if f.holds { "holds" } else { "FAILS" };
+        table.row(vec![f.what.clone(), f.known.clone(), f.found.clone(), verdict.into()]);
+    }
+    let text =
+        format!("# The instrument, held against the known\n\n{}.\n\n{}", procfs::machine(), table.markdown());
+    println!("\n{text}");
+    let each = |f: &Finding| json!({ "what": f.what, "known": f.known, "found": f.found, "holds": f.holds });
+    let json = json!({ "comparison": "instrument", "machine": procfs::machine(),
+        "findings": bench.findings.iter().map(each).collect::<Vec<_>>() });
+    println!("Kept as {}", keep(&options.out, "instrument", &text, &json)?.display());
+    Ok(if bench.findings.iter().all(|f| f.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Bench<'_> {
+    fn found(&mut self, what: &str, known: String, found: String, holds: bool) {
+        eprintln!("{what}: known {known}, found {found}: {}", if holds { "holds" } else { "FAILS" });
+        self.findings.push(Finding { what: what.into(), known, found, holds });
+    }
+
+    /// Starts a server of known figures, behind `before` (a program that watches it), on the servers' core.
+    fn server(&self, way: &str, before: &[&str]) -> Outcome<Server> {
+        let port = free_port()?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
+        command.args(["known", &port.to_string(), way]);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut tree = Tree::start(&mut command, &self.folder.join(format!("server-{port}.log")))?;
+        match tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(address).ok()) {
+            Some(_) => Ok(Server { address, tree }),
+            None => Err(format!("{before:?} {way} does not start: {}", tree.output()).into()),
+        }
+    }
+
+    /// Runs our generator off the servers' core; what it printed.
+    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Outcome<String> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
+        let output = command.args(arguments).arg(format!("http://{to}/")).stdin(Stdio::null()).output()?;
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout)?),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
+        }
+    }
+
+    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Outcome<Value> {
+        let arguments = [arguments, &["--format", "json"]].concat();
+        Ok(serde_json::from_str(&self.bench(&arguments, to)?)?)
+    }
+
+    fn latency(&mut self, what: &str, known_ms: f64, kept: &Value, key: &str) {
+        let found_ms = kept["figures"][key].as_f64().unwrap_or(f64::NAN) / 1e3;
+        let (share, plus_ms) = LATENCY_OFF;
+        let holds = found_ms >= known_ms * (1.0 - share) && found_ms <= known_ms * (1.0 + share) + plus_ms;
+        self.found(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
+    }
+
+    /// Delays, stalls and errors of which every figure is known.
+    fn answers(&mut self) -> Outcome<()> {
+        let server = self.server("delay", &[])?;
+        let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
+        drop(server);
+        let [(_, most), (_, some), (_, few)] = DELAYS;
+        for (what, ms, key) in [
+            ("p50 of 90 % at 5 ms", most, "p50_us"),
+            ("p95 with 9 % at 20 ms", some, "p95_us"),
+            ("p99.9 with 1 % at 80 ms", few, "p999_us"),
+        ] {
+            self.latency(what, ms as f64, &kept, key);
+        }
+
+        let server = self.server("stall", &[])?;
+        let stall_ms = STALL.as_millis() as f64;
+        let open = ["-c", "50", "-d", "10s", "--warm-up", "0s", "--rate", "500", "--arrivals", "constant"];
+        let kept = self.bench_json(&open, server.address)?;
+        // A fifth of the requests become due in a stall, evenly: half of those wait for more than half of it.
+        self.latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
+        self.latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
+        let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
+        drop(server);
+        let told = said.contains("--rate") && said.contains("nothing at all was answered");
+        let found = if told { "says so" } else { "is silent" };
+        self.found("the same in a closed loop", "cannot see it".into(), found.into(), told);
+
+        let server = self.server("errors", &[])?;
+        let kept = self.bench_json(&["-c", "10", "-n", "100000"], server.address)?;
+        let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_EACH);
+        // The connections that probe the server take numbers, but none of its requests is counted twice.
+        self.found(
+            "errors among 100,000",
+            known.to_string(),
+            errors.to_string(),
+            errors.abs_diff(known) <= 1,
+        );
+        Ok(())
+    }
+
+    /// CPU time and memory beside /proc and /usr/bin/time.
+    fn readings(&mut self) -> Outcome<()> {
+        let told = self.folder.join("time.txt");
+        let watch =
+            ["/usr/bin/time", "-f", "%U %S %M", "-o", told.to_str().ok_or("the folder's name is no text")?];
+        let mut server = self.server(&format!("work:{}", known::turns_in(WORK_US)), &watch)?;
+        let pid = *procfs::tree(server.tree.pid()).last().ok_or("the server is gone")?;
+        let before = ticks_s(pid)?;
+        let kept = self.bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
+        let proc_s = ticks_s(pid)? - before;
+        let (rss, pss) = (kib(pid, "status", "VmRSS:")?, kib(pid, "smaps", "Pss:")?);
+        quit(server.address)?;
+        server.tree.wait_until(READY_MS_MAX, |_| None::<()>);
+        let text = fs::read_to_string(&told)?;
+        let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let &[user_s, system_s, most_kib] = numbers.as_slice() else {
+            return Err(format!("/usr/bin/time (the package time) gave no figures: {text}").into());
+        };
+        let spent = &kept["server"];
+        let cpu_s = number(&spent["cpu_user_s"]) + number(&spent["cpu_system_s"]);
+        let own = spent["after"].as_array().into_iter().flatten().find(|one| one["pid"] == pid);
+        let own = own.ok_or("the server's memory was not read")?;
+        let readings = [
+            ("CPU time, /proc/PID/stat", proc_s, cpu_s, "s"),
+            ("CPU time of its whole life, /usr/bin/time", user_s + system_s, cpu_s, "s"),
+            ("RSS, /proc/PID/status", rss / 1024.0, number(&own["rss_bytes"]) / f64::from(1 << 20), "MiB"),
+            ("RSS, /usr/bin/time", most_kib / 1024.0, number(&own["rss_bytes"]) / f64::from(1 << 20), "MiB"),
+            ("PSS, /proc/PID/smaps", pss / 1024.0, number(&own["pss_bytes"]) / f64::from(1 << 20), "MiB"),
+        ];
+        for (what, known, found, unit) in readings {
+            let holds = (found / known - 1.0).abs() <= READING_OFF_MAX;
+            self.found(what, format!("{known:.3} {unit}"), format!("{found:.3} {unit}"), holds);
+        }
+        Ok(())
+    }
+
+    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many told
+    /// them apart, by figure, and of these how many found the second worse.
+    fn compared(&self, count: usize, more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
+        let turns = known::turns_in(WORK_US);
+        let a = self.server(&format!("work:{turns}"), &[])?;
+        let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
+        let versus = format!("http://{}/", b.address);
+        let arguments = ["-c", "4", "-d", "150ms", "--warm-up", "30ms", "--pairs", "6", "--vs", &versus];
+        let mut told = [(0, 0); JUDGED.len()];
+        for number in 0..count {
+            let kept = self.bench_json(&arguments, a.address)?;
+            for line in kept["comparison"].as_array().into_iter().flatten() {
+                let Some(at) = JUDGED.iter().position(|figure| line["figure"] == *figure) else { continue };
+                told[at].0 +=
+                    usize::from(line["verdict"] == "B is worse" || line["verdict"] == "B is better");
+                told[at].1 += usize::from(line["verdict"] == "B is worse");
+            }
+            if (number + 1) % 10 == 0 {
+                eprintln!("{} of {count} comparisons, told apart so far: {told:?}", number + 1);
+            }
+        }
+        Ok(told)
+    }
+
+    /// A against A.
+    fn equals(&mut self) -> Outcome<()> {
+        let count = self.options.rounds_or(COMPARISONS);
+        let told = self.compared(count, 1.0)?;
+        for (figure, (apart, _)) in JUDGED.iter().zip(told) {
+            let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
+            let what = format!("{count} times A against A: told apart by {figure}");
+            self.found(&what, format!("at most {most}"), apart.to_string(), apart <= most);
+        }
+        Ok(())
+    }
+
+    /// A server that has 5 % more to do.
+    fn slower(&mut self) -> Outcome<()> {
+        let count = self.options.rounds_or(COMPARISONS) / 4;
+        let told = self.compared(count, 1.05)?;
+        for (figure, (_, worse)) in JUDGED.iter().zip(told).filter(|(figure, _)| **figure != "p99_us") {
+            let what = format!("{count} times against 5 % more work: found worse by {figure}");
+            let least = count - count / 10;
+            self.found(&what, format!("at least {least}"), worse.to_string(), worse >= least);
+        }
+        Ok(())
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+/// User and system time of a process, in seconds, as its line in /proc has it.
+fn ticks_s(pid: u32) -> Outcome<f64> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after = line.rsplit_once(')').ok_or("no stat line")?.1;
+    let ticks: f64 =
+        after.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum();
+    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The sum of all lines of that name in a file of the process, in KiB.
+fn kib(pid: u32, file: &str, name: &str) -> Outcome<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
+    let each = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(each.sum())
+}
+
+/// Asks a server of known figures to end.
+fn quit(address: SocketAddr) -> Outcome<()> {
+    use std::io::{Read, Write};
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /quit HTTP/1.1\r\n\r\n")?;
+    stream.read_exact(&mut [0; 12])?;
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! A server whose figures are known beforehand, so that an instrument can be held against them.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::measure::Outcome;
+
+/// Memory that the server holds, so that a reading of it has something to read.
+const BALLAST_BYTES: usize = 64 << 20;
+/// One request in so many is answered with an error.
+pub(crate) const ERROR_EACH: u64 = 100;
+/// Every so often it stalls, for so long.
+pub(crate) const STALL_EACH: Duration = Duration::from_secs(5);
+/// See above.
+pub(crate) const STALL: Duration = Duration::from_secs(1);
+/// Of a hundred requests, in turn: so many are delayed by so many milliseconds.
+pub(crate) const DELAYS: [(u64, u64); 3] = [(90, 5), (9, 20), (1, 80)];
+
+/// What a request meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Work: so many turns of a loop.
+    Work(u64),
+    /// [`DELAYS`].
+    Delay,
+    /// [`STALL`] of each [`STALL_EACH`].
+    Stall,
+    /// Every [`ERROR_EACH`]th is an error.
+    Errors,
+}
+
+impl Way {
+    fn parse(text: &str) -> Option<Way> {
+        match text.split_once(':') {
+            Some(("work", turns)) => Some(Way::Work(turns.parse().ok()?)),
+            None if text == "delay" => Some(Way::Delay),
+            None if text == "stall" => Some(Way::Stall),
+            None if text == "errors" => Some(Way::Errors),
+            _ => None,
+        }
+    }
+}
+
+/// Work that takes CPU time alone.
+fn work(turns: u64) {
+    let mut state = 1u64;
+    for _ in 0..turns {
+        state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+}
+
+/// How many turns of [`work`] fill `us` microseconds on this machine: the least of several tries.
+pub(crate) fn turns_in(us: u64) -> u64 {
+    const TRIED: u64 = 1_000_000;
+    let once = || {
+        let began = Instant::now();
+        work(TRIED);
+        began.elapsed()
+    };
+    let least = (0..10).map(|_| once()).min().unwrap_or_default();
+    TRIED * us * 1_000 / least.as_nanos().max(1) as u64
+}
+
+/// Serves until a request for `/quit`.
+pub(crate) fn run(port: &str, way: &str) -> Outcome<ExitCode> {
+    let way = Way::parse(way).ok_or("known: the ways are work:TURNS, delay, stall, errors")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse()?))?;
+    let ballast = vec![1u8; BALLAST_BYTES];
+    let (began, count) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let quit = Arc::new(AtomicU64::new(0));
+    for stream in listener.incoming() {
+        let (stream, count, quit) = (stream?, count.clone(), quit.clone());
+        let to_self = listener.local_addr()?;
+        if quit.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+        thread::spawn(move || {
+            // A connection that breaks is that connection's end.
+            if serve(&stream, way, began, &count).is_ok_and(|quits| quits) {
+                quit.store(1, Ordering::SeqCst);
+                let _ = TcpStream::connect(to_self);
+            }
+        });
+    }
+    black_box(ballast);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One connection; true where it asked for the end.
+fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io::Result<bool> {
+    stream.set_nodelay(true)?;
+    let mut from = BufReader::new(stream);
+    let (mut line, mut quits) = (String::new(), false);
+    loop {
+        line.clear();
+        if from.read_line(&mut line)? == 0 {
+            return Ok(false);
+        }
+        quits |= line.starts_with("GET /quit ");
+        if line.trim_end().is_empty() {
+            let status = meet(way, began, count.fetch_add(1, Ordering::Relaxed));
+            let mut answer = String::with_capacity(64);
+            let _ = write!(answer, "HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
+            let mut to = stream;
+            to.write_all(answer.as_bytes())?;
+            if quits {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// What request `number` meets; its status.
+fn meet(way: Way, began: Instant, number: u64) -> &'static str {
+    match way {
+        Way::Work(turns) => work(turns),
+        Way::Delay => {
+            let mut below = 0;
+            let ms = DELAYS.iter().find_map(|&(share, ms)| {
+                below += share;
+                (number % 100 < below).then_some(ms)
+            });
+            thread::sleep(Duration::from_millis(ms.unwrap_or(0)));
+        }
+        Way::Stall => {
+            // The stall ends each stretch, so that a run does not begin in one.
+            let into = Duration::from_nanos((began.elapsed().as_nanos() % STALL_EACH.as_nanos()) as u64);
+            if into >= STALL_EACH - STALL {
+                thread::sleep(STALL_EACH - into);
+            }
+        }
+        Way::Errors if number % ERROR_EACH == ERROR_EACH - 1 => return "500 Error",
+        Way::Errors => {}
+    }
+    "200 OK"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_read_and_shares_are_whole() {
+        assert_eq!(Way::parse("work:12"), Some(Way::Work(12)));
+        assert_eq!((Way::parse("stall"), Way::parse("nap")), (Some(Way::Stall), None));
+        assert_eq!(DELAYS.iter().map(|(share, _)| share).sum::<u64>(), 100);
+        assert!(turns_in(100) > turns_in(10));
+        assert_eq!(meet(Way::Errors, Instant::now(), 99), "500 Error");
+        assert_eq!(meet(Way::Errors, Instant::now(), 100), "200 OK");
+    }
+}
