@@ -111,7 +111,7 @@ pub(crate) fn encode(
     }
     wire::put(into, Part::PROTOCOL, request.version().text().as_bytes())?;
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
-    put_peer(into, request.peer())?;
+    put_peer(into, request.client().address)?;
     put_host(into, request.authority(), mount)?;
     for (id, name, value) in request.fields() {
         match id {

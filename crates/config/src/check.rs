@@ -52,6 +52,8 @@ pub(crate) struct Check<'a> {
     seen: HashMap<(&'static str, String), Span>,
     /// Where each key of the configuration stands, for those that stand in the wrong place.
     pub(crate) homes: Vec<(&'static str, &'static str)>,
+    /// Groups of upstream servers that have been read, for those that name them; `None` for one with faults.
+    pub(crate) groups: Vec<(String, Option<Node>)>,
     pub(crate) report: Report,
 }
 
@@ -66,6 +68,7 @@ impl<'a> Check<'a> {
             path: Vec::new(),
             seen: HashMap::new(),
             homes: Vec::new(),
+            groups: Vec::new(),
             report: Report::new(name, text),
         }
     }

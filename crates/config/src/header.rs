@@ -33,7 +33,7 @@ directives! {
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
         /// Fields to write in place of those of the same name. A value may name `$path` (percent-encoded
-        /// again), `$host`, `$scheme`, `$method` and `$remote_addr`; `$$` is a dollar sign.
+        /// again), `$host`, `$scheme`, `$method` and `$remote_addr` (or `$client_ip`); `$$` is a dollar sign.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
         /// Fields to write besides those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, FIELDS;

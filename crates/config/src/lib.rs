@@ -21,6 +21,8 @@ mod shape;
 
 mod record;
 
+mod network;
+
 mod listen;
 
 mod host;
@@ -56,11 +58,12 @@ pub use check::Fault;
 pub use files::{Coding, Compress, Effort, FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
-pub use listen::Listen;
+pub use listen::{Listen, Listener};
+pub use network::{ForwardedFields, Network, Source, TrustedProxies};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
-    Eject, Forwarded, Health, KeepAlive, Network, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol,
-    ProxyTimeouts, ProxyTls, Retry, Upstream, UpstreamHost,
+    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol, ProxyTimeouts,
+    ProxyTls, Retry, Upstream, UpstreamHost,
 };
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, Span};

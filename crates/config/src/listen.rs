@@ -1,8 +1,10 @@
 //! Addresses to listen on.
 
 use crate::check::{Check, Fault};
+use crate::network::{SOURCE, Source};
 use crate::node::Node;
-use crate::shape::{Kind, Shape, Text};
+use crate::record::directives;
+use crate::shape::{Kind, Maybe, OneOrMore, Shape, Text, Toggle};
 use serde_json::json;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -156,6 +158,39 @@ impl fmt::Display for Listen {
             Self::Localhost(port) => write!(out, "localhost:{port}"),
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
         }
+    }
+}
+
+directives! {
+    /// An address to listen on. Just the address stands for `address` alone.
+    ///
+    /// ```toml
+    /// listen = ["127.0.0.1:8080", { address = ":80", proxy_protocol = ["10.0.0.0/8"] }]
+    /// ```
+    Listener in "`listen`" {
+        /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` for all of the machine's, `"localhost:8080"`, or `"unix:/run/k.sock"`.
+        /// `"[::]:80"` takes IPv6 connections alone. Port 0 is any free port.
+        "address" address: Listen = required(""), Address;
+        /// Whether a proxy in front says who the client is ahead of HTTP, by the PROXY protocol, version 1 or 2: a list of
+        /// the networks it may come from, or `true` for those of `trusted_proxies`. Everything then sees the client as if
+        /// it were connected itself. Connections from anywhere else, or without the header, are refused; over a Unix
+        /// socket, all must have it.
+        "proxy_protocol" proxy_protocol: Option<Vec<Source>> = false,
+            Toggle { on: Some(|| Some(Vec::new())), off: || None, shape: Maybe(OneOrMore(SOURCE)) };
+    }
+}
+
+impl Listener {
+    /// An address where nothing but HTTP is spoken.
+    pub fn at(address: Listen) -> Self {
+        Self { address, ..Self::default() }
+    }
+}
+
+impl Default for Listen {
+    /// No file can hold it: a listener's address is required.
+    fn default() -> Self {
+        Self::Unix(PathBuf::new())
     }
 }
 

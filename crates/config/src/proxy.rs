@@ -1,18 +1,17 @@
 //! The `proxy` action: which upstream servers, and how requests travel to them and responses back.
 
-use crate::check::{Check, Fault};
+use crate::check::{Check, Fault, shortened};
 use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
-use crate::node::{Entry, Node};
+use crate::near::nearest;
+use crate::node::{Data, Entry, Node};
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    Count, Flag, List, Map, Maybe, OneOrMore, Place, Size, Text, Time, Toggle, Unlimited, Word,
+    Count, Flag, Kind, List, Map, Maybe, OneOrMore, Place, Shape, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use crate::template;
 use crate::units::{KIB, MIB};
 use crate::upstream::{Balance, Origin, Url};
-use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,21 +37,6 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// A network of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    /// Its address, or one of those in it.
-    pub address: IpAddr,
-    /// How many leading bits count.
-    pub bits: u8,
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.address, self.bits)
-    }
-}
-
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -61,8 +45,6 @@ const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
 const BALANCE: Text<Balance> =
     Text { what: "a way of balancing such as \"least-requests\"", parse: Balance::parse };
 const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
-const NETWORKS: List<Text<Network>> =
-    List(Text { what: "a network such as \"10.0.0.0/8\", or an address", parse: network });
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
@@ -90,9 +72,29 @@ directives! {
     /// What is passed on is written anew from the request as it was understood, and fields that concern one
     /// connection alone (RFC 9110 section 7.6.1) are not passed on. With `files` in the same route, files come
     /// first, and upstream servers get what no file answers.
-    Proxy in "`proxy`", check proxy_agrees {
+    ///
+    /// Routes that ask the same servers share them under a name: their connections, limits, health and turns. What a
+    /// route says itself takes the place of what the group says, as a whole.
+    ///
+    /// ```toml
+    /// [upstreams.shop]
+    /// to      = ["http://10.0.0.1:3000", "http://10.0.0.2:3000"]
+    /// balance = "least-requests"
+    /// health  = "/up"
+    ///
+    /// [[route]]
+    /// path  = "/reports/*"
+    /// proxy = { upstream = "shop", timeouts = { head = "10m" } }
+    ///
+    /// [[route]]
+    /// proxy = { upstream = "shop" }
+    /// ```
+    Proxy in "`proxy` and `[upstreams.NAME]`", check proxy_agrees {
         /// The upstream server, or several: URLs, or tables with more to say.
-        "to" to: Vec<Upstream> = required(""), OneOrMore(brief::<Upstream>("url"));
+        "to" to: Vec<Upstream> = absent("the servers of `upstream`"), OneOrMore(brief::<Upstream>("url"));
+        /// The `[upstreams.NAME]` whose servers these are.
+        "upstream" upstream: Option<String> = absent("servers of its own, in `to`"),
+            Maybe(Text { what: "the name of an `[upstreams.NAME]`", parse: group_name });
         /// Who of several gets a request: `"round-robin"`, each in turn; `"least-requests"`, the one with the fewest
         /// under way; `"two-choices"`, the less busy of two picked at random; `"hash:client"`, `"hash:uri"`,
         /// `"hash:header:NAME"` and `"hash:cookie:NAME"`, the same one for the same client address, path and query,
@@ -297,14 +299,13 @@ directives! {
 }
 
 directives! {
-    /// Fields that tell upstream servers who the client is.
+    /// Fields that tell upstream servers who the client is. What those of `trusted_proxies` say in them is believed and
+    /// added to; anybody else's claims are replaced.
     Forwarded in "`forwarded` of `proxy`" {
         /// Whether `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` are written.
         "x_forwarded" x_forwarded: bool = true, Flag;
         /// Whether `Forwarded` (RFC 7239) is.
         "standard" standard: bool = false, Flag;
-        /// Networks whose word on this is believed and added to; anybody else's is replaced.
-        "trusted" trusted: Vec<Network> = [], NETWORKS;
         /// Our name in `Via`; `false` for no `Via`.
         "via" via: Option<String> = "komainu",
             Toggle { on: None, off: || None, shape: Maybe(Text { what: "a name", parse: token }) };
@@ -314,7 +315,7 @@ directives! {
 directives! {
     /// Changes to header fields on their way: `remove`, then `set`, then `add`.
     ProxyHeaders in "`request_headers` and `response_headers` of `proxy`" {
-        /// Fields to write in place of those of the same name. A value may name `$client_ip`, `$client_port`,
+        /// Fields to write in place of those of the same name. A value may name `$client_ip` (or `$remote_addr`), `$client_port`,
         /// `$scheme`, `$host`, `$method`, `$path`, `$query`, `$uri`, `$upstream`, `$http_NAME` (a field of the request,
         /// `_` for `-`) and `$cookie_NAME`; `$$` is a dollar sign.
         "set" set: Vec<(String, String)> = {}, FIELDS;
@@ -359,8 +360,119 @@ impl Proxy {
     }
 }
 
+/// The action `proxy`: a group of its own, or one that other routes share.
+pub(crate) struct Proxied;
+
+impl Shape for Proxied {
+    type Out = Proxy;
+
+    fn kind(&self) -> Kind {
+        brief::<Proxy>("to").kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Proxy> {
+        let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
+        let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
+            return table().read(node, check);
+        };
+        let own_group = own.iter().filter(|entry| OF_GROUP.contains(&entry.key.as_str()));
+        for entry in own_group {
+            let title = format!("`{}` beside `upstream` in `{}`", entry.key, check.here());
+            let finding =
+                check.error(&entry.key_at, title, "what all its routes share stands with the group");
+            finding.help(format!("write it in `[upstreams.{}]`", shortened(name)));
+        }
+        let Some((_, group)) = check.groups.iter().find(|(known, _)| known == name) else {
+            let names = check.groups.iter().map(|(known, _)| known.as_str());
+            let label = match nearest(name, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "no such group of upstream servers".to_owned(),
+            };
+            check.error(&entry.value.at, format!("there is no `[upstreams.{}]`", shortened(name)), label);
+            return None;
+        };
+        // The faults of the group have been told already.
+        let Some(Data::Table(shared)) = group.as_ref().map(|group| group.data.clone()) else {
+            return table().read(node, check);
+        };
+        let others = shared.into_iter().filter(|entry| node.entry(&entry.key).is_none());
+        let entries = own.iter().cloned().chain(others).collect();
+        table().read(&Node { at: node.at.clone(), data: Data::Table(entries) }, check)
+    }
+}
+
+/// The groups of upstream servers, by name.
+pub(crate) struct Groups;
+
+impl Shape for Groups {
+    type Out = Vec<(String, Proxy)>;
+
+    fn kind(&self) -> Kind {
+        Map { what: "names of groups", key: group_name, value: table::<Proxy>() }.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        let Data::Table(entries) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let mut groups = Vec::new();
+        for Entry { key, key_at, value } in entries {
+            let errors = check.report.errors();
+            if let Err(fault) = group_name(key) {
+                check.fault(key_at, key, fault);
+            }
+            if let Some(entry) = value.entry("upstream") {
+                let title = format!("`upstream` in `[upstreams.{}]`", shortened(key));
+                check.error(&entry.key_at, title, "a group has servers of its own, in `to`");
+            }
+            let group = table::<Proxy>().read(value, check);
+            let fine = check.report.errors() == errors;
+            check.groups.push((key.clone(), fine.then(|| value.clone())));
+            groups.extend(group.map(|group| (key.clone(), group)));
+        }
+        Some(groups)
+    }
+}
+
+/// What concerns a group as a whole: no route can have its own.
+const OF_GROUP: [&str; 10] = [
+    "to",
+    "balance",
+    "keep_alive",
+    "eject",
+    "health",
+    "slow_start",
+    "queue",
+    "resolve",
+    "tls",
+    "proxy_protocol",
+];
+
+fn group_name(text: &str) -> Result<String, Fault> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.char_indices().find(|(_, c)| !fits(*c)) {
+        Some((at, wrong)) => {
+            let fault = Fault::new(format!("a group's name holds no {wrong:?}"), "");
+            Err(fault.within(at..at + wrong.len_utf8()))
+        }
+        None if text.is_empty() => Err(Fault::new("the name is missing", "")),
+        None => Ok(text.to_owned()),
+    }
+}
+
 fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Check) {
-    let Some(to) = node.entry("to") else { return };
+    if proxy.upstream.is_some() {
+        return; // what the group says was looked at with the group
+    }
+    let Some(to) = node.entry("to") else {
+        if node.entry("upstream").is_none() {
+            let title = format!("`{}.to` is missing", check.here());
+            let finding = check.error(&node.at, title, "no `to` here");
+            finding.help("name the upstream servers, or with `upstream` a group of such");
+        }
+        return;
+    };
     let items = match node.items("to") {
         [] => std::slice::from_ref(&to.value),
         items => items,
@@ -445,30 +557,6 @@ fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Check) {
     }
 }
 
-fn network(text: &str) -> Result<Network, Fault> {
-    let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (text, None),
-    };
-    let Ok(ip) = address.parse::<IpAddr>() else {
-        let fault = Fault::new("this is no IP address", "write a network such as \"10.0.0.0/8\"");
-        return Err(fault.within(0..address.len()));
-    };
-    let width = if ip.is_ipv4() { 32 } else { 128 };
-    match bits {
-        None => Ok(Network { address: ip, bits: width }),
-        Some(bits) => match bits.parse::<u8>().ok().filter(|&count| count <= width && !bits.starts_with('+'))
-        {
-            Some(bits) => Ok(Network { address: ip, bits }),
-            None => {
-                let fault =
-                    Fault::new("this is no prefix length", format!("write a number from 0 to {width}"));
-                Err(fault.within(address.len() + 1..text.len()))
-            }
-        },
-    }
-}
-
 fn protocol(text: &str) -> Result<String, Fault> {
     match token(text)?.to_ascii_lowercase().as_str() {
         "h2c" => Err(Fault::new("`h2c` would carry requests past every rule", "leave it out")),
@@ -493,8 +581,18 @@ fn rule_name(text: &str) -> Result<String, Fault> {
 
 /// A value with variables: checked here, taken apart where it is used.
 fn value_template(text: &str) -> Result<String, Fault> {
-    const NAMES: [&str; 9] =
-        ["client_ip", "client_port", "scheme", "host", "method", "path", "query", "uri", "upstream"];
+    const NAMES: [&str; 10] = [
+        "client_ip",
+        "remote_addr",
+        "client_port",
+        "scheme",
+        "host",
+        "method",
+        "path",
+        "query",
+        "uri",
+        "upstream",
+    ];
     header::value(text)?;
     let mut at = 0;
     while let Some(dollar) = text[at..].find('$').map(|offset| at + offset) {

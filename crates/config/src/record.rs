@@ -175,7 +175,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Words of other servers' configurations, and where their meaning stands here.
-const FOREIGN: [(&str, &str); 30] = [
+const FOREIGN: [(&str, &str); 32] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
@@ -195,14 +195,16 @@ const FOREIGN: [(&str, &str); 30] = [
     ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),
     ("proxypass", "`proxy`"),
     ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on"),
+    ("real_ip_header", "`fields` in `trusted_proxies = { ... }`"),
     ("redir", "`redirect`"),
     ("reverse_proxy", "`proxy`"),
     ("return", "`redirect` or `respond`"),
     ("server", "`[[site]]`"),
+    ("send_proxy", "`proxy_protocol` in `proxy = { ... }`"),
     ("server_name", "`hosts` of a `[[site]]`"),
+    ("set_real_ip_from", "`trusted_proxies`"),
     ("try_files", "`try` in `files = { ... }`"),
-    ("upstream", "`to` in `proxy = { ... }`"),
-    ("upstreams", "`to` in `proxy = { ... }`"),
+    ("upstream", "`[upstreams.NAME]`, or `to` in `proxy = { ... }`"),
     ("virtualhost", "`[[site]]`"),
     ("worker_connections", "`connections` in `[limits]`"),
     ("worker_processes", "`threads`"),

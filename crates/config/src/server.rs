@@ -3,10 +3,12 @@
 use crate::app::{App, AppMap};
 use crate::check::{Check, shortened};
 use crate::header::ResponseHeaders;
-use crate::listen::{Address, Listen};
+use crate::listen::{Listen, Listener};
 use crate::near::nearest;
+use crate::network::TrustedProxies;
 use crate::node::{Data, Node};
-use crate::record::{chapters, directives, table};
+use crate::proxy::{Groups, Proxy};
+use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
     Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Time, Unlimited, Word,
@@ -68,10 +70,10 @@ directives! {
     /// files = "public"
     /// ```
     Config in "the file's top level", check config_agrees {
-        /// Addresses: `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` for all of the machine's,
-        /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` takes IPv6 connections alone. Port 0 is
-        /// any free port.
-        "listen" listen: Vec<Listen> = ["127.0.0.1:8080"], OneOrMore(Address);
+        /// Addresses to listen on, or tables with more to say.
+        "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address"));
+        /// Proxies in front of this server whose word on who the client is counts.
+        "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Threads that serve; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. Off, such a
@@ -85,6 +87,8 @@ directives! {
         "log" log: Log = {}, table();
         /// What is remembered of files that are served.
         "open_files" open_files: OpenFiles = {}, table();
+        /// Groups of upstream servers that several routes share, by name.
+        "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
         /// Applications, by name.
         "apps" apps: Vec<(String, App)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status comes before its class.
@@ -231,7 +235,13 @@ impl Config {
         }
         let document = Node::document(text);
         let config = match document {
-            Ok(node) => table::<Self>().read(&node, &mut check),
+            Ok(mut node) => {
+                // Groups come first: routes name them, wherever they stand.
+                if let Data::Table(entries) = &mut node.data {
+                    entries.sort_by_key(|entry| entry.key != "upstreams");
+                }
+                table::<Self>().read(&node, &mut check)
+            }
             Err(error) => {
                 let end = text.len()..text.len();
                 check.error(&error.span().unwrap_or(end), "this is no TOML".to_owned(), error.message());
@@ -295,17 +305,7 @@ pub struct Settings<'a> {
 }
 
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
-    let items = node.items("listen");
-    if items.len() == config.listen.len() {
-        for (index, listen) in config.listen.iter().enumerate() {
-            let Some(first) = config.listen[..index].iter().position(|first| first.overlaps(listen)) else {
-                continue;
-            };
-            let title = format!("`listen` has `{listen}` twice");
-            let label = format!("taken by `{}` already", config.listen[first]);
-            check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
-        }
-    }
+    listeners_agree(config, node, check);
     apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
@@ -314,6 +314,41 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
             check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
         finding.related(site.at.clone(), "another default site: it has no `hosts`");
         finding.help("give the `[[site]]` its `hosts`, or move the routes below it as `[[site.route]]`");
+    }
+}
+
+/// No address is taken twice, and where `proxy_protocol = true` somebody is trusted.
+fn listeners_agree(config: &mut Config, node: &Node, check: &mut Check) {
+    let Some(entry) = node.entry("listen") else { return };
+    let items = match node.items("listen") {
+        [] => std::slice::from_ref(&entry.value),
+        items => items,
+    };
+    if items.len() != config.listen.len() {
+        return;
+    }
+    for (index, Listener { address, .. }) in config.listen.iter().enumerate() {
+        if *address == Listen::default() {
+            continue; // reported already: it could not be read
+        }
+        let overlaps = |first: &Listener| first.address.overlaps(address);
+        let Some(first) = config.listen[..index].iter().position(overlaps) else { continue };
+        let title = format!("`listen` has `{address}` twice");
+        let label = format!("taken by `{}` already", config.listen[first].address);
+        check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
+    }
+    for (listener, item) in config.listen.iter_mut().zip(items) {
+        let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else {
+            continue;
+        };
+        sources.clone_from(&config.trusted_proxies.from);
+        if let (true, Some(entry)) = (sources.is_empty(), item.entry("proxy_protocol"))
+            && !matches!(listener.address, Listen::Unix(_))
+        {
+            let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
+            let finding = check.error(&entry.value.at, title, "from whom?");
+            finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxied, Proxy};
 use crate::record::{brief, directives, table};
 use crate::shape::{Count, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited};
 use crate::template::{Part, Template, Variable};
@@ -180,7 +180,7 @@ directives! {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: passes requests on to upstream servers. Beside `files`, only those that no file answers.
-        "proxy" = brief::<Proxy>("to") => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
+        "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action: lets an application answer. Beside `files`, only what no file answers.
         "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.

@@ -22,7 +22,7 @@ pub enum Variable {
     Scheme,
     /// `$method`: the method.
     Method,
-    /// `$remote_addr`: the client's IP address.
+    /// `$remote_addr`, or `$client_ip`: the client's IP address.
     RemoteAddr,
 }
 
@@ -30,6 +30,11 @@ impl Variable {
     /// All there are.
     pub const ALL: [Self; 7] =
         [Self::Path, Self::Rest, Self::Query, Self::Host, Self::Scheme, Self::Method, Self::RemoteAddr];
+
+    /// Whether that is one of its names.
+    fn is_named(self, name: &str) -> bool {
+        self.name() == name || (self == Self::RemoteAddr && name == "client_ip")
+    }
 
     /// Its name, without the `$`.
     pub fn name(self) -> &'static str {
@@ -75,7 +80,7 @@ impl Template {
                 plain.push('$');
                 continue;
             }
-            let Some(variable) = allowed.iter().find(|variable| variable.name() == name) else {
+            let Some(variable) = allowed.iter().find(|variable| variable.is_named(name)) else {
                 return Err(unknown(name, allowed).within(dollar..end));
             };
             if !plain.is_empty() {

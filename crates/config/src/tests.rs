@@ -3,9 +3,10 @@
 use crate::record::{Record, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    App, AppLimits, AppTimeouts, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits, Log,
-    Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect,
-    Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts, Upstream, Workers,
+    App, AppLimits, AppTimeouts, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits,
+    Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle,
+    Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts,
+    TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Check, node::Node};
 use std::path::Path;
@@ -31,6 +32,8 @@ fn written_out<R: Record + PartialEq + std::fmt::Debug>() -> &'static str {
 fn written_out_defaults_change_nothing() {
     let known = [
         written_out::<Config>(),
+        written_out::<Listener>(),
+        written_out::<TrustedProxies>(),
         written_out::<Limits>(),
         written_out::<Timeouts>(),
         written_out::<Log>(),

@@ -18,6 +18,7 @@ pub mod target;
 pub mod line;
 pub mod framing;
 pub mod request;
+pub mod forwarded;
 pub mod response;
 pub mod body;
 pub mod machine;
@@ -28,6 +29,7 @@ pub mod condition;
 
 pub use coding::Coding;
 pub use fields::Fields;
+pub use forwarded::Dialect;
 pub use framing::{Framing, Length};
 pub use line::{Field, Limits};
 pub use method::Method;

@@ -68,7 +68,7 @@ impl Drop for Access {
 
 /// Apache's and nginx's combined format.
 fn combined(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
-    out.extend_from_slice(format!("{} - - [{time}] \"", record.peer).as_bytes());
+    out.extend_from_slice(format!("{} - - [{time}] \"", record.client.address).as_bytes());
     match &record.request {
         Some(request) => {
             escaped(out, request.method_name());
@@ -107,7 +107,10 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
     let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
     let mut line = serde_json::Map::new();
     line.insert("time".into(), time.into());
-    line.insert("remote_addr".into(), record.peer.to_string().into());
+    line.insert("remote_addr".into(), record.client.address.to_string().into());
+    if record.client.vouched.is_some() {
+        line.insert("proxy_addr".into(), record.peer.to_string().into());
+    }
     if let Some(request) = &record.request {
         line.insert("method".into(), text(request.method_name()));
         line.insert("host".into(), text(request.authority()));

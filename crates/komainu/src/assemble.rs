@@ -9,9 +9,10 @@ use config::matcher::Routes;
 use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
-use net::{Bind, Core, ErrorPages, FieldEdits, Page};
-use proxy::{Proxy, Trouble};
+use net::{Bind, Cidr, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
+use proxy::{Group, Trouble};
 
+use crate::clients::Introducers;
 use crate::hosting::{self, Handles, Mounted};
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
@@ -63,25 +64,57 @@ pub(crate) fn threads(config: &Config) -> usize {
     }
 }
 
-/// The addresses to bind.
-pub(crate) fn binds(config: &Config) -> Vec<Bind> {
-    let mut binds = Vec::new();
-    for listen in &config.listen {
-        match listen {
-            config::Listen::Tcp(address) => binds.push(Bind::Tcp(*address)),
-            config::Listen::Any(port) => binds.push(Bind::Any(*port)),
-            config::Listen::Unix(path) => binds.push(Bind::Unix(path.clone())),
-            config::Listen::Localhost(port) => {
-                binds.push(Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into()));
-                let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
-                // Where the machine has IPv6; and with port 0 one port is enough.
-                if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
-                    binds.push(Bind::Tcp(v6));
-                }
+/// What to listen on.
+pub(crate) fn listens(config: &Config) -> Vec<Listen> {
+    let listens = |listener: &config::Listener| {
+        let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
+            // Who may open the socket's file may speak.
+            unix: matches!(listener.address, config::Listen::Unix(_)),
+            ..sources(from)
+        });
+        let listen = move |at| Listen { at, proxy_protocol: sources.clone() };
+        binds(&listener.address).into_iter().map(listen)
+    };
+    config.listen.iter().flat_map(listens).collect()
+}
+
+fn binds(address: &config::Listen) -> Vec<Bind> {
+    match address {
+        config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
+        config::Listen::Any(port) => vec![Bind::Any(*port)],
+        config::Listen::Unix(path) => vec![Bind::Unix(path.clone())],
+        config::Listen::Localhost(port) => {
+            let mut binds = vec![Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
+            let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
+            // Where the machine has IPv6; and with port 0 one port is enough.
+            if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
+                binds.push(Bind::Tcp(v6));
             }
+            binds
         }
     }
-    binds
+}
+
+fn sources(from: &[config::Source]) -> Sources {
+    let mut sources = Sources::default();
+    for source in from {
+        match source {
+            config::Source::Unix => sources.unix = true,
+            config::Source::Network(network) => sources.networks.push(
+                Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid"),
+            ),
+        }
+    }
+    sources
+}
+
+/// Who may tell of clients; `None` where nobody may.
+fn introducers(trusted: &config::TrustedProxies) -> Option<Introducers> {
+    let dialect = match trusted.fields {
+        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
+        config::ForwardedFields::Standard => http::Dialect::Standard,
+    };
+    (!trusted.from.is_empty()).then(|| Introducers { sources: sources(&trusted.from), dialect })
 }
 
 /// A configuration, and the state of its upstream groups: what all cores share.
@@ -122,29 +155,45 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let config = &plan.config;
     let mut sites = Vec::new();
     let mut pages = Vec::new();
+    let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
     for (site_index, site) in config.sites.iter().enumerate() {
-        let routes = (0..site.routes.len()).map(|index| self::route(plan, seat, site_index, index, cores));
+        let route = |index| self::route(plan, seat, &groups, (site_index, index), cores);
+        let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         pages.push(error_pages([&site.error_pages, &config.error_pages])?);
     }
     pages.push(error_pages([&config.error_pages])?);
-    Ok(Table { routes: Routes::compile(&config.sites), sites, pages })
+    let introducers = introducers(&config.trusted_proxies);
+    Ok(Table { routes: Routes::compile(&config.sites), sites, pages, introducers })
 }
 
-fn route(plan: &Plan, seat: Option<Seat<'_>>, site: usize, index: usize, cores: usize) -> io::Result<Route> {
+/// This core's part of each group of upstream servers.
+fn groups(plan: &Plan, seat: Seat<'_>) -> Vec<Group> {
+    let group = |shared| {
+        let notices = seat.notices.clone();
+        let tell = Box::new(move |trouble: &Trouble<'_>| notices.upstream(trouble));
+        Group::telling(seat.core, shared, tell)
+    };
+    plan.groups.shared.iter().map(group).collect()
+}
+
+fn route(
+    plan: &Plan,
+    seat: Option<Seat<'_>>,
+    groups: &[Group],
+    (site, index): (usize, usize),
+    cores: usize,
+) -> io::Result<Route> {
     let config = &plan.config;
     let route = &config.sites[site].routes[index];
     let settings = config.settings(Some(site), Some(index));
     let mut strip = Vec::new();
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
-    let proxy = || match (plan.groups.of(site, index), seat) {
-        (Some(group), Some(seat)) => {
-            let notices = seat.notices.clone();
-            let tell = Box::new(move |trouble: &Trouble<'_>| notices.upstream(trouble));
-            Handler::Proxy(Proxy::telling(seat.core, group, tell))
-        }
-        _ => not_found(),
+    let proxy = || {
+        let way = plan.groups.of(site, index);
+        let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options)));
+        group.map_or_else(not_found, Handler::Proxy)
     };
     let stripped = |prefix: &config::StripPrefix| match prefix {
         config::StripPrefix::None => Vec::new(),

@@ -46,9 +46,12 @@ fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>, quoting: Quot
             }
         }
         Variable::Host => out.extend(bare_host(values.request.authority()).to_ascii_lowercase()),
-        Variable::Scheme => out.extend_from_slice(b"http"),
+        Variable::Scheme => {
+            let secure = values.request.client().secure;
+            out.extend_from_slice(if secure { b"https" } else { b"http" });
+        }
         Variable::Method => out.extend_from_slice(values.request.method_name()),
-        Variable::RemoteAddr => match values.request.peer() {
+        Variable::RemoteAddr => match values.request.client().address {
             Peer::Unix => out.extend_from_slice(b"unix:"),
             peer => out.extend_from_slice(peer.to_string().as_bytes()),
         },

@@ -360,7 +360,8 @@ impl Mounted {
             false => b"",
         };
         let info = path_info(prefix, copied.as_deref().unwrap_or(path), path);
-        let mount = Mount { prefix, path: &info, scheme: "http", host: b"localhost" };
+        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let mount = Mount { prefix, path: &info, scheme, host: b"localhost" };
         self.app.serve(exchange, &mount).await
     }
 }

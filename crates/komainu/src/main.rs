@@ -8,8 +8,10 @@ mod measure;
 mod cli;
 mod sink;
 mod access;
+mod burst;
 mod notice;
 mod expand;
+mod clients;
 mod upstreams;
 mod hosting;
 mod control;
@@ -25,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use config::{AccessLog, Action, App, Config, Origin, Route, Site, Workers};
+use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, Run};
 
@@ -130,7 +132,7 @@ fn serve_targets(run: &Run) -> Result<(), String> {
     };
     let route = Route { action, otherwise, ..Route::default() };
     let mut config = Config {
-        listen: run.listen.clone(),
+        listen: run.listen.iter().cloned().map(Listener::at).collect(),
         threads: run.threads,
         sites: vec![Site { routes: vec![route], ..Site::default() }],
         apps,

@@ -1,11 +1,13 @@
 //! What the operator is told: errors and notices, with time and level.
 
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
 use config::Level;
 use proxy::Trouble;
 
 use crate::access::Utc;
+use crate::burst::Bursts;
 use crate::sink::Sink;
 
 /// The error log. Cheap to clone.
@@ -13,31 +15,32 @@ use crate::sink::Sink;
 pub(crate) struct Notices {
     sink: Sink,
     level: Level,
+    bursts: Arc<Mutex<Bursts>>,
 }
 
 impl Notices {
     pub(crate) fn new(sink: Sink, level: Level) -> Notices {
-        Notices { sink, level }
+        Notices { sink, level, bursts: Arc::default() }
     }
 
     /// Something failed that somebody should look at.
     pub(crate) fn error(&self, text: &str) {
-        self.say(Level::Error, "error", text);
+        self.say(Level::Error, name(Level::Error), text);
     }
 
     /// Something is odd, and the server went on.
     pub(crate) fn warn(&self, text: &str) {
-        self.say(Level::Warn, "warn", text);
+        self.say(Level::Warn, name(Level::Warn), text);
     }
 
     /// Something happened.
     pub(crate) fn info(&self, text: &str) {
-        self.say(Level::Info, "info", text);
+        self.say(Level::Info, name(Level::Info), text);
     }
 
     /// Something that only helps to understand.
     pub(crate) fn debug(&self, text: &str) {
-        self.say(Level::Debug, "debug", text);
+        self.say(Level::Debug, name(Level::Debug), text);
     }
 
     /// A line that an application has written.
@@ -45,16 +48,40 @@ impl Notices {
         self.say(Level::Error, "app", text);
     }
 
-    /// An upstream failed a request: an error if the client had to be told.
+    /// An upstream failed a request: an error if the client had to be told. One line a second for each server and
+    /// reason.
     pub(crate) fn upstream(&self, trouble: &Trouble<'_>) {
-        let target = String::from_utf8_lossy(trouble.target);
         let server = trouble.server.unwrap_or("no upstream");
-        match trouble.status {
-            Some(status) => {
-                self.error(&format!("{server}: {target:?}: {}: {}", trouble.reason, status.code()))
-            }
-            None => self.warn(&format!("{server}: {target:?}: {}: trying again", trouble.reason)),
+        let (level, outcome) = match trouble.status {
+            Some(status) => (Level::Error, status.code().to_string()),
+            None => (Level::Warn, "trying again".to_owned()),
+        };
+        let kind = format!("{server}: {}: {outcome}", trouble.reason);
+        self.once_a_second(level, kind, || {
+            let target = String::from_utf8_lossy(trouble.target);
+            format!("{server}: {target:?}: {}: {outcome}", trouble.reason)
+        });
+    }
+
+    /// Tells a line, unless another one of its kind has been told within a second: then it is counted.
+    pub(crate) fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
+        let now = Instant::now();
+        self.tell_counts(now);
+        if self.bursts().admit(level, kind, now) {
+            self.say(level, name(level), &line());
         }
+    }
+
+    /// Tells how many lines were counted, where their second is over.
+    pub(crate) fn tell_counts(&self, now: Instant) {
+        let over = self.bursts().over(now);
+        for (level, kind, held) in over {
+            self.say(level, name(level), &format!("{kind}: {held} more within a second"));
+        }
+    }
+
+    fn bursts(&self) -> std::sync::MutexGuard<'_, Bursts> {
+        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the file anew.
@@ -69,5 +96,14 @@ impl Notices {
         let unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         self.sink.write(format!("{} {name}: {text}\n", Utc::at(unix_s).rfc3339()).into_bytes());
+    }
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
     }
 }

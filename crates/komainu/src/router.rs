@@ -3,14 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use config::Template;
 use config::matcher::{self, Routes};
+use config::{Level, Template};
 use files::{Files, Outcome};
 use http::{Fields, Method, Name, Status};
 use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
+use crate::clients::Introducers;
 use crate::expand::{Quoting, Values, expand};
 use crate::hosting::Mounted;
 use crate::notice::Notices;
@@ -94,6 +95,8 @@ pub(crate) struct Table {
     pub(crate) sites: Vec<Vec<Route>>,
     /// Error pages by site; the last are those of requests that no site takes.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
+    /// Who may tell of clients.
+    pub(crate) introducers: Option<Introducers>,
 }
 
 /// One core's router.
@@ -130,6 +133,10 @@ impl Router {
     }
 
     async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let table = self.table();
+        if let Some(introducers) = &table.introducers {
+            introducers.introduce(exchange)?;
+        }
         let request = exchange.request();
         match request.method() {
             Method::Connect => {
@@ -143,7 +150,6 @@ impl Router {
             _ => {}
         }
         let path = http::target::routed_path(request.path())?.into_owned();
-        let table = self.table();
         let wanted = matcher::Request {
             host: request.authority(),
             method: request.method_name(),
@@ -211,7 +217,7 @@ async fn serve_handler(
             Outcome::Done => Ok(()),
             Outcome::Declined => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
         },
-        Handler::Proxy(proxy) => proxy.serve(exchange, false).await,
+        Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
             let location = expand(to, &values(exchange, route, path), Quoting::Url);
@@ -243,7 +249,10 @@ impl Service for Shared {
             access.log(record);
         }
         match record.fault {
-            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => self.0.notices.error(&told(record, fault)),
+            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
+                let line = || told(record, fault);
+                self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
+            }
             Some(fault) => self.0.notices.debug(&told(record, fault)),
             None => {}
         }
@@ -255,5 +264,5 @@ fn told(record: &Record<'_>, fault: &Fault) -> String {
         .request
         .as_ref()
         .map_or(std::borrow::Cow::Borrowed("-"), |request| String::from_utf8_lossy(request.target()));
-    format!("{} {what:?}: {fault}", record.peer)
+    format!("{} {what:?}: {fault}", record.client.address)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use config::{AccessLog, Config};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -66,6 +66,8 @@ impl Logs {
     }
 
     fn close(&self) {
+        // As if a second had passed: what is not told now never is.
+        self.notices.tell_counts(Instant::now() + Duration::from_secs(1));
         self.access.iter().for_each(Sink::close);
         self.notices.sink().close();
     }
@@ -86,7 +88,7 @@ pub(crate) fn serve(
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
     let logs = Logs::open(&config)?;
     let options = assemble::engine(&config, raise_descriptor_limit());
-    let binds = assemble::binds(&config);
+    let listens = assemble::listens(&config);
     let cores = options.threads;
     let plan = Plan::new(config, cores)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices));
@@ -98,7 +100,7 @@ pub(crate) fn serve(
         cores,
     });
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
-    let server = net::Server::start(&options, &binds, move |core| {
+    let server = net::Server::start(&options, &listens, move |core| {
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
@@ -171,11 +173,12 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         access,
         logs.notices.clone(),
     ));
-    let (flushed, clock) = (router.clone(), core.clone());
+    let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
             flushed.flush();
+            notices.tell_counts(Instant::now());
         }
     });
     Ok(Shared(router))

@@ -7,16 +7,26 @@ use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
-use net::Cidr;
 use proxy::options::{
     Balance, Check, Edits, Ejection, Forwarded, HashKey, Host, KeepAlive, Options, PathMap, Place, Probe,
     ProxyProtocol, Request, Response, Retry, Server, Timeouts, Tls,
 };
 use proxy::{Shared, Template};
 
-/// The groups of a configuration, which all cores share; one for each `proxy` action, by site and route.
+/// The groups of a configuration, which all cores share, and the ways that routes take to them.
 #[derive(Default)]
-pub(crate) struct Groups(Vec<Vec<Option<Arc<Shared>>>>);
+pub(crate) struct Groups {
+    pub(crate) shared: Vec<Arc<Shared>>,
+    /// By site and route.
+    ways: Vec<Vec<Option<Way>>>,
+}
+
+/// How a route reaches its servers.
+pub(crate) struct Way {
+    /// The group's place in [`Groups::shared`].
+    pub(crate) group: usize,
+    pub(crate) options: Arc<Options>,
+}
 
 impl Groups {
     /// Makes them: nothing is resolved or connected to yet.
@@ -24,21 +34,44 @@ impl Groups {
     /// # Errors
     /// A certificate that cannot be read, by name.
     pub(crate) fn new(config: &Config) -> io::Result<Groups> {
-        let group = |route: &config::Route| {
-            let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
-            let proxy = actions.find_map(|action| match action {
-                Action::Proxy(proxy) => Some(proxy),
-                _ => None,
-            });
-            proxy.map(|proxy| Shared::new(options(route, proxy)?).map_err(io::Error::other)).transpose()
-        };
-        let site = |site: &config::Site| site.routes.iter().map(group).collect::<io::Result<Vec<_>>>();
-        config.sites.iter().map(site).collect::<io::Result<Vec<_>>>().map(Groups)
+        let mut groups = Groups::default();
+        let mut named = Vec::new();
+        for (name, proxy) in &config.upstreams {
+            named.push(name.as_str());
+            groups.add(options(&config::Route::default(), proxy)?)?;
+        }
+        for site in &config.sites {
+            let ways = site.routes.iter().map(|route| groups.way(route, &named));
+            let ways = ways.collect::<io::Result<Vec<_>>>()?;
+            groups.ways.push(ways);
+        }
+        Ok(groups)
     }
 
-    /// The group of a route.
-    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&Arc<Shared>> {
-        self.0.get(site)?.get(route)?.as_ref()
+    /// The way of a route.
+    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&Way> {
+        self.ways.get(site)?.get(route)?.as_ref()
+    }
+
+    fn add(&mut self, options: Options) -> io::Result<usize> {
+        self.shared.push(Shared::new(options).map_err(io::Error::other)?);
+        Ok(self.shared.len() - 1)
+    }
+
+    fn way(&mut self, route: &config::Route, named: &[&str]) -> io::Result<Option<Way>> {
+        let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
+        let proxy = actions.find_map(|action| match action {
+            Action::Proxy(proxy) => Some(proxy),
+            _ => None,
+        });
+        let Some(proxy) = proxy else { return Ok(None) };
+        let options = options(route, proxy)?;
+        let shares = |name: &String| named.iter().position(|known| known == name);
+        let group = match proxy.upstream.as_ref().and_then(shares) {
+            Some(group) => group,
+            None => self.add(options.clone())?,
+        };
+        Ok(Some(Way { group, options: options.into() }))
     }
 }
 
@@ -172,9 +205,6 @@ fn check(health: &config::Health) -> Check {
 }
 
 fn request(proxy: &config::Proxy) -> Request {
-    let cidr = |network: &config::Network| {
-        Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid")
-    };
     Request {
         host: match &proxy.host {
             config::UpstreamHost::Pass => Host::Pass,
@@ -182,7 +212,6 @@ fn request(proxy: &config::Proxy) -> Request {
             config::UpstreamHost::Text(text) => Host::Set(text.clone()),
         },
         forwarded: Forwarded { x_forwarded: proxy.forwarded.x_forwarded, standard: proxy.forwarded.standard },
-        trusted: proxy.forwarded.trusted.iter().map(cidr).collect(),
         via: proxy.forwarded.via.clone().unwrap_or_default(),
         underscores: proxy.underscores,
         edits: edits(&proxy.request_headers),

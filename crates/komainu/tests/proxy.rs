@@ -180,15 +180,17 @@ fn websockets_pass_both_ways() {
 #[test]
 fn header_policy() {
     let origin = Origin::start(|_| answer("200 OK", "X-Powered-By: old\r\nX-Keep: 1\r\n", ""));
-    let rig = route(
+    let rig = Rig::config(
         Folder::new(),
         &format!(
-            r#"[route.proxy]
+            r#"trusted_proxies = ["127.0.0.0/8"]
+[[route]]
+[route.proxy]
 to = "{}"
 host = "upstream"
 request_headers = {{ set = {{ X-Client = "$client_ip $method $path" }}, add = {{ X-Mine = "b" }}, remove = ["Cookie"] }}
 response_headers = {{ remove = ["X-Powered-By"], set = {{ X-Via = "$upstream" }} }}
-forwarded = {{ standard = true, trusted = ["127.0.0.0/8"] }}
+forwarded = {{ standard = true }}
 "#,
             origin.url
         ),
@@ -201,7 +203,7 @@ forwarded = {{ standard = true, trusted = ["127.0.0.0/8"] }}
         .expect_field("X-Via", authority);
     let ask = origin.last();
     assert_eq!(ask.field("Host"), [authority]);
-    assert_eq!(ask.field("X-Client"), ["127.0.0.1 GET /p"]);
+    assert_eq!(ask.field("X-Client"), ["192.0.2.9 GET /p"]);
     assert_eq!(ask.field("X-Mine"), ["a", "b"]);
     assert!(ask.field("Cookie").is_empty());
     assert_eq!(ask.field("X-Forwarded-For").join(", "), "192.0.2.9, 127.0.0.1");

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use http::Dialect;
+
 use crate::cidr::Cidr;
 
 /// What to listen on.
@@ -102,6 +104,14 @@ pub struct Client {
     pub address: Peer,
     /// Whether it speaks TLS: with us, or with the first of those proxies.
     pub secure: bool,
-    /// Whether the peer's word on the client counts: then what else it tells does too.
-    pub vouched: bool,
+    /// The fields in which the peer's word on the client counts; `None` where it does not.
+    pub vouched: Option<Dialect>,
+}
+
+impl Client {
+    /// Who comes without a proxy whose word counts.
+    #[must_use]
+    pub fn direct(address: Peer, secure: bool) -> Client {
+        Client { address, secure, vouched: None }
+    }
 }

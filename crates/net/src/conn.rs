@@ -167,7 +167,7 @@ impl Conn {
     /// Who sends requests, as long as nobody says more.
     pub(crate) fn direct(&self) -> Client {
         let secure = self.told.as_ref().is_some_and(|told| told.secure);
-        Client { address: self.peer, secure, vouched: false }
+        Client::direct(self.peer, secure)
     }
 
     /// A deadline that far from now.

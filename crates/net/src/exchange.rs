@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use http::encode::Outgoing;
-use http::{Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
+use http::{Dialect, Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::conn::{Conn, Reply};
@@ -155,9 +155,9 @@ impl<'c> Exchange<'c> {
         self.note.get()
     }
 
-    /// Says who asks, by the word of a peer that is trusted.
-    pub fn set_client(&mut self, address: Peer, secure: bool) {
-        self.conn.client = Client { address, secure, vouched: true };
+    /// Says who asks, by the word of a peer that is trusted, in the fields that it is trusted in.
+    pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
+        self.conn.client = Client { address, secure, vouched: Some(vouched) };
     }
 
     /// Edits to make to the fields of whatever is answered from now on.

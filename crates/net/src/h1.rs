@@ -199,7 +199,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         seat: idle.seat,
         peer: idle.peer,
         told: idle.told,
-        client: Client { address: idle.peer, secure: false, vouched: false },
+        client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
         reply: Reply::Unsent,

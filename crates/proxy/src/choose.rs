@@ -1,6 +1,7 @@
 //! Choosing the server for a request: the group's state turned into candidates for [`crate::balance`].
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 
 use http::Status;
 use net::{Core, Exchange};
@@ -10,7 +11,6 @@ use crate::gate::NoPlace;
 use crate::hash::{hash, mix};
 use crate::health::Standing;
 use crate::options::{Balance, HashKey};
-use crate::request::RequestRules;
 use crate::shared::Shared;
 use crate::template::Ask;
 
@@ -53,14 +53,14 @@ impl Chooser {
         mix(self.dice.get())
     }
 
-    /// Chooses a server and takes a place on it; waits in the queue where all are at their limits. Servers `tried`
+    /// Chooses a server and takes a place on it; waits up to `queue_ms` in the queue where all are at their limits. Servers `tried`
     /// before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s Shared,
         core: &'s Core,
         x: &Exchange<'_>,
-        rules: &RequestRules,
+        queue_ms: u64,
         tried: &[usize],
     ) -> Result<Ticket<'s>, NoServer> {
         let now_ms = core.now_ms();
@@ -80,7 +80,7 @@ impl Chooser {
             shared.servers[server].health.forget_probe();
         }
         loop {
-            match self.pick(shared, now_ms, x, rules, tried) {
+            match self.pick(shared, now_ms, x, tried) {
                 Picked::Server(server, cookie) => {
                     if !shared.counted || shared.gate.enter(server) {
                         return Ok(ticket(server, false, cookie));
@@ -91,7 +91,7 @@ impl Chooser {
             }
         }
         let usable = |server: usize| shared.is_usable(server, core.now_ms());
-        match shared.gate.wait(usable, core.sleep(shared.options.timeouts.queue_ms)).await {
+        match shared.gate.wait(usable, core.sleep(queue_ms)).await {
             Ok(server) => Ok(ticket(server, false, None)),
             Err(NoPlace::Full) => Err(FULL),
             Err(NoPlace::TooLong) => Err(TOO_LONG),
@@ -107,14 +107,7 @@ impl Chooser {
         })
     }
 
-    fn pick(
-        &self,
-        shared: &Shared,
-        now_ms: u64,
-        x: &Exchange<'_>,
-        rules: &RequestRules,
-        tried: &[usize],
-    ) -> Picked {
+    fn pick(&self, shared: &Shared, now_ms: u64, x: &Exchange<'_>, tried: &[usize]) -> Picked {
         let mut candidates = self.candidates.borrow_mut();
         // First those in service, then backups; then even those left alone, which may be back, because a server that
         // failed is better than one that has just failed this very request; at last those tried before.
@@ -147,7 +140,7 @@ impl Chooser {
                     id: upstream.id,
                 });
             }
-            if let Some((server, cookie)) = self.balance(shared, &candidates, x, rules) {
+            if let Some((server, cookie)) = self.balance(shared, &candidates, x) {
                 return Picked::Server(server, cookie);
             }
             // Backups stand in for servers that are down, not for those that are busy.
@@ -164,13 +157,12 @@ impl Chooser {
         shared: &Shared,
         candidates: &[Candidate],
         x: &Exchange<'_>,
-        rules: &RequestRules,
     ) -> Option<(usize, Option<String>)> {
         let server = match &shared.options.balance {
             Balance::RoundRobin => self.turns.borrow_mut().next(candidates)?,
             Balance::LeastRequests => balance::least(candidates, self.roll() as usize % candidates.len())?,
             Balance::TwoChoices => balance::two_choices(candidates, self.roll())?,
-            Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &ask(x), rules))?,
+            Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &ask(x)))?,
             Balance::Sticky { cookie } => {
                 let id = ask(x).cookie(cookie.as_bytes()).and_then(from_hex);
                 let named = |candidate: &Candidate| candidate.weight > 0 && Some(candidate.id) == id;
@@ -204,16 +196,14 @@ const TOO_LONG: NoServer = NoServer {
 };
 
 fn ask<'x>(x: &'x Exchange<'_>) -> Ask<'x> {
-    let request = x.request();
-    let (head, bytes) = request.head();
-    Ask { head, bytes, peer: request.peer(), secure: false, upstream: "" }
+    Ask::of(&x.request(), "")
 }
 
-fn hash_of(key: &HashKey, ask: &Ask<'_>, rules: &RequestRules) -> u64 {
+fn hash_of(key: &HashKey, ask: &Ask<'_>) -> u64 {
     match key {
-        HashKey::Client => match rules.client(ask) {
-            Some(std::net::IpAddr::V4(ip)) => hash(&ip.octets()),
-            Some(std::net::IpAddr::V6(ip)) => hash(&ip.octets()),
+        HashKey::Client => match ask.client_address().map(|address| address.ip()) {
+            Some(IpAddr::V4(ip)) => hash(&ip.octets()),
+            Some(IpAddr::V6(ip)) => hash(&ip.octets()),
             None => hash(b""),
         },
         HashKey::Field(name) => hash(ask.field(name.as_bytes()).unwrap_or_default()),

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use http::Status;
-use net::Cidr;
 pub use net::ProxyProtocol;
 
 use crate::template::Template;
@@ -113,7 +112,7 @@ pub enum Balance {
 /// What is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
-    /// The client's address (the first untrusted one of `X-Forwarded-For` where the peer is trusted).
+    /// The client's address.
     Client,
     /// A request field.
     Field(String),
@@ -223,11 +222,9 @@ pub enum Probe {
 pub struct Request {
     /// What stands in `Host`. Default the client's.
     pub host: Host,
-    /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`.
+    /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`. What a sender says in them
+    /// whose word counts ([`net::Client::vouched`]) is added to; anybody else's is replaced.
     pub forwarded: Forwarded,
-    /// Networks whose `X-Forwarded-*` and `Forwarded` are believed and added to; anybody else's are replaced.
-    /// Default none.
-    pub trusted: Vec<Cidr>,
     /// Our name in `Via`; empty for no `Via`. Default `komainu`.
     pub via: String,
     /// Pass on fields with `_` in their names, which applications cannot tell from those with `-`. Default no.
@@ -396,7 +393,6 @@ impl Default for Request {
         Request {
             host: Host::default(),
             forwarded: Forwarded { x_forwarded: true, standard: false },
-            trusted: Vec::new(),
             via: "komainu".into(),
             underscores: false,
             edits: Edits::default(),

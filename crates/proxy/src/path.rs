@@ -129,7 +129,13 @@ mod tests {
         let bytes = format!("{method} {raw} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
         let mut head = RequestHead::default();
         assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
-        let ask = Ask { head: &head, bytes: &bytes, peer: Peer::Unix, secure: false, upstream: "" };
+        let ask = Ask {
+            head: &head,
+            bytes: &bytes,
+            peer: Peer::Unix,
+            client: net::Client::direct(Peer::Unix, false),
+            upstream: "",
+        };
         let map = map.map(|(from, to)| PathMap::new(from, to));
         let mut out = Vec::new();
         match write_target(&mut out, map.as_ref(), &ask) {

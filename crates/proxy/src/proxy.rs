@@ -15,6 +15,7 @@ use crate::dial::dial;
 use crate::failure::Failure;
 use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
+use crate::options::Options;
 use crate::pool::Pool;
 use crate::relay::{Kept, Outcome, Plan, Relay};
 use crate::request::RequestRules;
@@ -26,9 +27,24 @@ use crate::template::Ask;
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
 
-/// A proxy on one core. Cheap to clone; kept connections live as long as the last clone.
+/// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
+/// the last clone.
 #[derive(Clone)]
-pub struct Proxy(Rc<Inner>);
+pub struct Group(Rc<Inner>);
+
+/// A proxy on one core: a group, and the rules for one way to it. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    group: Rc<Inner>,
+    rules: Rc<Rules>,
+}
+
+/// How requests travel.
+struct Rules {
+    options: Arc<Options>,
+    request: RequestRules,
+    response: ResponseRules,
+}
 
 /// What went wrong between the proxy and a server, for an error log.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +66,6 @@ struct Inner {
     core: Core,
     tell: Option<Tell>,
     shared: Arc<Shared>,
-    request: RequestRules,
-    response: ResponseRules,
     /// One for each server.
     pools: Vec<Pool>,
     spare: Spare,
@@ -63,7 +77,6 @@ struct Inner {
 
 /// What one request has come to so far.
 struct Trial {
-    secure: bool,
     deadline_ms: u64,
     /// Servers that have failed it.
     tried: Vec<usize>,
@@ -71,26 +84,24 @@ struct Trial {
     kept: Kept,
 }
 
-impl Proxy {
+impl Group {
     /// A core's part of a group. The first core also runs the checks.
     #[must_use]
-    pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
-        Proxy::build(core, shared, None)
+    pub fn new(core: &Core, shared: &Arc<Shared>) -> Group {
+        Group::build(core, shared, None)
     }
 
     /// The same, and `tell` hears of every attempt that fails before the client has been answered.
     #[must_use]
-    pub fn telling(core: &Core, shared: &Arc<Shared>, tell: Tell) -> Proxy {
-        Proxy::build(core, shared, Some(tell))
+    pub fn telling(core: &Core, shared: &Arc<Shared>, tell: Tell) -> Group {
+        Group::build(core, shared, Some(tell))
     }
 
-    fn build(core: &Core, shared: &Arc<Shared>, tell: Option<Tell>) -> Proxy {
+    fn build(core: &Core, shared: &Arc<Shared>, tell: Option<Tell>) -> Group {
         let options = &shared.options;
         let inner = Rc::new(Inner {
             core: core.clone(),
             tell,
-            request: RequestRules::new(options),
-            response: ResponseRules::new(options),
             pools: options.servers.iter().map(|_| Pool::default()).collect(),
             spare: Spare::default(),
             chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
@@ -104,13 +115,7 @@ impl Proxy {
                 core.spawn(watch(Rc::downgrade(&inner), core.clone(), server));
             }
         }
-        Proxy(inner)
-    }
-
-    /// The state of the group.
-    #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.0.shared
+        Group(inner)
     }
 
     /// Connections to a server kept on this core now.
@@ -119,41 +124,55 @@ impl Proxy {
         self.0.pools[server].len()
     }
 
-    /// Carries a request to an upstream server and its response back. `secure` says that it came over TLS.
+    /// A way to its servers. What the group's own options say of the group as a whole (its servers, how they are
+    /// balanced, checked, ejected and kept) holds in place of what these say of that.
+    #[must_use]
+    pub fn proxy(&self, options: &Arc<Options>) -> Proxy {
+        let (request, response) = (RequestRules::new(options), ResponseRules::new(options));
+        Proxy { group: self.0.clone(), rules: Rc::new(Rules { options: options.clone(), request, response }) }
+    }
+}
+
+impl Proxy {
+    /// A core's part of a group with this one way to it, that of its options.
+    #[must_use]
+    pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
+        Group::new(core, shared).proxy(&shared.options)
+    }
+
+    /// Carries a request to an upstream server and its response back.
     ///
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
-    pub async fn serve(&self, x: &mut Exchange<'_>, secure: bool) -> Result<(), Fault> {
-        let inner = &*self.0;
-        let options = &inner.shared.options;
+    pub async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let options = &self.rules.options;
         if matches!(x.request().method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
-        inner.budget.set(inner.budget.get().earn(&options.retry));
+        self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let mut trial = Trial {
-            secure,
             deadline_ms: match options.timeouts.total_ms {
                 0 => u64::MAX,
-                total_ms => inner.core.now_ms().saturating_add(total_ms),
+                total_ms => self.group.core.now_ms().saturating_add(total_ms),
             },
             tried: Vec::new(),
             attempts: 0,
-            kept: Kept::new(inner.kept_bytes_max(x)),
+            kept: Kept::new(self.kept_bytes_max(x)),
         };
         // The place of a failed attempt, where the next one is to go to the same server.
         let mut same = None;
         loop {
             let (ticket, anew) = match same.take() {
                 Some(ticket) => (ticket, true),
-                None => match inner.choose(x, &trial).await {
+                None => match self.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
                     Err(no_server) => {
-                        inner.report(x, None, no_server.reason, Some(no_server.status));
+                        self.report(x, None, no_server.reason, Some(no_server.status));
                         return tell(x, no_server).await;
                     }
                 },
             };
-            let failure = match inner.attempt(x, &ticket, &mut trial, anew).await {
+            let failure = match self.attempt(x, &ticket, &mut trial, anew).await {
                 Ok(()) => return Ok(()),
                 Err(Failure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
@@ -161,8 +180,8 @@ impl Proxy {
             if failure.is_the_servers() {
                 ticket.failed();
             }
-            let next = inner.next(x, &failure, &trial);
-            inner.report_failure(x, &ticket, &failure, next);
+            let next = self.next(x, &failure, &trial);
+            self.report_failure(x, &ticket, &failure, next);
             match next {
                 Next::Fresh => same = Some(ticket),
                 Next::Elsewhere => trial.tried.push(ticket.server),
@@ -170,16 +189,15 @@ impl Proxy {
             }
         }
     }
-}
 
-impl Inner {
     async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoServer> {
-        self.chooser.choose(&self.shared, &self.core, x, &self.request, &trial.tried).await
+        let queue_ms = self.rules.options.timeouts.queue_ms;
+        self.group.chooser.choose(&self.group.shared, &self.group.core, x, queue_ms, &trial.tried).await
     }
 
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
-        let retry = &self.shared.options.retry;
+        let retry = &self.rules.options.retry;
         let repeats = x.request().method().is_idempotent() || retry.non_idempotent;
         if repeats { retry.body_bytes_max } else { 0 }
     }
@@ -192,29 +210,23 @@ impl Inner {
         trial: &mut Trial,
         anew: bool,
     ) -> Result<(), Failure> {
-        let options = &self.shared.options;
-        let upstream = &self.shared.servers[ticket.server];
+        let options = &self.rules.options;
+        let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!anew);
         let mut leg = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
-        let sent = {
-            let request = x.request();
-            let (head, bytes) = request.head();
-            let (peer, secure) = (request.peer(), trial.secure);
-            let ask = Ask { head, bytes, peer, secure, upstream: &upstream.authority };
-            self.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?
-        };
+        let ask = Ask::of(&x.request(), &upstream.authority);
+        let sent = self.rules.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?;
         let cookie = ticket.cookie.as_ref().map(|pair| {
-            let secure = if trial.secure { "; Secure" } else { "" };
+            let secure = if x.request().client().secure { "; Secure" } else { "" };
             format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
         });
         let may_retry = trial.attempts < options.retry.attempts_max
             && (x.request().method().is_idempotent() || options.retry.non_idempotent)
-            && self.budget.get().spend().is_some();
+            && self.group.budget.get().spend().is_some();
         let plan = Plan {
             options,
-            response: &self.response,
+            response: &self.rules.response,
             upstream: &upstream.authority,
-            secure: trial.secure,
             deadline_ms: trial.deadline_ms,
             cookie: cookie.as_deref().map(str::as_bytes),
             may_retry,
@@ -226,7 +238,7 @@ impl Inner {
             Outcome::Upgraded => {
                 let Leg { mut link, buffers, .. } = leg;
                 let early = buffers.rest().to_vec();
-                self.spare.give_back(buffers);
+                self.group.spare.give_back(buffers);
                 net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms).await?;
             }
         }
@@ -241,46 +253,39 @@ impl Inner {
         deadline_ms: u64,
         anew: bool,
     ) -> Result<Leg, Failure> {
-        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
-        let now_ms = self.core.now_ms();
+        let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
+        let now_ms = self.group.core.now_ms();
         let certain = !x.request().method().is_idempotent();
         if !anew
             && options.proxy_protocol.is_none()
-            && let Some(rested) = self.pools[server].take(now_ms, certain, |rested| self.fits(server, rested))
+            && let Some(rested) =
+                self.group.pools[server].take(now_ms, certain, |rested| self.group.fits(server, rested))
         {
-            return Ok(rested.take_up(self.spare.take()));
+            return Ok(rested.take_up(self.group.spare.take()));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
             preface::write(&mut preface, version, ends(x));
         }
-        let turn = self.dialled.get();
-        self.dialled.set(turn.wrapping_add(1));
-        let connect_by_ms = now_ms.saturating_add(options.timeouts.connect_ms).min(deadline_ms);
+        let turn = self.group.dialled.get();
+        self.group.dialled.set(turn.wrapping_add(1));
+        let connect_by_ms = now_ms.saturating_add(self.rules.options.timeouts.connect_ms).min(deadline_ms);
         let (link, address) =
-            dial(&self.core, options, server, upstream, turn, &preface, connect_by_ms).await?;
-        Ok(Leg::new(link, address, self.spare.take()))
-    }
-
-    /// Whether a kept connection still goes where its server is.
-    fn fits(&self, server: usize, rested: &Rested) -> bool {
-        match (&self.shared.servers[server].names, rested.address) {
-            (Some(names), Some(address)) => names.has(address),
-            _ => true,
-        }
+            dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms).await?;
+        Ok(Leg::new(link, address, self.group.spare.take()))
     }
 
     fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
-        let options = &self.shared.options;
+        let options = &self.group.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
         if !serves {
-            self.spare.give_back(leg.buffers);
+            self.group.spare.give_back(leg.buffers);
             return;
         }
-        let (rested, buffers) = leg.rest(&options.keep_alive, self.core.now_ms());
-        self.spare.give_back(buffers);
+        let (rested, buffers) = leg.rest(&options.keep_alive, self.group.core.now_ms());
+        self.group.spare.give_back(buffers);
         if let Some(rested) = rested {
-            self.pools[server].put(rested, options.keep_alive.idle_max);
+            self.group.pools[server].put(rested, options.keep_alive.idle_max);
         }
     }
 
@@ -293,15 +298,15 @@ impl Inner {
     }
 
     fn report(&self, x: &Exchange<'_>, server: Option<usize>, reason: &'static str, status: Option<Status>) {
-        if let Some(tell) = &self.tell {
-            let server = server.map(|server| self.shared.shown(server));
+        if let Some(tell) = &self.group.tell {
+            let server = server.map(|server| self.group.shared.shown(server));
             tell(&Trouble { server, target: x.request().target(), reason, status });
         }
     }
 
     /// What follows a failure.
     fn next(&self, x: &Exchange<'_>, failure: &Failure, trial: &Trial) -> Next {
-        let options = &self.shared.options;
+        let options = &self.rules.options;
         let progress = Progress {
             method: x.request().method(),
             begun: x.has_begun(),
@@ -310,13 +315,13 @@ impl Inner {
         };
         let next = retry::next(failure, &progress, &options.retry);
         // A lone server that cannot be reached, or is slow, will be so again at once.
-        let alone = self.shared.count() == 1 && !matches!(failure, Failure::Cut | Failure::Refused(_));
-        let late = self.core.now_ms() >= trial.deadline_ms;
+        let alone = self.group.shared.count() == 1 && !matches!(failure, Failure::Cut | Failure::Refused(_));
+        let late = self.group.core.now_ms() >= trial.deadline_ms;
         match next {
             Next::Fresh if !late => Next::Fresh,
-            Next::Elsewhere if !late && !alone => match self.budget.get().spend() {
+            Next::Elsewhere if !late && !alone => match self.group.budget.get().spend() {
                 Some(rest) => {
-                    self.budget.set(rest);
+                    self.group.budget.set(rest);
                     Next::Elsewhere
                 }
                 None => Next::Tell,
@@ -326,9 +331,19 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Whether a kept connection still goes where its server is.
+    fn fits(&self, server: usize, rested: &Rested) -> bool {
+        match (&self.shared.servers[server].names, rested.address) {
+            (Some(names), Some(address)) => names.has(address),
+            _ => true,
+        }
+    }
+}
+
 /// Both ends of the client's connection, where they have addresses.
 fn ends(x: &Exchange<'_>) -> Option<Ends> {
-    match (x.request().peer(), x.local_address()) {
+    match (x.request().client().address, x.local_address()) {
         (net::Peer::Tcp(source), Some(destination)) => Some(Ends { source, destination }),
         _ => None,
     }

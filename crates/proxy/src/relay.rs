@@ -60,7 +60,6 @@ pub(crate) struct Plan<'p> {
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
-    pub(crate) secure: bool,
     /// When the whole request must be over; `u64::MAX` for no limit.
     pub(crate) deadline_ms: u64,
     /// A cookie line for the response.
@@ -401,15 +400,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             (Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
         };
         let rules = self.plan.response;
-        let request = self.x.request();
-        let (request_head, request_bytes) = request.head();
-        let ask = Ask {
-            head: request_head,
-            bytes: request_bytes,
-            peer: request.peer(),
-            secure: self.plan.secure,
-            upstream: self.plan.upstream,
-        };
+        let ask = Ask::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);
         let cookie = self.plan.cookie;
         self.x.begin_lines(status, length, rules.own(head), |lines| {

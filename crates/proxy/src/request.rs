@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{Field, Framing, Method, Name, Reject, Version, scan};
+use http::{Dialect, Field, Framing, Method, Name, Reject, Version, scan};
 
 use crate::options::{self, Edits, Host, Options, PathMap};
 use crate::path;
@@ -58,11 +58,10 @@ impl RequestRules {
         let mut lines = Lines::new(out);
         lines.line(b"Host", self.host(ask));
         let named = named_by_connection(&head.fields, bytes)?;
-        let trusted = self.trusts(ask);
         let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
         for field in &head.fields {
             empty_body |= field.id == Name::ContentLength;
-            if self.passes(field, ask, &named, trusted) {
+            if self.passes(field, ask, &named) {
                 lines.spans(bytes, field.name, field.value);
             }
         }
@@ -76,7 +75,7 @@ impl RequestRules {
             Framing::None if empty_body => lines.line(b"Content-Length", b"0"),
             Framing::None | Framing::UntilClose => {}
         }
-        self.write_forwarded(&mut lines, ask, trusted);
+        self.write_forwarded(&mut lines, ask);
         if !self.options.via.is_empty() {
             lines.begin(b"Via");
             lines.part(&head.version.text().as_bytes()[5..]);
@@ -100,65 +99,45 @@ impl RequestRules {
     }
 
     /// Whether a field goes through as it is.
-    fn passes(&self, field: &Field, ask: &Ask<'_>, named: &[&[u8]], trusted: bool) -> bool {
+    fn passes(&self, field: &Field, ask: &Ask<'_>, named: &[&[u8]]) -> bool {
         let name = field.name.of(ask.bytes);
+        let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
             Name::Trailer => ask.head.framing == Framing::Chunked,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
-                trusted && !self.options.forwarded.x_forwarded
+                !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
             }
-            Name::Forwarded => trusted && !self.options.forwarded.standard,
+            Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Belongs to the connection with us, not with the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
             Name::Other => {
-                (trusted || !claims_a_client(name)) && (self.options.underscores || !name.contains(&b'_'))
+                (!claims_a_client(name) || vouched(Dialect::XForwarded))
+                    && (self.options.underscores || !name.contains(&b'_'))
             }
             _ => true,
         };
         passes && !is_edited(&self.options.edits, name) && !is_named(named, name)
     }
 
-    /// Whether the peer may say who the client is.
-    fn trusts(&self, ask: &Ask<'_>) -> bool {
-        !self.options.trusted.is_empty() && ask.address().is_some_and(|address| self.trusts_ip(address.ip()))
-    }
-
-    fn trusts_ip(&self, ip: IpAddr) -> bool {
-        self.options.trusted.iter().any(|network| network.contains(ip))
-    }
-
-    /// The client's address: the peer's, or where that is trusted, the last one of `X-Forwarded-For` that is not.
-    #[must_use]
-    pub fn client(&self, ask: &Ask<'_>) -> Option<IpAddr> {
-        let mut client = ask.address()?.ip();
-        let values: Vec<&[u8]> = ask
-            .head
-            .fields
-            .iter()
-            .filter(|field| field.id == Name::XForwardedFor)
-            .flat_map(|field| scan::tokens(field.value.of(ask.bytes)))
-            .collect();
-        for value in values.into_iter().rev() {
-            if !self.trusts_ip(client) {
-                break;
-            }
-            let Some(ip) = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) else { break };
-            client = ip;
-        }
-        Some(client)
-    }
-
-    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &Ask<'_>, trusted: bool) {
-        let told = |id: Name| {
-            let fields = ask.head.fields.iter().filter(move |field| trusted && field.id == id);
-            fields.map(|field| field.value.of(ask.bytes))
+    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
+        let told = |id: Name, dialect: Dialect| {
+            let vouched = ask.client.vouched == Some(dialect);
+            let fields = ask.head.fields.iter().filter(move |field| vouched && field.id == id);
+            fields.map(|field| field.value.of(ask.bytes)).filter(|value| !value.is_empty())
         };
-        let address = ask.address();
+        let sender = ask.sender().map(|address| address.ip());
+        // The client, where the sender has told of it in fields that are not the ones to be written.
+        let named = |dialect: Dialect| {
+            let elsewhere = ask.client.vouched.is_some_and(|vouched| vouched != dialect);
+            let client = if elsewhere { ask.client_address() } else { None };
+            client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
+        };
         if self.options.forwarded.x_forwarded {
-            let mut before = told(Name::XForwardedFor).filter(|value| !value.is_empty()).peekable();
-            if address.is_some() || before.peek().is_some() {
+            let mut before = told(Name::XForwardedFor, Dialect::XForwarded).peekable();
+            let ours = [named(Dialect::XForwarded), sender];
+            if before.peek().is_some() || ours != [None, None] {
                 lines.begin(b"X-Forwarded-For");
                 let mut between: &[u8] = b"";
                 for value in before {
@@ -166,26 +145,30 @@ impl RequestRules {
                     lines.part(value);
                     between = b", ";
                 }
-                if let Some(address) = address {
+                for ip in ours.into_iter().flatten() {
                     lines.part(between);
-                    write_ip(lines, address.ip());
+                    write_ip(lines, ip);
+                    between = b", ";
                 }
                 lines.end();
             }
-            let scheme = ask.scheme().as_bytes();
-            lines.line(b"X-Forwarded-Proto", told(Name::XForwardedProto).next().unwrap_or(scheme));
-            let host = told(Name::XForwardedHost).next().unwrap_or(ask.authority());
+            lines.line(b"X-Forwarded-Proto", ask.scheme().as_bytes());
+            let host = told(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
             if !host.is_empty() {
                 lines.line(b"X-Forwarded-Host", host);
             }
         }
         if self.options.forwarded.standard {
             lines.begin(b"Forwarded");
-            for value in told(Name::Forwarded).filter(|value| !value.is_empty()) {
+            for value in told(Name::Forwarded, Dialect::Standard) {
                 lines.part(value);
                 lines.part(b", ");
             }
-            write_forwarded_element(lines, ask, address.map(|address| address.ip()));
+            if let Some(client) = named(Dialect::Standard) {
+                write_forwarded_element(lines, ask, Some(client));
+                lines.part(b", ");
+            }
+            write_forwarded_element(lines, ask, sender);
             lines.end();
         }
     }

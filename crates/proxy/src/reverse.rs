@@ -155,7 +155,13 @@ mod tests {
         let bytes = b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
-        let ask = Ask { head: &head, bytes, peer: Peer::Unix, secure: true, upstream: "" };
+        let ask = Ask {
+            head: &head,
+            bytes,
+            peer: Peer::Unix,
+            client: net::Client::direct(Peer::Unix, true),
+            upstream: "",
+        };
         let server = Server::at(Place::Tcp { host: "app.internal".into(), port: 3000 });
         let mut options = Options::to(vec![server]);
         options.path = map.map(|(from, to)| PathMap::new(from, to));

@@ -14,7 +14,7 @@ use crate::options::{Balance, Options, Place, Server};
 /// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
 #[derive(Debug)]
 pub struct Shared {
-    pub(crate) options: Options,
+    pub(crate) options: Arc<Options>,
     pub(crate) servers: Vec<Upstream>,
     pub(crate) gate: Gate,
     /// Loads are counted over all cores: somebody looks at them.
@@ -58,7 +58,7 @@ impl Shared {
             gate: Gate::new(limits, options.queue_max),
             servers,
             checked: AtomicBool::new(false),
-            options,
+            options: options.into(),
         }))
     }
 

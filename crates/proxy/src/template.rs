@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use http::encode::Lines;
 use http::{Name, RequestHead, scan};
-use net::Peer;
+use net::{Client, Peer, Request};
 
 /// A value, taken apart once and filled in for each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,28 +43,38 @@ pub struct Ask<'x> {
     pub head: &'x RequestHead,
     /// The bytes that the head's spans refer to.
     pub bytes: &'x [u8],
-    /// Who sent it.
+    /// Who sent it to us.
     pub peer: Peer,
-    /// Whether it came over TLS.
-    pub secure: bool,
+    /// Who asks.
+    pub client: Client,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,
 }
 
 impl<'x> Ask<'x> {
+    /// A request for an upstream.
+    #[must_use]
+    pub fn of(request: &Request<'x>, upstream: &'x str) -> Ask<'x> {
+        let (head, bytes) = request.head();
+        Ask { head, bytes, peer: request.peer(), client: request.client(), upstream }
+    }
+
     /// The sender's address; none over a Unix socket.
     #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        match self.peer {
-            Peer::Tcp(address) => Some(SocketAddr::new(address.ip().to_canonical(), address.port())),
-            Peer::Unix => None,
-        }
+    pub fn sender(&self) -> Option<SocketAddr> {
+        address_of(self.peer)
+    }
+
+    /// The client's address; none over a Unix socket.
+    #[must_use]
+    pub fn client_address(&self) -> Option<SocketAddr> {
+        address_of(self.client.address)
     }
 
     /// `https` or `http`.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
-        if self.secure { "https" } else { "http" }
+        if self.client.secure { "https" } else { "http" }
     }
 
     /// `host[:port]` that the request is for.
@@ -94,7 +104,7 @@ impl<'x> Ask<'x> {
 
 impl Template {
     /// Reads a value in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign. Variables:
-    /// `client_ip`, `client_port`, `scheme`, `host`, `method`, `path`, `query`, `uri`, `upstream`, `http_NAME` (a
+    /// `client_ip` (or `remote_addr`), `client_port`, `scheme`, `host`, `method`, `path`, `query`, `uri`, `upstream`, `http_NAME` (a
     /// request field, `_` for `-`) and `cookie_NAME`.
     ///
     /// # Errors
@@ -140,6 +150,13 @@ impl Template {
     }
 }
 
+fn address_of(peer: Peer) -> Option<SocketAddr> {
+    match peer {
+        Peer::Tcp(address) => Some(SocketAddr::new(address.ip().to_canonical(), address.port())),
+        Peer::Unix => None,
+    }
+}
+
 fn split_name(text: &str) -> Option<(&str, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
         return braced.split_once('}');
@@ -151,7 +168,7 @@ fn split_name(text: &str) -> Option<(&str, &str)> {
 impl Variable {
     fn of(name: &str) -> Option<Variable> {
         Some(match name {
-            "client_ip" => Variable::ClientIp,
+            "client_ip" | "remote_addr" => Variable::ClientIp,
             "client_port" => Variable::ClientPort,
             "scheme" => Variable::Scheme,
             "host" => Variable::Host,
@@ -174,11 +191,13 @@ impl Variable {
 
     fn write(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
         match self {
-            Variable::ClientIp => match ask.address() {
+            Variable::ClientIp => match ask.client_address() {
                 Some(address) => lines.part(address.ip().to_string().as_bytes()),
                 None => lines.part(b"unix:"),
             },
-            Variable::ClientPort => lines.number(ask.address().map_or(0, |address| address.port()).into()),
+            Variable::ClientPort => {
+                lines.number(ask.client_address().map_or(0, |address| address.port()).into());
+            }
             Variable::Scheme => lines.part(ask.scheme().as_bytes()),
             Variable::Host => lines.part(ask.authority()),
             Variable::Method => lines.part(ask.head.method_name.of(ask.bytes)),
@@ -201,7 +220,8 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
         let peer = Peer::Tcp("[::ffff:192.0.2.7]:5555".parse().unwrap());
-        let ask = Ask { head: &head, bytes, peer, secure: true, upstream: "127.0.0.1:3000" };
+        let ask =
+            Ask { head: &head, bytes, peer, client: Client::direct(peer, true), upstream: "127.0.0.1:3000" };
         let mut out = Vec::new();
         Template::parse(template).unwrap().write(&mut Lines::new(&mut out), &ask);
         String::from_utf8(out).unwrap()
@@ -212,6 +232,7 @@ mod tests {
         for (template, want) in [
             ("plain", "plain"),
             ("$client_ip:$client_port", "192.0.2.7:5555"),
+            ("$remote_addr", "192.0.2.7"),
             ("${scheme}s", "httpss"),
             ("$scheme://$host$uri", "https://x.test:8080/a?b=1"),
             ("$method $path $query", "GET /a b=1"),

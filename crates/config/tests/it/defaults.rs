@@ -1,8 +1,8 @@
 //! What an empty file means, and how the parts of a file come together.
 
 use config::{
-    AccessLog, Action, Balance, Config, FileMatch, KIB, Level, Listen, MIB, Origin, Settings, Sink,
-    StripPrefix, Symlinks,
+    AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,
+    Origin, Settings, Sink, Source, StripPrefix, Symlinks,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn the_empty_file_is_the_default() {
 #[test]
 fn the_defaults() {
     let config = Config::default();
-    assert_eq!(config.listen, [Listen::Tcp(([127, 0, 0, 1], 8080).into())]);
+    assert_eq!(config.listen, [Listener::at(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
     assert_eq!(config.threads, 0);
     assert_eq!(config.limits.connections_max, None);
     assert_eq!(config.limits.requests_per_connection_max, None);
@@ -141,7 +141,7 @@ retry = false
 eject = false
 health = "/up"
 strip_prefix = true
-forwarded = { via = false, trusted = ["10.0.0.0/8", "::1"] }
+forwarded = { via = false }
 "##,
     );
     let route = &config.sites[0].routes[0];
@@ -153,8 +153,29 @@ forwarded = { via = false, trusted = ["10.0.0.0/8", "::1"] }
     assert_eq!((&proxy.eject, &proxy.forwarded.via), (&None, &None));
     assert_eq!(proxy.health.as_ref().and_then(|health| health.path.as_deref()), Some("/up"));
     assert_eq!(proxy.health.as_ref().map(|health| health.expect), Some((200, 399)));
-    let trusted: Vec<String> = proxy.forwarded.trusted.iter().map(ToString::to_string).collect();
-    assert_eq!(trusted, ["10.0.0.0/8", "::1/128"]);
+}
+
+#[test]
+fn who_is_trusted() {
+    let config = parse(
+        "listen = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \":82\", proxy_protocol = [\"::1\"] }]\n\
+         trusted_proxies = [\"10.0.0.0/8\", \"unix\"]\n",
+    );
+    let shown = |from: &[Source]| -> Vec<String> {
+        let shown = |source: &Source| match source {
+            Source::Unix => "unix".to_owned(),
+            Source::Network(network) => network.to_string(),
+        };
+        from.iter().map(shown).collect()
+    };
+    assert_eq!(shown(&config.trusted_proxies.from), ["10.0.0.0/8", "unix"]);
+    assert_eq!(config.trusted_proxies.fields, ForwardedFields::XForwarded);
+    let listeners = config.listen.iter().map(|listener| listener.proxy_protocol.as_deref().map(shown));
+    let all = Some(vec!["10.0.0.0/8".to_owned(), "unix".to_owned()]);
+    assert_eq!(listeners.collect::<Vec<_>>(), [None, all, Some(vec!["::1/128".to_owned()])]);
+    let long = parse("trusted_proxies = { from = [\"10.0.0.0/8\"], fields = \"forwarded\" }\n");
+    assert_eq!(long.trusted_proxies.fields, ForwardedFields::Standard);
+    parse("listen = { address = \"unix:a\", proxy_protocol = true }\n");
 }
 
 #[test]
@@ -162,4 +183,35 @@ fn files_come_before_the_proxy_of_their_route() {
     let config = parse("[[route]]\nproxy = \"http://a\"\nfiles = \"public\"\n");
     let route = &config.sites[0].routes[0];
     assert!(matches!((&route.action, &route.otherwise), (Action::Files(_), Some(Action::Proxy(_)))));
+}
+
+#[test]
+fn a_group_of_upstream_servers_is_shared() {
+    let config = parse(
+        r#"
+[[route]]
+path = "/reports/*"
+proxy = { upstream = "shop", strip_prefix = true, timeouts = { head = "10m" } }
+[[route]]
+proxy = { upstream = "shop" }
+[upstreams.shop]
+to = ["http://a", "http://b"]
+balance = "least-requests"
+timeouts = { connect = "1s" }
+"#,
+    );
+    let proxy = |route: usize| match &config.sites[0].routes[route].action {
+        Action::Proxy(proxy) => proxy.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (name, shop) = &config.upstreams[0];
+    assert_eq!((name.as_str(), shop.to.len(), &shop.upstream), ("shop", 2, &None));
+    let plain = proxy(1);
+    assert_eq!(plain.upstream.as_deref(), Some("shop"));
+    assert_eq!(&config::Proxy { upstream: None, ..*plain }, shop);
+    // What the route says takes the place of the group's, as a whole.
+    let reports = proxy(0);
+    assert_eq!((&reports.to, &reports.balance), (&shop.to, &Balance::LeastRequests));
+    assert_eq!(reports.timeouts.head, std::time::Duration::from_secs(600));
+    assert_eq!(reports.timeouts.connect, std::time::Duration::from_secs(5));
 }

@@ -24,7 +24,7 @@ struct Hop(Proxy);
 
 impl net::Service for Hop {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        self.0.serve(exchange, false).await
+        self.0.serve(exchange).await
     }
 
     fn log(&self, _: &Record<'_>) {}

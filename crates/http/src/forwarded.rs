@@ -1,0 +1,226 @@
+//! Who the client is, by the word of the proxies on the way: `X-Forwarded-For` and `X-Forwarded-Proto`, or `Forwarded`
+//! (RFC 7239). Each proxy adds its own sender at the end, so the words are read from the end backwards, as long as who
+//! has spoken them is trusted.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::name::Name;
+use crate::reject::Reject;
+use crate::request::RequestHead;
+use crate::scan;
+
+/// The fields in which a proxy tells of its client. It is believed in one of them alone: what it does not write
+/// itself may be the client's own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `X-Forwarded-For` and its companions.
+    XForwarded,
+    /// `Forwarded`.
+    Standard,
+}
+
+/// What is told of the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its address, with port 0 where the port is not told. `None` where nothing certain is told.
+    pub address: Option<SocketAddr>,
+    /// Whether it speaks TLS with the first proxy.
+    pub secure: Option<bool>,
+}
+
+const INVALID: Reject = Reject::bad("invalid Forwarded");
+
+/// What the trusted sender of a request tells: of the last hop that is not trusted itself, or else of the first one.
+/// What is no address (`unknown`, `_hidden`) ends the search: who wrote it is the last one known.
+///
+/// # Errors
+/// 400 for a `Forwarded` that is none: somebody may have tried to hide what comes after it.
+pub fn claim(
+    head: &RequestHead,
+    bytes: &[u8],
+    dialect: Dialect,
+    trusts: impl Fn(IpAddr) -> bool,
+) -> Result<Claim, Reject> {
+    match dialect {
+        Dialect::XForwarded => Ok(claim_of_lists(head, bytes, trusts)),
+        Dialect::Standard => claim_of_elements(head, bytes, trusts),
+    }
+}
+
+/// The elements of all fields of that name, the last one first.
+fn backwards<'x>(head: &'x RequestHead, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
+    let fields = head.fields.iter().rev().filter(move |field| field.id == name);
+    let elements = fields.flat_map(move |field| field.value.of(bytes).rsplit(|&byte| byte == b','));
+    elements.map(scan::trim).filter(|element| !element.is_empty())
+}
+
+fn claim_of_lists(head: &RequestHead, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Claim {
+    let mut claim = Claim::default();
+    let mut trusted_hops = 0;
+    for hop in backwards(head, bytes, Name::XForwardedFor) {
+        let Some(address) = address(hop) else { break };
+        claim.address = Some(address);
+        if !trusts(address.ip()) {
+            break;
+        }
+        trusted_hops += 1;
+    }
+    // Each proxy may have added its own, or the first one alone has told it.
+    let scheme = backwards(head, bytes, Name::XForwardedProto).take(trusted_hops + 1).last();
+    claim.secure = scheme.map(is_secure);
+    claim
+}
+
+fn claim_of_elements(
+    head: &RequestHead,
+    bytes: &[u8],
+    trusts: impl Fn(IpAddr) -> bool,
+) -> Result<Claim, Reject> {
+    let mut hops = Vec::new();
+    for field in head.fields.iter().filter(|field| field.id == Name::Forwarded) {
+        for element in scan::list(field.value.of(bytes)) {
+            hops.push(hop(element)?);
+        }
+    }
+    let mut claim = Claim::default();
+    for hop in hops.iter().rev() {
+        claim.secure = hop.secure.or(claim.secure);
+        let Some(address) = hop.address else { break };
+        claim.address = Some(address);
+        if !trusts(address.ip()) {
+            break;
+        }
+    }
+    Ok(claim)
+}
+
+/// One element: `for=192.0.2.1;proto=https;by="[2001:db8::1]"`.
+fn hop(element: &[u8]) -> Result<Claim, Reject> {
+    let mut hop = Claim::default();
+    let mut rest = element;
+    while !rest.is_empty() {
+        let (name, after) = rest.split_at(scan::token(rest));
+        let value = after.strip_prefix(b"=").ok_or(INVALID)?;
+        let (value, after) = value_of(value)?;
+        if name.eq_ignore_ascii_case(b"for") {
+            hop.address = address(value);
+        } else if name.eq_ignore_ascii_case(b"proto") {
+            hop.secure = Some(is_secure(value));
+        }
+        rest = match scan::trim(after) {
+            [] => break,
+            [b';', more @ ..] => scan::trim(more),
+            _ => return Err(INVALID),
+        };
+    }
+    Ok(hop)
+}
+
+/// A token or a quoted string at the beginning, and what follows it. No address or scheme needs an escape, so that it
+/// does no harm to leave them in.
+fn value_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
+    let Some(quoted) = bytes.strip_prefix(b"\"") else {
+        return match scan::token(bytes) {
+            0 => Err(INVALID),
+            len => Ok(bytes.split_at(len)),
+        };
+    };
+    let mut escaped = false;
+    for (at, &byte) in quoted.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => return Ok((&quoted[..at], &quoted[at + 1..])),
+            _ => {}
+        }
+    }
+    Err(INVALID)
+}
+
+/// An address as proxies write it: with or without a port, an IPv6 address with or without brackets.
+fn address(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = || text.parse::<IpAddr>().ok();
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    let told = match bare().or_else(bracketed) {
+        Some(ip) => SocketAddr::new(ip, 0),
+        None => text.parse().ok()?,
+    };
+    Some(SocketAddr::new(told.ip().to_canonical(), told.port()))
+}
+
+fn is_secure(scheme: &[u8]) -> bool {
+    scheme.eq_ignore_ascii_case(b"https") || scheme.eq_ignore_ascii_case(b"wss")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Limits;
+
+    fn told(dialect: Dialect, lines: &str) -> Result<(String, Option<bool>), &'static str> {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").replace('\n', "\r\n");
+        let bytes = bytes.replace("\r\r", "\r").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &Limits::default()).unwrap(), "{lines}");
+        let trusts = |ip: IpAddr| ip.to_string().starts_with("10.") || ip.to_string() == "2001:db8::1";
+        let claim = claim(&head, &bytes, dialect, trusts).map_err(|reject| reject.reason)?;
+        Ok((claim.address.map_or("-".into(), |address| address.to_string()), claim.secure))
+    }
+
+    #[test]
+    fn lists_are_read_from_their_end() {
+        for (lines, address, secure) in [
+            ("", "-", None),
+            ("X-Forwarded-For: 1.1.1.1\n", "1.1.1.1:0", None),
+            ("X-Forwarded-For: 6.6.6.6, 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", None),
+            ("X-Forwarded-For: 6.6.6.6\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", None),
+            ("X-Forwarded-For: 10.0.0.3, , 10.0.0.1,\n", "10.0.0.3:0", None),
+            ("X-Forwarded-For: nonsense, 10.0.0.1\n", "10.0.0.1:0", None),
+            ("X-Forwarded-For: 6.6.6.6, unknown\n", "-", None),
+            ("X-Forwarded-For: 1.1.1.1:80\n", "1.1.1.1:80", None),
+            ("X-Forwarded-For: 2001:db8::7\n", "[2001:db8::7]:0", None),
+            ("X-Forwarded-For: [2001:db8::7]:80\n", "[2001:db8::7]:80", None),
+            ("X-Forwarded-For: ::ffff:1.1.1.1\n", "1.1.1.1:0", None),
+            ("X-Forwarded-Proto: HTTPS\n", "-", Some(true)),
+            ("X-Forwarded-Proto: https\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", Some(true)),
+            // The client's own word stands before those of the proxies.
+            ("X-Forwarded-Proto: https, http\nX-Forwarded-For: 1.1.1.1\n", "1.1.1.1:0", Some(false)),
+            ("X-Forwarded-Proto: https, http\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", Some(true)),
+            ("Forwarded: for=1.1.1.1\n", "-", None),
+        ] {
+            assert_eq!(told(Dialect::XForwarded, lines), Ok((address.into(), secure)), "{lines}");
+        }
+    }
+
+    #[test]
+    fn elements_are_read_from_their_end() {
+        for (lines, address, secure) in [
+            ("Forwarded: for=1.1.1.1;proto=https\n", "1.1.1.1:0", Some(true)),
+            (
+                "Forwarded: for=6.6.6.6, FOR=1.1.1.1 ; Proto=https;by=10.0.0.2, for=10.0.0.1;proto=http\n",
+                "1.1.1.1:0",
+                Some(true),
+            ),
+            (
+                "Forwarded: for=6.6.6.6\nForwarded: for=\"[2001:db8::7]:80\", for=\"[2001:db8::1]\"\n",
+                "[2001:db8::7]:80",
+                None,
+            ),
+            ("Forwarded: for=6.6.6.6, for=_hidden;proto=https\n", "-", Some(true)),
+            ("Forwarded: host=\"a, for=6.6.6.6;\\\"\";for=1.1.1.1\n", "1.1.1.1:0", None),
+            ("Forwarded: proto=http, for=10.0.0.1\n", "10.0.0.1:0", Some(false)),
+            ("X-Forwarded-For: 1.1.1.1\n", "-", None),
+        ] {
+            assert_eq!(told(Dialect::Standard, lines), Ok((address.into(), secure)), "{lines}");
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_hidden_in_an_element_that_is_none() {
+        for value in ["for=\"6.6.6.6, for=1.1.1.1", "for", "for=;proto=http", "for=a b", "=a", "for=[::1]"] {
+            let said = told(Dialect::Standard, &format!("Forwarded: {value}\n"));
+            assert_eq!(said, Err("invalid Forwarded"), "{value}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Lines that say the same again and again: the first of a second is told, the others are counted.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use config::Level;
+
+/// How long lines of a kind are held back after one was told.
+const HELD: Duration = Duration::from_secs(1);
+
+/// Kinds of lines that were told within the last second.
+#[derive(Default)]
+pub(crate) struct Bursts(BTreeMap<(Level, String), Burst>);
+
+struct Burst {
+    since: Instant,
+    held: u64,
+}
+
+impl Bursts {
+    /// Whether a line of this kind is to be told now; otherwise it is counted.
+    pub(crate) fn admit(&mut self, level: Level, kind: String, now: Instant) -> bool {
+        let burst = self.0.entry((level, kind));
+        let mut first = false;
+        let burst = burst.or_insert_with(|| {
+            first = true;
+            Burst { since: now, held: 0 }
+        });
+        burst.held += u64::from(!first);
+        first
+    }
+
+    /// The bursts that are over, with how many lines were held back. Before the next one begins, this must be asked.
+    pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
+        let over = self.0.extract_if(.., |_, burst| now.duration_since(burst.since) >= HELD);
+        let held = over.filter(|(_, burst)| burst.held > 0);
+        held.map(|((level, kind), burst)| (level, kind, burst.held)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_and_the_count_of_the_others() {
+        let (mut bursts, began) = (Bursts::default(), Instant::now());
+        let at = |ms| began + Duration::from_millis(ms);
+        let mut admit = |kind: &str, ms| {
+            let over = bursts.over(at(ms));
+            (
+                bursts.admit(Level::Warn, kind.into(), at(ms)),
+                over.into_iter().map(|(_, kind, held)| (kind, held)).collect(),
+            )
+        };
+        let none = Vec::<(String, u64)>::new();
+        assert_eq!(admit("a", 0), (true, none.clone()));
+        for ms in 1..1_000 {
+            assert_eq!(admit("a", ms), (false, none.clone()));
+        }
+        assert_eq!(admit("b", 999), (true, none.clone()), "another kind");
+        assert_eq!(admit("a", 1_000), (true, vec![("a".to_owned(), 999)]));
+        assert_eq!(admit("b", 5_000), (true, none.clone()), "nothing of it was held back");
+    }
+
+    #[test]
+    fn levels_are_kinds_too() {
+        let (mut bursts, now) = (Bursts::default(), Instant::now());
+        assert!(bursts.admit(Level::Warn, "a".into(), now) && bursts.admit(Level::Error, "a".into(), now));
+    }
+}
