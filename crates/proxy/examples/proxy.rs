@@ -12,7 +12,7 @@ struct Hop(Proxy);
 
 impl Service for Hop {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        self.0.serve(exchange, false).await
+        self.0.serve(exchange).await
     }
 
     fn log(&self, _: &Record<'_>) {}

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 use http::machine::{self, Fed};
 use http::{Limits, Method, Name, Reject, ResponseHead, scan};
@@ -35,7 +37,7 @@ pub(crate) struct Rested {
 pub(crate) struct Leg {
     pub(crate) link: Link,
     pub(crate) address: Option<SocketAddr>,
-    pub(crate) buffers: Box<Buffers>,
+    pub(crate) buffers: Lent,
     served: u32,
     /// It came from the pool.
     pub(crate) reused: bool,
@@ -43,6 +45,12 @@ pub(crate) struct Leg {
     pub(crate) silent: bool,
     /// How long it may lie idle after this response; set by its head.
     pub(crate) idle_ms: u64,
+}
+
+/// Buffers that go back where they came from: while nothing is in them ([`Leg::let_go`]), and in the end.
+pub(crate) struct Lent {
+    spare: Spare,
+    held: Option<Box<Buffers>>,
 }
 
 /// The parser and the bytes on their way, either direction.
@@ -119,7 +127,7 @@ impl Buffers {
 
 impl Rested {
     /// Takes it up for a request.
-    pub(crate) fn take_up(self, buffers: Box<Buffers>) -> Leg {
+    pub(crate) fn take_up(self, buffers: Lent) -> Leg {
         let Rested { link, address, served, .. } = self;
         Leg { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
     }
@@ -127,7 +135,7 @@ impl Rested {
 
 impl Leg {
     /// A connection just made.
-    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: Box<Buffers>) -> Leg {
+    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: Lent) -> Leg {
         Leg { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
     }
 
@@ -189,16 +197,30 @@ impl Leg {
     }
 
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
-    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> (Option<Rested>, Box<Buffers>) {
-        let buffers = &mut self.buffers;
+    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<Rested> {
+        let buffers = &self.buffers;
         let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && self.backlog() == 0;
         let served = self.served.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
         if !clean || worn || !self.link.rest() {
-            return (None, self.buffers);
+            return None;
         }
         let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
-        (Some(Rested { link: self.link, address: self.address, served, until_ms }), self.buffers)
+        Some(Rested { link: self.link, address: self.address, served, until_ms })
+    }
+
+    /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use
+    /// them, and they stay in the processor's caches.
+    pub(crate) fn let_go(&mut self) {
+        if self.silent && self.backlog() == 0 {
+            self.buffers.give_back();
+        }
+    }
+
+    /// Takes buffers again.
+    pub(crate) fn hold(&mut self) {
+        let Lent { spare, held } = &mut self.buffers;
+        held.get_or_insert_with(|| spare.take());
     }
 }
 
@@ -214,20 +236,53 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
     Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
 }
 
+impl Lent {
+    fn give_back(&mut self) {
+        if let Some(buffers) = self.held.take() {
+            self.spare.give_back(buffers);
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+impl Deref for Lent {
+    type Target = Buffers;
+
+    fn deref(&self) -> &Buffers {
+        self.held.as_ref().expect("let go only during a wait")
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Buffers {
+        self.held.as_mut().expect("let go only during a wait")
+    }
+}
+
 /// Buffers of one core that nobody uses now.
-#[derive(Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Spare {
     // Boxed on purpose: giving back moves eight bytes.
     #[allow(clippy::vec_box)]
-    free: RefCell<Vec<Box<Buffers>>>,
+    free: Rc<RefCell<Vec<Box<Buffers>>>>,
 }
 
 impl Spare {
-    pub(crate) fn take(&self) -> Box<Buffers> {
+    /// Buffers, empty, until they are dropped.
+    pub(crate) fn lend(&self) -> Lent {
+        Lent { spare: self.clone(), held: Some(self.take()) }
+    }
+
+    fn take(&self) -> Box<Buffers> {
         self.free.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&self, mut buffers: Box<Buffers>) {
+    fn give_back(&self, mut buffers: Box<Buffers>) {
         let mut free = self.free.borrow_mut();
         if free.len() < SPARE_MAX && buffers.input.len() + buffers.out.capacity() <= SPARE_BYTES_MAX {
             buffers.clear();

@@ -238,7 +238,7 @@ impl Proxy {
             Outcome::Upgraded => {
                 let Leg { mut link, buffers, .. } = leg;
                 let early = buffers.rest().to_vec();
-                self.group.spare.give_back(buffers);
+                drop(buffers);
                 net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms).await?;
             }
         }
@@ -261,7 +261,7 @@ impl Proxy {
             && let Some(rested) =
                 self.group.pools[server].take(now_ms, certain, |rested| self.group.fits(server, rested))
         {
-            return Ok(rested.take_up(self.group.spare.take()));
+            return Ok(rested.take_up(self.group.spare.lend()));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -272,19 +272,13 @@ impl Proxy {
         let connect_by_ms = now_ms.saturating_add(self.rules.options.timeouts.connect_ms).min(deadline_ms);
         let (link, address) =
             dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms).await?;
-        Ok(Leg::new(link, address, self.group.spare.take()))
+        Ok(Leg::new(link, address, self.group.spare.lend()))
     }
 
     fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
         let options = &self.group.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
-        if !serves {
-            self.group.spare.give_back(leg.buffers);
-            return;
-        }
-        let (rested, buffers) = leg.rest(&options.keep_alive, self.group.core.now_ms());
-        self.group.spare.give_back(buffers);
-        if let Some(rested) = rested {
+        if serves && let Some(rested) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
             self.group.pools[server].put(rested, options.keep_alive.idle_max);
         }
     }

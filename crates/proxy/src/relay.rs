@@ -456,7 +456,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         let interest = self.leg.link.interest(reads_upstream, self.leg.backlog() > 0);
         let client = net::Interest::of(reads_client, backlog > 0);
         let deadline_ms = self.deadline_ms(down);
-        match self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await {
+        self.leg.let_go();
+        let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
+        self.leg.hold();
+        match waited {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
         }
