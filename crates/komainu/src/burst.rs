@@ -32,9 +32,15 @@ impl Bursts {
 
     /// The bursts that are over, with how many lines were held back. Before the next one begins, this must be asked.
     pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
-        let over = self.0.extract_if(.., |_, burst| now.duration_since(burst.since) >= HELD);
-        let held = over.filter(|(_, burst)| burst.held > 0);
-        held.map(|((level, kind), burst)| (level, kind, burst.held)).collect()
+        let mut over = Vec::new();
+        self.0.retain(|(level, kind), burst| {
+            let goes_on = now.duration_since(burst.since) < HELD;
+            if !goes_on && burst.held > 0 {
+                over.push((*level, kind.clone(), burst.held));
+            }
+            goes_on
+        });
+        over
     }
 }
 

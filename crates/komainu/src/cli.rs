@@ -87,7 +87,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) interface: Option<Interface>,
     /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
-    /// application to run: FILE.psgi (Perl) or FILE.ru (Ruby)
+    /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
+    /// MODULE:FACTORY() (Python)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
 }
