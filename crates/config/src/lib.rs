@@ -41,6 +41,8 @@ mod upstream;
 
 mod proxy;
 
+mod group;
+
 mod app;
 
 mod site;

@@ -2,12 +2,13 @@
 
 use crate::app::{App, AppMap};
 use crate::check::{Check, shortened};
+use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
 use crate::network::TrustedProxies;
 use crate::node::{Data, Node};
-use crate::proxy::{Groups, Proxy};
+use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{

@@ -3,11 +3,12 @@
 use crate::app::{self, Mounted};
 use crate::check::{Check, Fault};
 use crate::files::{Files, StripPrefix};
+use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
 use crate::host::HostPattern;
 use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::proxy::{Proxied, Proxy};
+use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
 use crate::shape::{Count, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited};
 use crate::template::{Part, Template, Variable};

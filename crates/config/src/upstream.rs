@@ -266,6 +266,19 @@ fn cookie(text: &str) -> Result<String, Fault> {
     }
 }
 
+/// The name of a group.
+pub(crate) fn group_name(text: &str) -> Result<String, Fault> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.char_indices().find(|(_, c)| !fits(*c)) {
+        Some((at, wrong)) => {
+            let fault = Fault::new(format!("a group's name holds no {wrong:?}"), "");
+            Err(fault.within(at..at + wrong.len_utf8()))
+        }
+        None if text.is_empty() => Err(Fault::new("the name is missing", "")),
+        None => Ok(text.to_owned()),
+    }
+}
+
 /// The fault of what follows `start`.
 fn later(fault: Fault, start: &str) -> Fault {
     Fault { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }

@@ -1,0 +1,98 @@
+//! Groups of upstream servers under a name, and the routes that share them.
+
+use crate::check::{Check, shortened};
+use crate::near::nearest;
+use crate::node::{Data, Entry, Node};
+use crate::proxy::Proxy;
+use crate::record::{brief, table};
+use crate::shape::{Kind, Map, Shape};
+use crate::upstream::group_name;
+
+/// The action `proxy`: a group of its own, or one that other routes share.
+pub(crate) struct Proxied;
+
+impl Shape for Proxied {
+    type Out = Proxy;
+
+    fn kind(&self) -> Kind {
+        brief::<Proxy>("to").kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Proxy> {
+        let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
+        let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
+            return table().read(node, check);
+        };
+        let own_group = own.iter().filter(|entry| OF_GROUP.contains(&entry.key.as_str()));
+        for entry in own_group {
+            let title = format!("`{}` beside `upstream` in `{}`", entry.key, check.here());
+            let finding =
+                check.error(&entry.key_at, title, "what all its routes share stands with the group");
+            finding.help(format!("write it in `[upstreams.{}]`", shortened(name)));
+        }
+        let Some((_, group)) = check.groups.iter().find(|(known, _)| known == name) else {
+            let names = check.groups.iter().map(|(known, _)| known.as_str());
+            let label = match nearest(name, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "no such group of upstream servers".to_owned(),
+            };
+            check.error(&entry.value.at, format!("there is no `[upstreams.{}]`", shortened(name)), label);
+            return None;
+        };
+        // The faults of the group have been told already.
+        let Some(Data::Table(shared)) = group.as_ref().map(|group| group.data.clone()) else {
+            return table().read(node, check);
+        };
+        let others = shared.into_iter().filter(|entry| node.entry(&entry.key).is_none());
+        let entries = own.iter().cloned().chain(others).collect();
+        table().read(&Node { at: node.at.clone(), data: Data::Table(entries) }, check)
+    }
+}
+
+/// The groups of upstream servers, by name.
+pub(crate) struct Groups;
+
+impl Shape for Groups {
+    type Out = Vec<(String, Proxy)>;
+
+    fn kind(&self) -> Kind {
+        Map { what: "names of groups", key: group_name, value: table::<Proxy>() }.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+        let Data::Table(entries) = &node.data else {
+            check.mismatch(node, &self.kind().text);
+            return None;
+        };
+        let mut groups = Vec::new();
+        for Entry { key, key_at, value } in entries {
+            let errors = check.report.errors();
+            if let Err(fault) = group_name(key) {
+                check.fault(key_at, key, fault);
+            }
+            if let Some(entry) = value.entry("upstream") {
+                let title = format!("`upstream` in `[upstreams.{}]`", shortened(key));
+                check.error(&entry.key_at, title, "a group has servers of its own, in `to`");
+            }
+            let group = table::<Proxy>().read(value, check);
+            let fine = check.report.errors() == errors;
+            check.groups.push((key.clone(), fine.then(|| value.clone())));
+            groups.extend(group.map(|group| (key.clone(), group)));
+        }
+        Some(groups)
+    }
+}
+
+/// What concerns a group as a whole: no route can have its own.
+const OF_GROUP: [&str; 10] = [
+    "to",
+    "balance",
+    "keep_alive",
+    "eject",
+    "health",
+    "slow_start",
+    "queue",
+    "resolve",
+    "tls",
+    "proxy_protocol",
+];
