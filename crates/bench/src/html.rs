@@ -235,7 +235,10 @@ pub fn table(table: &Table) -> String {
     };
     let (head, rows) = table.parts();
     let body: String = rows.iter().map(|cells| row(cells, "td")).collect();
-    format!("<div class=\"scroll\"><table>\n{}{body}</table></div>\n", row(head, "th"))
+    // So many columns fit a page only in small print.
+    const NARROW_COLUMNS_MAX: usize = 10;
+    let class = if head.len() > NARROW_COLUMNS_MAX { " class=\"wide\"" } else { "" };
+    format!("<div class=\"scroll\"><table{class}>\n{}{body}</table></div>\n", row(head, "th"))
 }
 
 fn footer(outcome: &Outcome) -> String {
