@@ -100,7 +100,7 @@ fn hop(element: &[u8]) -> Result<Claim, Reject> {
     let mut rest = element;
     while !rest.is_empty() {
         let (name, after) = rest.split_at(scan::token(rest));
-        let value = after.strip_prefix(b"=").ok_or(INVALID)?;
+        let value = after.strip_prefix(b"=").filter(|_| !name.is_empty()).ok_or(INVALID)?;
         let (value, after) = value_of(value)?;
         if name.eq_ignore_ascii_case(b"for") {
             hop.address = address(value);
