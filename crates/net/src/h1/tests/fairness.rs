@@ -2,6 +2,7 @@
 
 use super::rig::{HUGE_BYTES, Rig, read};
 use crate::conn::OUT_BYTES_MAX;
+use crate::work::{POOL_BYTES_MAX, Work};
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
 /// A turn of the greedy one may bring a few of its own along, but not wait for all of them.
@@ -90,5 +91,14 @@ fn the_pool_of_buffers_keeps_no_more_than_it_may() {
         wire.set_room(usize::MAX);
     }
     rig.settle();
-    assert_eq!(rig.engine.context.works.kept(), 256);
+    let works = &rig.engine.context.works;
+    assert_eq!(works.kept(), 300, "small ones are all kept");
+    assert!(works.kept_bytes() <= POOL_BYTES_MAX);
+    // Large ones are not.
+    for _ in 0..300 {
+        let mut work = Box::<Work>::default();
+        work.out.reserve(100 * 1024);
+        works.give_back(work);
+    }
+    assert!((300..600).contains(&works.kept()) && works.kept_bytes() <= POOL_BYTES_MAX);
 }
