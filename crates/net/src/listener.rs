@@ -77,7 +77,22 @@ pub(crate) fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening
     }
 }
 
+/// Looks for a free port so often, where the system is to choose one.
+const CHOICES: u32 = 16;
+
 fn bind_tcp(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(SocketAddr, Vec<Listening>)> {
+    let mut choices = if address.port() == 0 { CHOICES } else { 1 };
+    loop {
+        choices -= 1;
+        match bind_once(address, v6_only, cores) {
+            // Between the choice and its use somebody else may have been given the same port.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && choices > 0 => {}
+            bound => return bound,
+        }
+    }
+}
+
+fn bind_once(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(SocketAddr, Vec<Listening>)> {
     // First without SO_REUSEPORT: else a second server of the same user would share the port silently.
     let probe = tcp_socket(address, v6_only, false)?;
     rustix::net::bind(&probe, &address)?;
