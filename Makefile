@@ -66,6 +66,7 @@ install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=)
 	install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu
 	install -d $(DESTDIR)$(PREFIX)/lib/komainu
 	cp -R $(TARGET)/release/workers/. $(DESTDIR)$(PREFIX)/lib/komainu/
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include workers/include/*.h
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	$(KOMAINU) man > $(DESTDIR)$(PREFIX)/share/man/man1/komainu.1
 	$(KOMAINU) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/komainu

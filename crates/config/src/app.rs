@@ -66,7 +66,10 @@ directives! {
         "wsgi" wsgi: Option<String> = absent("no WSGI application"), Maybe(CALLABLE);
         /// The same, as ASGI.
         "asgi" asgi: Option<String> = absent("no ASGI application"), Maybe(CALLABLE);
-        /// The program that runs it, such as the `perl` of an installation of one's own.
+        /// A native handler: a shared object, in C or what else speaks the ABI of `komainu_handler.h`.
+        "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(Place("a shared object"));
+        /// The program that runs it, such as the `perl` of an installation of one's own; for a native handler, one that
+        /// runs the worker, such as `valgrind`.
         "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
             Maybe(Text { what: "a program", parse: program });
         /// The virtual environment of a Python application.
@@ -74,7 +77,7 @@ directives! {
             Maybe(Place("a virtual environment"));
         /// Worker processes: a number, or a range in which they come with need and go without.
         "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(Crew);
-        /// Requests that one worker answers at once, each in a thread of its own. For Ruby and WSGI.
+        /// Requests that one worker answers at once, each in a thread of its own. For Ruby, WSGI and native handlers.
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
         /// Requests that one worker has under way at once, in its event loop. For ASGI.
         "concurrency" concurrency: u32 = 1000, Count { min: 1, max: 10_000 };
@@ -192,7 +195,7 @@ pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
 }
 
 /// The directives of an application that say what it is: one stands in each.
-const KINDS: [&str; 5] = ["psgi", "rack", "python", "wsgi", "asgi"];
+const KINDS: [&str; 6] = ["psgi", "rack", "python", "wsgi", "asgi", "handler"];
 
 const CALLABLE: Text<String> =
     Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: callable };

@@ -88,7 +88,7 @@ pub(crate) struct Run {
     pub(crate) interface: Option<Interface>,
     /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
-    /// MODULE:FACTORY() (Python)
+    /// MODULE:FACTORY() (Python), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
 }

@@ -19,14 +19,16 @@ struct Language {
     /// The folder of its module.
     name: &'static str,
     /// The program that runs it, unless the configuration names another.
-    interpreter: &'static str,
-    /// What the program is given, in the module's folder, before the application's file.
+    interpreter: Option<&'static str>,
+    /// What the program is given, in the module's folder, before the application's file; the program itself where
+    /// there is no other.
     script: &'static str,
 }
 
-const PERL: Language = Language { name: "perl", interpreter: "perl", script: "worker.pl" };
-const RUBY: Language = Language { name: "ruby", interpreter: "ruby", script: "worker.rb" };
-const PYTHON: Language = Language { name: "python", interpreter: "python3", script: "worker.py" };
+const PERL: Language = Language { name: "perl", interpreter: Some("perl"), script: "worker.pl" };
+const RUBY: Language = Language { name: "ruby", interpreter: Some("ruby"), script: "worker.rb" };
+const PYTHON: Language = Language { name: "python", interpreter: Some("python3"), script: "worker.py" };
+const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
 
 /// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in
 /// `../lib/komainu` from there.
@@ -59,12 +61,12 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let script = module(target.language).map_err(|error| told(name, &error.to_string()))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
     let interpreter = match (&app.interpreter, target.language.name) {
-        (Some(interpreter), _) => interpreter.into(),
-        (None, "python") => python(app, folder.as_deref()).map_err(|text| told(name, &text))?,
-        (None, _) => target.language.interpreter.into(),
+        (Some(interpreter), _) => Some(interpreter.into()),
+        (None, "python") => Some(python(app, folder.as_deref()).map_err(|text| told(name, &text))?),
+        (None, _) => target.language.interpreter.map(OsString::from),
     };
     let script = script.join(target.language.script).into_os_string();
-    let command = [interpreter, script].into_iter().chain(target.arguments).collect();
+    let command = interpreter.into_iter().chain([script]).chain(target.arguments).collect();
     let is_python = target.language.name == "python";
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
@@ -138,6 +140,7 @@ fn target(app: &config::App) -> Result<Target, String> {
         config::App { python: Some(python), .. } => named("auto", python),
         config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi),
         config::App { asgi: Some(asgi), .. } => named("asgi", asgi),
+        config::App { handler: Some(handler), .. } => file(&NATIVE, handler),
         _ => Err("it is of no language".into()),
     }
 }
@@ -160,7 +163,7 @@ fn python(app: &config::App, folder: Option<&Path>) -> Result<OsString, String> 
     let is_one =
         |environment: &PathBuf| environment.join("pyvenv.cfg").exists() && inside(environment).exists();
     let found = active.into_iter().chain(beside).find(is_one);
-    Ok(found.map_or_else(|| PYTHON.interpreter.into(), |environment| inside(&environment).into()))
+    Ok(found.map_or_else(|| "python3".into(), |environment| inside(&environment).into()))
 }
 
 fn told(app: &str, text: &str) -> io::Error {
@@ -273,8 +276,8 @@ impl Hosting {
     /// The folder of each.
     pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |config: &config::App| {
-            let file = config.psgi.as_deref().or(config.rack.as_deref());
-            let folder = config.folder.as_deref().or(file.and_then(Path::parent)).unwrap_or(Path::new(""));
+            let file = target(config).ok().and_then(|target| target.folder);
+            let folder = config.folder.clone().or(file).unwrap_or_default();
             std::path::absolute(folder.join("."))
         };
         let running = self.running();

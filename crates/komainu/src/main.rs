@@ -156,6 +156,7 @@ fn application(run: &Run, target: &str) -> Option<(String, App)> {
     let kind = match (path.extension().and_then(|extension| extension.to_str()), run.interface) {
         (Some("psgi" | "pl"), None) => App { psgi: file(), ..App::default() },
         (Some("ru" | "rb"), None) => App { rack: file(), ..App::default() },
+        (Some("so"), None) => App { handler: file(), ..App::default() },
         _ if path.is_dir() => return None,
         (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
         (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },

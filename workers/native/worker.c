@@ -1,0 +1,250 @@
+/*
+ * The worker of native handlers: loads a shared object and answers requests with it. workers/include/komainu_handler.h
+ * says what that is, workers/README.md how a process of the server lives.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "komainu_handler.h"
+#include "komainu_life.h"
+
+#define ERROR_BYTES 1024
+/* Why a request was given up, for the server. */
+#define HANDLER_FAILED 16
+/* A signal that comes between a look and a wait is seen after so long. */
+#define WAIT_MS 10000
+/* How often the threads of a worker that leaves are woken. */
+#define WAKE_NS (100 * 1000 * 1000)
+
+/* What of it there is: one that was built with an older header has fewer members. */
+static komainu_handler handler;
+static void *process;
+static volatile sig_atomic_t leaving;
+
+/* One thread with a seat. */
+typedef struct {
+    pthread_t id;
+    int seat;
+    int ended; /* atomic */
+    int failed;
+    void *state;
+    komainu_worker *worker;
+} Thread;
+
+static void say(const char *text) { fprintf(stderr, "%s\n", text); }
+
+/* ---- the handler ---- */
+
+__attribute__((noreturn)) static void give_up(const char *text) {
+    komainu_not_loaded(text, strlen(text));
+    exit(KOMAINU_EXIT_NOT_LOADED);
+}
+
+static void load(const char *path) {
+    char error[ERROR_BYTES] = "it could not be loaded";
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const komainu_handler *entry = object ? dlsym(object, "komainu_entry") : NULL;
+    if (!object)
+        give_up(dlerror());
+    if (!entry) {
+        snprintf(error, sizeof error, "%s is no handler: it has no komainu_entry (see komainu_handler.h)", path);
+        give_up(error);
+    }
+    if (entry->abi != KOMAINU_HANDLER_ABI) {
+        snprintf(error, sizeof error, "%s is made for version %u of komainu_handler.h, this is %u: build it anew", path,
+                 entry->abi, KOMAINU_HANDLER_ABI);
+        give_up(error);
+    }
+    memcpy(&handler, entry, entry->size < sizeof handler ? entry->size : sizeof handler);
+    if (!handler.handle)
+        give_up("its komainu_entry has no `handle`");
+    if (handler.load && handler.load(&process, error, sizeof error) != 0)
+        give_up(error);
+}
+
+/* ---- requests ---- */
+
+/* An answer in the handler's stead; its request is over then, one way or the other. */
+static void answer_instead(komainu_request *request, int status) {
+    static const komainu_field type = {"content-type", "text/plain", 12, 10, 0};
+    char text[32];
+    int len = snprintf(text, sizeof text, "Error %d\n", status);
+    if (komainu_head(request, (uint16_t)status, &type, 1) == KOMAINU_OK) {
+        komainu_write(request, text, (size_t)len, KOMAINU_MORE);
+        komainu_end(request);
+    } else {
+        komainu_abort(request, HANDLER_FAILED);
+    }
+}
+
+static void answer(komainu_request *request, void *state) {
+    int code = handler.handle(request, process, state);
+    if (code == KOMAINU_OK) {
+        code = komainu_end(request);
+        if (code == KOMAINU_ORDER)
+            say("the handler returned before its answer was whole");
+    } else if (code >= 400 && code <= 599) {
+        answer_instead(request, code);
+    } else if (code == KOMAINU_CANCELLED) {
+        komainu_abort(request, HANDLER_FAILED);
+    } else {
+        fprintf(stderr, "the handler failed: %d (%s)\n", code, komainu_error(code));
+        answer_instead(request, 500);
+    }
+}
+
+static void serve(Thread *thread) {
+    komainu_request *request;
+    while (!leaving) {
+        int code = komainu_next(thread->worker, WAIT_MS, &request);
+        if (code == KOMAINU_OK)
+            answer(request, thread->state);
+        else if (code != KOMAINU_AGAIN)
+            return;
+    }
+}
+
+static void *live(void *argument) {
+    Thread *thread = argument;
+    char error[ERROR_BYTES] = "a thread could not begin";
+    if (handler.begin && handler.begin(process, &thread->state, error, sizeof error) != 0) {
+        say(error);
+        thread->failed = 1;
+    } else {
+        serve(thread);
+        if (handler.end)
+            handler.end(process, thread->state);
+    }
+    komainu_detach(thread->worker);
+    __atomic_store_n(&thread->ended, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* ---- the life of the process ---- */
+
+static void told_to_leave(int number) {
+    (void)number;
+    leaving = 1;
+}
+
+static void woken(int number) { (void)number; }
+
+static void trap(int number, void (*trapped)(int)) {
+    /* Without SA_RESTART: it ends the wait for a request. */
+    struct sigaction action = {.sa_handler = trapped}, before;
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        sigaction(number, &action, NULL);
+}
+
+/* The main thread hears of the end; the others are told by it. */
+static void start_thread(Thread *thread) {
+    sigset_t term, before;
+    int code;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, &before);
+    code = pthread_create(&thread->id, NULL, live, thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        fprintf(stderr, "no thread: %s\n", strerror(code));
+        exit(1);
+    }
+}
+
+static void end_thread(Thread *thread) {
+    const struct timespec pause = {0, WAKE_NS};
+    while (!__atomic_load_n(&thread->ended, __ATOMIC_ACQUIRE)) {
+        if (leaving)
+            pthread_kill(thread->id, SIGURG);
+        nanosleep(&pause, NULL);
+    }
+    pthread_join(thread->id, NULL);
+}
+
+static int work(void) {
+    char error[ERROR_BYTES] = "the worker could not start";
+    int count = komainu_seats(), at, failed = 0;
+    Thread *threads = calloc((size_t)count, sizeof *threads);
+    trap(SIGTERM, told_to_leave);
+    trap(SIGURG, woken);
+    if (!threads || (handler.start && handler.start(&process, error, sizeof error) != 0)) {
+        say(error);
+        return 1;
+    }
+    for (at = 0; at < count; at++) {
+        threads[at].worker = komainu_attach(KOMAINU_ABI, komainu_seat() + at, error, sizeof error);
+        if (!threads[at].worker) {
+            say(error);
+            return 1;
+        }
+    }
+    komainu_loaded();
+    for (at = 1; at < count; at++)
+        start_thread(&threads[at]);
+    live(&threads[0]);
+    for (at = 1; at < count; at++)
+        end_thread(&threads[at]);
+    if (handler.stop)
+        handler.stop(process);
+    for (at = 0; at < count; at++)
+        failed |= threads[at].failed;
+    free(threads);
+    return failed;
+}
+
+/* Forks twice, so that the worker becomes the server's own child: 1 there, 0 in the prototype. */
+static int fork_worker(void) {
+    char error[ERROR_BYTES];
+    pid_t child = fork();
+    if (child > 0) {
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+        return 0;
+    }
+    if (child == 0) {
+        pid_t worker = fork();
+        if (worker > 0)
+            _exit(0);
+        if (worker == 0) {
+            if (komainu_born(error, sizeof error) == 0)
+                return 1;
+            say(error);
+            _exit(1);
+        }
+    }
+    komainu_not_forked(strerror(errno), strlen(strerror(errno)));
+    if (child == 0)
+        _exit(1);
+    return 0;
+}
+
+/* 1 in each worker, 0 in the prototype at its end. */
+static int prototype(void) {
+    int order;
+    komainu_loaded();
+    while ((order = komainu_order()) != KOMAINU_LEAVE)
+        if (order == KOMAINU_FORK && fork_worker())
+            return 1;
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    char error[ERROR_BYTES];
+    int role = komainu_begin(error, sizeof error);
+    if (role == KOMAINU_FAILED || count != 2) {
+        say(count != 2 ? "usage: worker HANDLER.so" : error);
+        return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    load(arguments[1]);
+    if (role == KOMAINU_PROTOTYPE && !prototype())
+        return 0;
+    return work();
+}
