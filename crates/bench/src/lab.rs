@@ -2,8 +2,10 @@
 
 pub mod template;
 pub mod file;
+pub mod change;
 pub mod matrix;
 pub mod stage;
 pub mod result;
+mod aim;
 pub mod report;
 pub mod run;

@@ -63,6 +63,7 @@ pub fn find(plan: &Plan) -> Vec<u32> {
 /// Watches a server's process tree through a run.
 pub struct Watch {
     roots: Vec<u32>,
+    beside: Vec<u32>,
     /// The tree as last looked at.
     pids: Vec<u32>,
     begin: Option<Begin>,
@@ -74,18 +75,19 @@ pub struct Watch {
 struct Begin {
     at: Instant,
     cpu: Cpu,
-    own_ns: u64,
+    beside_ns: u64,
     busy_ns: u64,
 }
 
 impl Watch {
-    /// Watches the trees below `roots`; without any, nothing.
+    /// Watches the trees below `roots`; without any, nothing. Those below `beside` belong to the measurement too: what
+    /// they use is no noise.
     #[must_use]
-    pub fn new(roots: Vec<u32>) -> Watch {
+    pub fn new(roots: Vec<u32>, beside: Vec<u32>) -> Watch {
         let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
         let before = procfs::memory(&pids);
         let spent = Spent { before, ..Spent::default() };
-        Watch { roots, pids, begin: None, last: (0.0, 0), spent, noise: None }
+        Watch { roots, beside, pids, begin: None, last: (0.0, 0), spent, noise: None }
     }
 
     /// What was seen; `None` where there was no server to watch.
@@ -105,6 +107,14 @@ impl Watch {
         }
         procfs::cpu(&self.pids)
     }
+
+    /// CPU time of what belongs to the measurement beside the server: this process, and what the server needs.
+    fn beside_ns(&self) -> u64 {
+        match self.beside.as_slice() {
+            [] => process_cpu_ns(),
+            beside => process_cpu_ns() + procfs::cpu(&procfs::tree(beside)).total_ns,
+        }
+    }
 }
 
 impl Observer for Watch {
@@ -117,7 +127,7 @@ impl Observer for Watch {
         self.begin = Some(Begin {
             at: Instant::now(),
             cpu,
-            own_ns: process_cpu_ns(),
+            beside_ns: self.beside_ns(),
             busy_ns: procfs::machine_busy_ns(),
         });
     }
@@ -138,7 +148,7 @@ impl Observer for Watch {
         let Some(begin) = &self.begin else { return };
         self.spent.cpu = cpu.since(begin.cpu);
         let busy_ns = procfs::machine_busy_ns().saturating_sub(begin.busy_ns);
-        let ours_ns = self.spent.cpu.total_ns + process_cpu_ns().saturating_sub(begin.own_ns);
+        let ours_ns = self.spent.cpu.total_ns + self.beside_ns().saturating_sub(begin.beside_ns);
         let all_ns = begin.at.elapsed().as_nanos() as f64 * procfs::cores() as f64;
         self.noise = Some((busy_ns.saturating_sub(ours_ns) as f64 / all_ns).min(1.0));
     }

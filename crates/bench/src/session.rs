@@ -21,6 +21,8 @@ pub struct Subject {
     pub version: Version,
     /// The server's processes; empty to find them by where they listen.
     pub server_pids: Vec<u32>,
+    /// First processes of what the server needs beside it: their CPU time is neither the server's nor a stranger's.
+    pub beside_pids: Vec<u32>,
 }
 
 /// Two observers as one.
@@ -52,7 +54,7 @@ pub fn measure(subject: &Subject, stop: &AtomicBool, live: &mut dyn Observer) ->
         [] => server::find(&subject.plan),
         given => given.to_vec(),
     };
-    let mut watch = Watch::new(roots);
+    let mut watch = Watch::new(roots, subject.beside_pids.clone());
     let measured = load::run(&subject.plan, stop, &mut Both(&mut watch, live))?;
     let (server, around) = watch.finish();
     let setup = Setup::of(&subject.plan, &subject.url, subject.version);

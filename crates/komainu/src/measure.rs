@@ -317,7 +317,7 @@ fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
     let suited = || session::threads(plan.connections, !bench::server::find(&plan).is_empty());
     plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
-    Ok(Subject { plan, url, version, server_pids: Vec::new() })
+    Ok(Subject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
 }
 
 fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
@@ -351,6 +351,11 @@ fn fields(lines: &[String]) -> Result<Fields, String> {
             .map_err(|_| format!("{line:?} is no header field"))?;
     }
     Ok(fields)
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.trim().to_string(), value.trim().to_string()))
 }
 
 fn expectation(text: &str) -> Result<String, String> {
@@ -390,8 +395,13 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
     plan.warm_up = Duration::ZERO;
     plan.timeout = Duration::from_secs(arguments.s);
-    let subject =
-        Subject { url: ask.url.to_string(), plan, version: Version::Http10, server_pids: Vec::new() };
+    let subject = Subject {
+        url: ask.url.to_string(),
+        plan,
+        version: Version::Http10,
+        server_pids: Vec::new(),
+        beside_pids: Vec::new(),
+    };
     let job = Job {
         subject,
         versus: None,
@@ -441,6 +451,12 @@ struct LabRun {
     /// Measure only subjects whose name contains this. May be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Only this level of a factor (repeat it for more), or another setting of the load: duration=1s
+    #[arg(long, value_name = "NAME=VALUE", value_parser = named)]
+    set: Vec<(String, String)>,
+    /// Another build of Komainu, measured beside this one wherever that is. May be repeated
+    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
+    also: Vec<(String, String)>,
     /// The program for subjects that are Komainu, instead of this one
     #[arg(long, value_name = "PATH")]
     komainu: Option<PathBuf>,
@@ -467,6 +483,8 @@ pub(crate) fn lab(arguments: &Lab) -> Result<bool, String> {
                 out: run.out.clone(),
                 fresh: run.fresh,
                 only: run.only.clone(),
+                set: run.set.clone(),
+                also: run.also.iter().map(|(name, path)| (name.clone(), PathBuf::from(path))).collect(),
                 komainu: komainu.map_err(|error| format!("this program cannot be found: {error}"))?,
                 quiet: run.quiet,
             };

@@ -1,11 +1,14 @@
 //! The file that describes an experiment (TOML).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use toml_edit::{Item, TableLike, Value};
 
+use crate::figure::Figure;
+
 /// An experiment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lab {
     /// Its title.
     pub title: String,
@@ -31,7 +34,48 @@ pub struct Lab {
     pub services: Vec<Process>,
     /// What is measured.
     pub subjects: Vec<Subject>,
+    /// What ours should come to.
+    pub aims: Vec<Aim>,
 }
+
+/// What a figure of the subjects that are ours should come to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Aim {
+    /// The figure's key.
+    pub figure: String,
+    /// The figure, or the multiple, that it should not go above or below.
+    pub bound: Bound,
+    /// The subject of whose figure the bound is a multiple, or [`BEST`]; the figure itself where there is none.
+    pub of: Option<String>,
+    /// The levels at which it holds; every level of a factor that is not named.
+    pub when: BTreeMap<String, Vec<String>>,
+}
+
+/// How far a figure may go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Not above.
+    Most(f64),
+    /// Not below.
+    Least(f64),
+}
+
+impl Default for Bound {
+    fn default() -> Bound {
+        Bound::Most(0.0)
+    }
+}
+
+/// Stands where a subject's name might: whichever subject that is not ours has the best figure, at the same levels.
+pub const BEST: &str = "best peer";
+
+/// Figures of a cell that are none of a run: key and heading.
+pub const BESIDE: [(&str, &str); 4] = [
+    ("processes", "processes"),
+    ("bytes_per_idle_connection", "idle connection"),
+    ("requests_per_s_without_idle", "requests/s without them"),
+    ("rate_kept_share", "rate kept"),
+];
 
 /// Settings by name, as text.
 pub type Settings = BTreeMap<String, String>;
@@ -76,20 +120,22 @@ pub struct Subject {
     pub when: BTreeMap<String, Vec<String>>,
     /// What a right answer is.
     pub status: u16,
-    /// Bytes of content of a right answer, where they are known.
-    pub bytes: Option<u64>,
+    /// Bytes of content of a right answer, where they are known; text that may hold `{{names}}`.
+    pub bytes: Option<String>,
     /// Whose CPU time and memory count; everything that was started unless given.
     pub measure: Vec<String>,
     /// What it changes of the load.
     pub load: Settings,
     /// Why it is not measured.
     pub skip: Option<String>,
-    /// Ours: drawn in colour.
+    /// Ours: drawn in colour, and judged by the aims.
     pub ours: bool,
+    /// The build of this program that it is, where not the one that the experiment is run with.
+    pub komainu: Option<PathBuf>,
 }
 
 /// The settings that a load may have.
-const LOAD: [&str; 16] = [
+pub(crate) const LOAD: [&str; 16] = [
     "connections",
     "duration",
     "warm-up",
@@ -118,7 +164,7 @@ impl Lab {
         let root = Section { at: "the file".into(), table: document.as_table() };
         root.only(&[
             "title", "about", "baseline", "load", "short", "factors", "vary", "files", "prepare", "service",
-            "subject",
+            "subject", "aim",
         ])?;
         let short = root.section("short")?;
         if let Some(short) = &short {
@@ -140,6 +186,7 @@ impl Lab {
             prepare: root.texts("prepare")?,
             services: root.each("service")?.iter().map(Section::process).collect::<Result<_, _>>()?,
             subjects: root.each("subject")?.iter().map(Section::subject).collect::<Result<_, _>>()?,
+            aims: root.each("aim")?.iter().map(Section::aim).collect::<Result<_, _>>()?,
         };
         lab.check()?;
         Ok(lab)
@@ -165,23 +212,35 @@ impl Lab {
         }
         for subject in &self.subjects {
             let name = &subject.process.name;
-            for (of, levels) in &subject.when {
-                let known =
-                    factor(of).ok_or_else(|| format!("subject {name:?}: there is no factor {of:?}"))?;
-                if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
-                    return Err(format!("subject {name:?}: {of} has no level {strange:?}"));
-                }
-            }
+            self.check_levels(&format!("subject {name:?}"), &subject.when)?;
             let services = || self.services.iter().map(|service| &service.name);
             if let Some(strange) = subject.with.iter().find(|with| services().all(|service| service != *with))
             {
                 return Err(format!("subject {name:?}: there is no service {strange:?}"));
             }
         }
-        if let Some(baseline) = &self.baseline
-            && self.subjects.iter().all(|subject| subject.process.name != *baseline)
-        {
-            return Err(format!("baseline: there is no subject {baseline:?}"));
+        let known =
+            |name: &String| name == BEST || self.subjects.iter().any(|subject| subject.process.name == *name);
+        if let Some(strange) = self.baseline.as_ref().filter(|name| !known(name)) {
+            return Err(format!("baseline: there is no subject {strange:?}"));
+        }
+        for aim in &self.aims {
+            if let Some(strange) = aim.of.as_ref().filter(|name| !known(name)) {
+                return Err(format!("aim: there is no subject {strange:?}"));
+            }
+            self.check_levels("aim", &aim.when)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses factors and levels that there are none of.
+    fn check_levels(&self, at: &str, when: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
+        for (of, levels) in when {
+            let known = self.factors.iter().find(|(name, _)| name == of);
+            let (_, known) = known.ok_or_else(|| format!("{at}: there is no factor {of:?}"))?;
+            if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
+                return Err(format!("{at}: {of} has no level {strange:?}"));
+            }
         }
         Ok(())
     }
@@ -305,11 +364,6 @@ impl<'t> Section<'t> {
             "measure", "load", "skip", "ours",
         ])?;
         let process = self.process()?;
-        let number = |key: &str| -> Result<Option<u64>, String> {
-            let parse =
-                |text: String| text.parse().map_err(|_| format!("{}: {key} must be a number", process.name));
-            self.text(key)?.map(parse).transpose()
-        };
         let skip = self.text("skip")?;
         if skip.is_none() && process.run.is_empty() {
             return Err(format!("{}: run is missing", process.name));
@@ -318,13 +372,37 @@ impl<'t> Section<'t> {
             with: self.texts("with")?,
             url: self.text("url")?.unwrap_or_else(|| "http://127.0.0.1:{{port}}/".into()),
             when: self.levels("when")?.into_iter().collect(),
-            status: number("status")?.map_or(Ok(200), u16::try_from).map_err(|error| error.to_string())?,
-            bytes: number("bytes")?,
+            status: self.text("status")?.map_or(Ok(200), |text| {
+                text.parse().map_err(|_| format!("{}: status must be a number", process.name))
+            })?,
+            bytes: self.text("bytes")?,
             measure: self.texts("measure")?,
             load: self.load("load")?,
             ours: self.text("ours")?.is_some_and(|ours| ours == "true"),
             skip,
             process,
+            komainu: None,
+        })
+    }
+
+    fn aim(&self) -> Result<Aim, String> {
+        self.only(&["figure", "at-most", "at-least", "of", "when"])?;
+        let name = self.text("figure")?.ok_or_else(|| format!("{}: figure is missing", self.at))?;
+        let beside = BESIDE.iter().map(|(key, _)| *key).find(|key| *key == name);
+        let key = Figure::named(&name).map(|figure| figure.key).or(beside);
+        let number = |key: &str| -> Result<Option<f64>, String> {
+            let parse = |text: String| text.parse().map_err(|_| format!("{}: {key} is a number", self.at));
+            self.text(key)?.map(parse).transpose()
+        };
+        Ok(Aim {
+            figure: key.ok_or_else(|| format!("{}: there is no figure {name:?}", self.at))?.to_string(),
+            bound: match (number("at-most")?, number("at-least")?) {
+                (Some(most), None) => Bound::Most(most),
+                (None, Some(least)) => Bound::Least(least),
+                _ => return Err(format!("{}: write either at-most or at-least", self.at)),
+            },
+            of: self.text("of")?,
+            when: self.levels("when")?.into_iter().collect(),
         })
     }
 }
@@ -387,7 +465,10 @@ skip = "not yet"
         assert_eq!(lab.vary["keep"]["on"]["line"], "keepalive 8;");
         let a = &lab.subjects[0];
         assert_eq!(a.process.needs[1], ("perl".to_string(), "perl-base".to_string()));
-        assert_eq!((a.status, a.bytes, a.with.as_slice()), (200, Some(5), &["app".to_string()][..]));
+        assert_eq!(
+            (a.status, a.bytes.as_deref(), a.with.as_slice()),
+            (200, Some("5"), &["app".to_string()][..])
+        );
         assert_eq!(lab.subjects[1].skip.as_deref(), Some("not yet"));
     }
 
@@ -402,7 +483,15 @@ skip = "not yet"
             ("when = { keep = [\"on\"] }", "when = { keep = [\"yes\"] }", "no level \"yes\""),
             ("run = \"nginx\"", "", "run is missing"),
             ("baseline = \"a\"", "baseline = \"z\"", "no subject \"z\""),
-            ("bytes = 5", "bytes = \"many\"", "bytes must be a number"),
+            ("run = \"nginx\"", "run = \"nginx\"\nstatus = \"fine\"", "status must be a number"),
+            ("[load]", "[[aim]]\nfigure = \"p98\"\nat-most = 1\n[load]", "no figure \"p98\""),
+            ("[load]", "[[aim]]\nfigure = \"cpu\"\n[load]", "at-most or at-least"),
+            ("[load]", "[[aim]]\nfigure = \"cpu\"\nat-most = 1\nof = \"z\"\n[load]", "no subject \"z\""),
+            (
+                "[load]",
+                "[[aim]]\nfigure = \"cpu\"\nat-most = 1\nwhen = { keep = \"x\" }\n[load]",
+                "no level \"x\"",
+            ),
             ("[load]", "[load", "line"),
         ] {
             assert!(SMALL.contains(change), "{change}");

@@ -3,18 +3,19 @@
 use serde_json::{Value, json};
 
 use crate::chart::{self, Bar, escape};
-use crate::figure::Figure;
+use crate::figure::{Better, Figure};
 use crate::html;
-use crate::lab::file::Lab;
+use crate::lab::aim::{self, Verdict};
+use crate::lab::file::{BESIDE, BEST, Lab};
 use crate::lab::matrix::Cell;
 use crate::lab::result::{self, Row};
 use crate::outcome::unix_s;
 use crate::quantity;
-use crate::stats;
+use crate::stats::{self, Ratio};
 use crate::table::Table;
 
 /// Columns: the heading, and the figure's key.
-const COLUMNS: [(&str, &str); 10] = [
+const COLUMNS: [(&str, &str); 11] = [
     ("requests/s", "requests_per_s"),
     ("p50", "p50_us"),
     ("p99", "p99_us"),
@@ -24,8 +25,12 @@ const COLUMNS: [(&str, &str); 10] = [
     ("private dirty", "private_dirty_bytes"),
     ("processes", "processes"),
     ("idle connection", "bytes_per_idle_connection"),
+    ("rate kept", "rate_kept_share"),
     ("errors", "errors"),
 ];
+
+/// Figures that are also shown as a multiple of the baseline's.
+const COMPARED: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
 
 /// Everything that a report is made of.
 pub struct Findings<'l> {
@@ -64,11 +69,20 @@ impl Findings<'_> {
             .map(String::as_str)
     }
 
-    /// The baseline's cell at the same levels.
-    fn baseline(&self, cell: &Cell) -> Option<&Cell> {
-        let name = self.lab.baseline.as_ref()?;
+    /// The cell that a figure is shown as a multiple of: that of the subject `of`, or of the best peer, at the same levels.
+    fn other(&self, cell: &Cell, of: &str, key: &str) -> Option<&Cell> {
+        if of == BEST {
+            let sign = if better(key) == Better::More { -1.0 } else { 1.0 };
+            let peers = self
+                .cells
+                .iter()
+                .filter(|other| !self.lab.subjects[other.subject].ours && other.levels == cell.levels)
+                .filter(|other| self.broken(other).is_none())
+                .filter_map(|other| Some((other, sign * self.median(other, key)?)));
+            return peers.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(other, _)| other);
+        }
         let same = |other: &&Cell| {
-            self.lab.subjects[other.subject].process.name == *name
+            self.lab.subjects[other.subject].process.name == of
                 && other.levels.iter().all(|(factor, level)| {
                     // At a level where the baseline does not exist, its only one counts.
                     cell.levels.iter().any(|(f, l)| f == factor && l == level)
@@ -95,10 +109,12 @@ impl Findings<'_> {
         let mut columns = self.columns();
         columns.retain(|(heading, _)| !narrow || !NARROW_WITHOUT.contains(heading));
         let mut head = vec!["".to_string()];
-        for (heading, _) in &columns {
+        for (heading, key) in &columns {
             head.push((*heading).to_string());
             if *heading == "requests/s" {
                 head.push("range".into());
+            }
+            if COMPARED.contains(key) {
                 head.extend(self.lab.baseline.as_ref().map(|name| format!("of {name}")));
             }
         }
@@ -118,9 +134,9 @@ impl Findings<'_> {
                     cells.push(range.map_or(String::new(), |(low, high)| {
                         format!("{}–{}", quantity::digits(low), quantity::digits(high))
                     }));
-                    if self.lab.baseline.is_some() {
-                        cells.push(self.ratio(cell));
-                    }
+                }
+                if self.lab.baseline.is_some() && COMPARED.contains(key) {
+                    cells.push(self.ratio_text(cell, key));
                 }
             }
             table.row(cells);
@@ -128,15 +144,50 @@ impl Findings<'_> {
         table
     }
 
-    fn ratio(&self, cell: &Cell) -> String {
-        let Some(baseline) = self.baseline(cell) else { return String::new() };
-        let (key, to) = (cell.key(self.lab), baseline.key(self.lab));
-        match result::ratio(&self.rows, &key, &to, "requests_per_s") {
+    /// A figure of a cell as a multiple of that of another, or of the best peer, and which peer that is.
+    fn ratio(&self, cell: &Cell, of: &str, key: &str) -> Option<(f64, Option<Ratio>, &str)> {
+        let other = self.other(cell, of, key)?;
+        let (plain, interval) = result::ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
+        let interval = interval.filter(|_| other != cell);
+        Some((plain, interval, &self.lab.subjects[other.subject].process.name))
+    }
+
+    fn ratio_text(&self, cell: &Cell, key: &str) -> String {
+        let of = self.lab.baseline.as_deref().unwrap_or_default();
+        match self.ratio(cell, of, key) {
             None => String::new(),
-            Some((plain, _)) if key == to => format!("{plain:.2}"),
-            Some((_, Some(r))) => format!("{:.2} ({:.2}–{:.2})", r.ratio, r.low, r.high),
-            Some((plain, None)) => format!("{plain:.2}"),
+            Some((_, Some(r), _)) => format!("{:.2} ({:.2}–{:.2})", r.ratio, r.low, r.high),
+            Some((plain, None, _)) => format!("{plain:.2}"),
         }
+    }
+
+    /// Every aim, judged in every cell of ours that it speaks of.
+    fn verdicts(&self) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for aim in &self.lab.aims {
+            let ours = |cell: &&Cell| self.lab.subjects[cell.subject].ours && aim::speaks_of(aim, cell);
+            for cell in self.cells.iter().filter(ours) {
+                let figure = match &aim.of {
+                    None => self.median(cell, &aim.figure).map(|value| (value, show(&aim.figure, value))),
+                    Some(of) => self.ratio(cell, of, &aim.figure).map(|(ratio, _, name)| {
+                        let best = if of == BEST { " (the best peer)" } else { "" };
+                        (ratio, format!("{ratio:.2} of {name}{best}"))
+                    }),
+                };
+                let Some((value, shown)) = figure else { continue };
+                verdicts.push(aim::judge(
+                    aim,
+                    &cell.key(self.lab),
+                    title(&aim.figure),
+                    value,
+                    &shown,
+                    |bound| {
+                        if aim.of.is_some() { format!("{bound}") } else { show(&aim.figure, bound) }
+                    },
+                ));
+            }
+        }
+        verdicts
     }
 
     /// Subjects that are not in the table, one a line.
@@ -167,6 +218,7 @@ impl Findings<'_> {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n\n{}\n", self.lab.title, self.how, self.table(true).plain("  "));
+        text.extend(self.verdicts().iter().map(|verdict| format!("  {}\n", verdict.text)));
         text.extend(self.left_out().iter().map(|line| format!("  {line}\n")));
         text.extend(self.noise().map(|noise| format!("  {noise}\n")));
         text
@@ -179,6 +231,11 @@ impl Findings<'_> {
         text += &format!("{}.\n{}\n\n", self.machine, self.how);
         text += &self.table(false).markdown();
         text.extend(self.noise().map(|noise| format!("\n{noise}\n")));
+        let verdicts = self.verdicts();
+        if !verdicts.is_empty() {
+            text += "\n## Aims\n\n";
+            text.extend(verdicts.iter().map(|verdict| format!("- {}\n", verdict.text)));
+        }
         let left_out = self.left_out();
         if !left_out.is_empty() {
             text += "\n## Not measured\n\n";
@@ -210,6 +267,14 @@ impl Findings<'_> {
         }
         body += "</div>\n<h2>All figures</h2>\n";
         body += &html::table(&self.table(false));
+        let verdicts = self.verdicts();
+        if !verdicts.is_empty() {
+            body += "<h2>Aims</h2>\n";
+            for Verdict { text, met, .. } in &verdicts {
+                let class = if *met { "" } else { " class=\"warn\"" };
+                body += &format!("<p{class}>{}</p>\n", escape(text));
+            }
+        }
         let left_out = self.left_out();
         if !left_out.is_empty() {
             body += "<h2>Not measured</h2>\n";
@@ -262,6 +327,7 @@ impl Findings<'_> {
             pairs.iter().map(|(name, said)| json!({ "name": name, "said": said })).collect()
         };
         json!({ "lab": self.lab.title, "machine": self.machine, "unix_s": unix_s(), "how": self.how, "cells": cells,
+            "aims": self.verdicts().iter().map(|v| json!({ "cell": v.cell, "aim": v.text, "met": v.met })).collect::<Vec<_>>(),
             "skipped": pairs(&self.skipped), "versions": pairs(&self.versions) })
     }
 }
@@ -270,8 +336,19 @@ fn show(key: &str, value: f64) -> String {
     match (Figure::named(key), key) {
         (Some(figure), _) => figure.show(value),
         (None, "processes") => format!("{value:.0}"),
+        (None, "rate_kept_share") => format!("{:.1} %", value * 100.0),
+        (None, "requests_per_s_without_idle") => quantity::digits(value),
         (None, _) => quantity::bytes(value),
     }
+}
+
+fn title(key: &str) -> &'static str {
+    let beside = BESIDE.iter().find(|(other, _)| *other == key).map(|(_, title)| *title);
+    Figure::named(key).map(|figure| figure.title).or(beside).unwrap_or_default()
+}
+
+fn better(key: &str) -> Better {
+    Figure::named(key).map_or(Better::Less, |figure| figure.better)
 }
 
 /// Two results of the same experiment, cell by cell.
@@ -370,6 +447,22 @@ mod tests {
         let json = findings.json();
         assert_eq!(json["cells"][1]["runs"].as_array().map(Vec::len), Some(3));
         assert_eq!(json["cells"][2]["broken"], "it answers 502 instead of 200");
+    }
+
+    #[test]
+    fn aims_are_judged_against_the_best_peer_or_by_themselves() {
+        let text = "title = \"T\"\nbaseline = \"best peer\"\n[[subject]]\nname = \"a\"\nrun = \"a\"\nours = true\n\
+             [[subject]]\nname = \"b\"\nrun = \"b\"\n[[subject]]\nname = \"c\"\nrun = \"c\"\n\
+             [[aim]]\nfigure = \"rate\"\nat-least = 1.5\nof = \"best peer\"\n[[aim]]\nfigure = \"rate\"\nat-least = 2000\n";
+        let lab = Lab::parse(text).unwrap();
+        let findings = findings(&lab, 1.0);
+        let told: Vec<String> = findings.verdicts().into_iter().map(|verdict| verdict.text).collect();
+        assert_eq!(told[0], "a: requests/s 2.00 of b (the best peer), aim at least 1.5: met");
+        assert_eq!(told[1], "a: requests/s 1,001, aim at least 2,000: MISSED");
+        assert_eq!(findings.json()["aims"][1]["met"], false);
+        for text in [findings.text(), findings.markdown(), findings.html()] {
+            assert!(text.contains("of best peer") && text.contains("MISSED"), "{text}");
+        }
     }
 
     #[test]

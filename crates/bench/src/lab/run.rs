@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::children;
 use crate::job::live;
+use crate::lab::change;
 use crate::lab::file::{Lab, Settings};
 use crate::lab::matrix::{self, Cell};
 use crate::lab::report::{self, Findings};
@@ -36,6 +37,10 @@ pub struct Options {
     pub fresh: bool,
     /// Measure only subjects whose name contains one of these; all where there is none.
     pub only: Vec<String>,
+    /// Levels and settings of the load other than the file's.
+    pub set: Vec<(String, String)>,
+    /// Other builds of this program, by name.
+    pub also: Vec<(String, PathBuf)>,
     /// This program, for subjects that are Komainu.
     pub komainu: PathBuf,
     /// Draw no progress.
@@ -49,10 +54,17 @@ pub struct Options {
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
-    let lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
+    let mut lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
+    change::set(&mut lab, &options.set)?;
+    change::also(&mut lab, &options.also)?;
+    if options.short {
+        // Too short for conclusions.
+        lab.aims.clear();
+    }
     let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
     let kept = options.out.join(format!("{name}.jsonl"));
-    let mut kept = Kept::open(&kept, &fingerprint(&text, options.short), options.fresh)?;
+    let state = fingerprint(&text, &(options.short, &options.set, &options.also));
+    let mut kept = Kept::open(&kept, &state, options.fresh)?;
     let (cells, skipped) = choose(&lab, options);
     let stage = Stage::new(&lab, &options.komainu)?;
     let versions = versions(&lab, &stage, &cells);
@@ -91,9 +103,9 @@ fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
         }
         let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
         let why = subject.skip.clone().or_else(|| {
-            std::iter::once(&subject.process)
-                .chain(services)
-                .find_map(|process| stage::missing(process, &options.komainu))
+            std::iter::once(&subject.process).chain(services).find_map(|process| {
+                stage::missing(process, subject.komainu.as_deref().unwrap_or(&options.komainu))
+            })
         });
         if let Some(why) = why {
             cells.retain(|cell| cell.subject != number);
@@ -112,7 +124,7 @@ fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
             if versions.iter().any(|(name, _)| *name == process.name) {
                 continue;
             }
-            let version = stage.version(process);
+            let version = stage.version(process, subject.komainu.as_deref());
             if !version.is_empty() {
                 versions.push((process.name.clone(), version));
             }
@@ -304,6 +316,10 @@ fn beside_idle(
             json!(with.saturating_sub(before) as f64 / idle as f64),
         );
         figures.insert("requests_per_s_without_idle".into(), json!(alone.measured.rate()));
+        figures.insert(
+            "rate_kept_share".into(),
+            json!(beside.measured.rate() / alone.measured.rate().max(1e-9)),
+        );
         Ok(beside)
     })?;
     Ok(outcome)

@@ -127,8 +127,12 @@ impl Stage {
 
     /// What a process says its version is, in one line.
     #[must_use]
-    pub fn version(&self, process: &Process) -> String {
-        let Some(Ok(command)) = process.version.as_deref().map(|text| fill(text, &self.values())) else {
+    pub fn version(&self, process: &Process, build: Option<&Path>) -> String {
+        let mut values = self.values();
+        if let Some(build) = build {
+            values.insert("komainu".into(), build.display().to_string());
+        }
+        let Some(Ok(command)) = process.version.as_deref().map(|text| fill(text, &values)) else {
             return String::new();
         };
         let Ok(output) = shell(&command).output() else { return String::new() };
@@ -149,6 +153,9 @@ impl Stage {
         let subject = &lab.subjects[cell.subject];
         let mut values = self.values();
         values.extend(cell.values(lab));
+        if let Some(build) = &subject.komainu {
+            values.insert("komainu".into(), build.display().to_string());
+        }
         let settings: Settings = settings
             .iter()
             .map(|(key, value)| Ok((key.clone(), fill(value, &values)?)))
@@ -165,7 +172,12 @@ impl Stage {
         let url = fill(&subject.url, &values)?;
         let (plan, url) = plan(&url, &settings, values.get("socket"), self.scratch.path())?;
         let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
-        let server_pids = trees.iter().filter(|(name, _)| counts(name)).map(|(_, tree)| tree.pid()).collect();
+        let (server, beside): (Vec<_>, Vec<_>) = trees.iter().partition(|(name, _)| counts(name));
+        let pids = |trees: Vec<&(String, Tree)>| trees.iter().map(|(_, tree)| tree.pid()).collect();
+        let (server_pids, beside_pids) = (pids(server), pids(beside));
+        let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
+        let bytes = bytes.map(|text| text.parse()).transpose();
+        let bytes = bytes.map_err(|_| format!("{}: bytes is a number", subject.process.name))?;
         let version = if settings.get("http").is_some_and(|http| http == "1.0") {
             Version::Http10
         } else {
@@ -175,8 +187,9 @@ impl Stage {
             .get("idle")
             .map_or(Ok(0), |text| text.parse())
             .map_err(|_| "idle is a number of connections")?;
-        let mut running = Running { subject: Subject { plan, url, version, server_pids }, idle, trees };
-        check(&mut running, subject.status, subject.bytes)?;
+        let mut running =
+            Running { subject: Subject { plan, url, version, server_pids, beside_pids }, idle, trees };
+        check(&mut running, subject.status, bytes)?;
         Ok(running)
     }
 

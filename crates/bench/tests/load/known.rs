@@ -83,7 +83,13 @@ fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
     assert!(shown.percentile(95.0) >= 250 * MS, "{}", shown.percentile(95.0));
 
     let plan = timed(origin.plan(2, 1), 3_000);
-    let subject = Subject { plan, url: origin.url("/"), version: Version::Http11, server_pids: Vec::new() };
+    let subject = Subject {
+        plan,
+        url: origin.url("/"),
+        version: Version::Http11,
+        server_pids: Vec::new(),
+        beside_pids: Vec::new(),
+    };
     let outcome = session::measure(&subject, &false.into(), &mut ()).unwrap();
     let hidden = &outcome.measured.tally.latency;
     assert!(hidden.percentile(75.0) < 80 * MS, "{}", hidden.percentile(75.0));

@@ -1,0 +1,125 @@
+//! What a command line changes of an experiment: levels, settings of the load, other builds of this program.
+
+use std::path::{Path, PathBuf};
+
+use crate::lab::file::{LOAD, Lab};
+
+/// Narrows a factor to the given level, or sets a setting of the load. Each further level of a factor is added.
+///
+/// # Errors
+/// A name that is neither, a level of which the experiment's names know nothing.
+pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
+    for (at, (name, value)) in changes.iter().enumerate() {
+        let further = changes[..at].iter().any(|(before, _)| before == name);
+        if let Some((_, levels)) = lab.factors.iter_mut().find(|(factor, _)| factor == name) {
+            if let Some(known) = lab.vary.get(name).filter(|known| !known.contains_key(value)) {
+                let known: Vec<&str> = known.keys().map(String::as_str).collect();
+                return Err(format!("--set: {name} has no level {value:?}; there are {}", known.join(", ")));
+            }
+            if !further {
+                levels.clear();
+            }
+            levels.push(value.clone());
+            lab.short_factors.retain(|(factor, _)| factor != name);
+        } else if LOAD.contains(&name.as_str()) {
+            lab.load.insert(name.clone(), value.clone());
+            lab.short_load.remove(name);
+        } else {
+            let factors = lab.factors.iter().map(|(factor, _)| factor.as_str());
+            let known: Vec<&str> = factors.chain(LOAD).collect();
+            return Err(format!(
+                "--set: there is no factor and no setting {name:?}; there are {}",
+                known.join(", ")
+            ));
+        }
+    }
+    // A subject exists at those of its levels that are left.
+    for subject in &mut lab.subjects {
+        for (factor, levels) in &mut subject.when {
+            if changes.iter().any(|(name, _)| name == factor) {
+                levels.retain(|level| changes.iter().any(|(name, value)| name == factor && value == level));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds another build of this program: each subject that is ours once more, under its name and the build's.
+///
+/// # Errors
+/// An experiment without a subject that is ours, a build that is not there.
+pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
+    let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].ours).collect();
+    for (name, path) in builds {
+        let path = there(path)?;
+        if ours.is_empty() {
+            return Err("--also: no subject of this experiment is ours".into());
+        }
+        for &at in &ours {
+            let mut subject = lab.subjects[at].clone();
+            let own = std::mem::take(&mut subject.process.name);
+            subject.process.name = format!("{own}, {name}");
+            for measured in subject.measure.iter_mut().filter(|measured| **measured == own) {
+                measured.clone_from(&subject.process.name);
+            }
+            subject.komainu = Some(path.clone());
+            lab.subjects.push(subject);
+        }
+    }
+    Ok(())
+}
+
+/// The whole path of a program.
+///
+/// # Errors
+/// Where it is not there.
+pub fn there(path: &Path) -> Result<PathBuf, String> {
+    std::fs::canonicalize(path).map_err(|error| format!("no program at {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::matrix::cells;
+
+    fn lab() -> Lab {
+        Lab::parse(
+            "title = \"T\"\n[load]\nduration = \"5s\"\n[short]\nduration = \"1s\"\nfactors = { n = [1] }\n\
+             [factors]\nn = [1, 2]\npage = [\"a, b\", \"c\"]\n[vary.page]\n\"a, b\" = { x = 1 }\nc = { x = 2 }\n\
+             [[subject]]\nname = \"K\"\nrun = \"{{komainu}}\"\nours = true\nmeasure = \"K\"\n\
+             [[subject]]\nname = \"b\"\nrun = \"b\"\nwhen = { n = [1] }\n",
+        )
+        .unwrap()
+    }
+
+    fn changed(changes: &[(&str, &str)]) -> Result<Lab, String> {
+        let mut lab = lab();
+        let owned: Vec<_> = changes.iter().map(|(a, b)| ((*a).to_string(), (*b).to_string())).collect();
+        set(&mut lab, &owned).map(|()| lab)
+    }
+
+    #[test]
+    fn levels_and_settings_are_set_for_the_short_form_too() {
+        let lab = changed(&[("n", "2"), ("n", "8"), ("page", "a, b"), ("duration", "2s")]).unwrap();
+        let keys = |short| cells(&lab, short).iter().map(|cell| cell.key(&lab)).collect::<Vec<_>>();
+        assert_eq!(keys(false), ["K [n 2, page a, b]", "K [n 8, page a, b]"]);
+        assert_eq!(keys(true), keys(false));
+        assert_eq!((lab.load["duration"].as_str(), lab.short_load.get("duration")), ("2s", None));
+        for (change, what) in [(("page", "d"), "no level \"d\""), (("pages", "c"), "duration")] {
+            assert!(changed(&[change]).unwrap_err().contains(what));
+        }
+    }
+
+    #[test]
+    fn another_build_is_measured_beside_ours() {
+        let mut lab = lab();
+        also(&mut lab, &[("before".into(), "/proc/self/exe".into())]).unwrap();
+        let added = lab.subjects.last().unwrap();
+        assert_eq!(
+            (added.process.name.as_str(), added.measure.as_slice()),
+            ("K, before", &["K, before".into()][..])
+        );
+        assert!(added.ours && added.komainu.is_some() && lab.subjects.len() == 3);
+        assert!(also(&mut lab, &[("x".into(), "/no/such".into())]).unwrap_err().contains("/no/such"));
+    }
+}
