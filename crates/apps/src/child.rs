@@ -129,7 +129,8 @@ impl Child {
         let pid = Pid::from_child(&process);
         child.adopt(pid)?;
         for (resource, value) in &options.limits {
-            limit(pid, *resource, *value)?;
+            let ours = if *resource == Resource::As { generation.channel.mapped_bytes() as u64 } else { 0 };
+            limit(pid, *resource, value.saturating_add(ours))?;
         }
         Ok(child)
     }

@@ -39,7 +39,7 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
-    /// Resource limits, soft and hard alike.
+    /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
     pub limits: Vec<(Resource, u64)>,
     /// Load the application once and fork the workers from that process.
     pub preload: bool,

@@ -151,7 +151,7 @@ directives! {
 directives! {
     /// Limits that the system keeps for each process of an application (see `setrlimit`).
     AppLimits in "`limits` of an application" {
-        /// Address space.
+        /// Address space, beside the memory that it shares with the server.
         "memory" memory_bytes: Option<u64> = absent("the server's own"), Maybe(Size { min: MIB, max: 1024 * GIB });
         /// Open files.
         "files" files: Option<u32> = absent("the server's own"), Maybe(Count { min: 16, max: 1_048_576 });

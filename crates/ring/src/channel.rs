@@ -82,6 +82,12 @@ impl Channel {
         &self.shared
     }
 
+    /// Bytes of memory that each side maps. Only what is used of them becomes real.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.shared.region.words().len() * 4
+    }
+
     /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
     pub fn retire(&self, seat: Seat) {
         self.shared.retired(seat.0).store(1, Relaxed);

@@ -1,0 +1,244 @@
+//! Applications in the real binary: how they are started, what the server tells of them, and clients that go on and on.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+
+use crate::rig::{Folder, Rig, connect, eventually, komainu, text};
+
+/// The folder of the languages' modules, built now if need be.
+pub fn modules() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/workers");
+        let done = Command::new(script).arg(&folder).output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        folder
+    })
+}
+
+/// The binary, which finds the modules.
+pub fn server() -> Command {
+    let mut command = komainu();
+    command.env("KOMAINU_WORKERS", modules());
+    command
+}
+
+/// `komainu run` with these arguments, in the folder.
+pub fn run(folder: Folder, arguments: &[&str]) -> Rig {
+    let mut command = server();
+    command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
+    Rig::start(command, folder)
+}
+
+/// `komainu start` with this configuration; `listen` is added to it.
+pub fn start(folder: Folder, config: &str) -> Rig {
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
+    let mut command = server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// A folder with one file.
+pub fn folder(name: &str, content: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write(name, content);
+    folder
+}
+
+/// A configuration that gives everything to one application.
+pub fn only(app: &str) -> String {
+    format!("[[route]]\napp = \"shop\"\n[apps.shop]\n{app}\n")
+}
+
+/// One process of an application, as `komainu status --json` tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub pid: u32,
+    pub state: String,
+    pub generation: u64,
+    pub requests: u64,
+}
+
+/// What `komainu status --json` says of a server.
+pub fn status(rig: &Rig) -> Value {
+    let told = komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    let servers: Value = serde_json::from_slice(&told.stdout).unwrap();
+    servers[0].clone()
+}
+
+/// The processes of its first application.
+pub fn processes(rig: &Rig) -> Vec<Seen> {
+    let status = status(rig);
+    let seen = |process: &Value| Seen {
+        pid: process["pid"].as_u64().unwrap() as u32,
+        state: process["state"].as_str().unwrap().to_owned(),
+        generation: process["generation"].as_u64().unwrap(),
+        requests: process["requests"].as_u64().unwrap(),
+    };
+    status["apps"][0]["processes"].as_array().unwrap().iter().map(seen).collect()
+}
+
+/// Process ids of the workers that answer.
+pub fn workers(rig: &Rig) -> Vec<u32> {
+    processes(rig).iter().filter(|process| process.state == "ready").map(|process| process.pid).collect()
+}
+
+/// Waits until so many workers answer, and tells their ids.
+pub fn ready(rig: &Rig, count: usize) -> Vec<u32> {
+    let mut pids = Vec::new();
+    eventually(&format!("{count} workers answer"), || {
+        pids = workers(rig);
+        pids.len() == count
+    });
+    pids
+}
+
+/// Waits until the server's log has this.
+pub fn logged(rig: &Rig, text: &str) {
+    eventually(&format!("{text:?} stands in the log"), || rig.told().contains(text));
+}
+
+/// Whether there is such a process (a dead one that nobody has buried does not count).
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// Sends a signal; false where the process has ended already.
+pub fn kill(pid: u32, signal: &str) -> bool {
+    Command::new("kill").args([signal, &pid.to_string()]).output().unwrap().status.success()
+}
+
+/// A connection that is kept.
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn new(address: SocketAddr) -> Client {
+        Client(BufReader::with_capacity(64 * 1024, connect(address)))
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.get_mut().write_all(bytes.as_ref()).unwrap();
+    }
+
+    /// A GET: the status, and the body.
+    pub fn get(&mut self, path: &str) -> (u16, String) {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.answer()
+    }
+
+    pub fn post(&mut self, path: &str, body: &str) -> (u16, String) {
+        let len = body.len();
+        self.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len}\r\n\r\n{body}"));
+        self.answer()
+    }
+
+    /// The next response.
+    pub fn answer(&mut self) -> (u16, String) {
+        let head = self.head();
+        let status = head[9..12].parse().unwrap();
+        let mut body = Vec::new();
+        self.body(&head, |piece| body.extend_from_slice(piece));
+        (status, text(&body))
+    }
+
+    /// The head of the next response.
+    pub fn head(&mut self) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(self.0.read_line(&mut head).unwrap(), 0, "closed after {head:?}");
+        }
+        head
+    }
+
+    /// The body that belongs to a head, in pieces.
+    pub fn body(&mut self, head: &str, mut each: impl FnMut(&[u8])) {
+        let field = |name: &str| {
+            head.lines().find_map(|line| {
+                let (other, value) = line.split_once(':')?;
+                other.eq_ignore_ascii_case(name).then_some(value.trim())
+            })
+        };
+        if let Some(len) = field("content-length") {
+            self.take(len.parse().unwrap(), &mut each);
+        } else if field("transfer-encoding").is_some() {
+            loop {
+                let mut line = String::new();
+                self.0.read_line(&mut line).unwrap();
+                let len = u64::from_str_radix(line.trim_end(), 16).unwrap();
+                self.take(len, &mut each);
+                self.0.read_exact(&mut [0; 2]).unwrap();
+                if len == 0 {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, mut len: u64, each: &mut impl FnMut(&[u8])) {
+        while len > 0 {
+            let bytes = self.0.fill_buf().unwrap();
+            assert!(!bytes.is_empty(), "closed in the middle of a body");
+            let count = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));
+            each(&bytes[..count]);
+            self.0.consume(count);
+            len -= count as u64;
+        }
+    }
+}
+
+/// Clients that ask for one path over and over.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    good: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<Vec<u16>>>,
+}
+
+impl Load {
+    pub fn start(rig: &Rig, clients: usize, path: &'static str) -> Load {
+        let (stop, good, address) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), rig.address);
+        let threads = (0..clients).map(|_| {
+            let (stop, good) = (stop.clone(), good.clone());
+            std::thread::spawn(move || {
+                let (mut client, mut bad) = (Client::new(address), Vec::new());
+                while !stop.load(Ordering::Relaxed) {
+                    match client.get(path).0 {
+                        200 => _ = good.fetch_add(1, Ordering::Relaxed),
+                        other => bad.push(other),
+                    }
+                }
+                bad
+            })
+        });
+        let threads = threads.collect();
+        Load { stop, good, threads }
+    }
+
+    /// How many good answers there were.
+    pub fn good(&self) -> usize {
+        self.good.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so many more good answers.
+    pub fn go_on(&self, answers: usize) {
+        let before = self.good();
+        eventually("the answers go on", || self.good() >= before + answers);
+    }
+
+    /// Ends it; the statuses other than 200.
+    pub fn finish(self) -> Vec<u16> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    }
+}
