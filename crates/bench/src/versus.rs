@@ -9,7 +9,7 @@ use crate::stats::{self, CONFIDENCE, Ratio};
 use crate::table::Table;
 
 /// The figures that are compared, where both sides have them.
-const COMPARED: [&str; 7] = ["rate", "p50", "p99", "cpu", "per-cpu", "pss", "errors"];
+const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
 
 /// One figure of two things.
 #[derive(Clone, Debug)]

@@ -152,8 +152,9 @@ struct Showing {
     /// Like --vs, with a server started by this command; {port} in it is a free port
     #[arg(long, value_name = "COMMAND")]
     vs_cmd: Option<String>,
-    /// Pairs of runs for --vs, each of the length of -d (unless given, 2 s)
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..))]
+    /// Pairs of runs for --vs, each run of the length of -d (unless given, 400 ms): many short ones tell more than few
+    /// long ones
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pairs: u16,
     /// What must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
     #[arg(long, value_name = "CONDITION", value_parser = expectation)]
@@ -295,7 +296,7 @@ fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
     };
     let mut plan = Plan::new(&asks, &manner, &reach)?;
     let compared = showing.vs.is_some() || showing.vs_cmd.is_some();
-    let default = Duration::from_secs(if compared { 2 } else { 10 });
+    let default = Duration::from_millis(if compared { 400 } else { 10_000 });
     plan.duration = load.duration.or(load.requests.is_none().then_some(default));
     plan.requests_max = load.requests;
     plan.connections = load.connections.max(1);
@@ -307,7 +308,7 @@ fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
         (Some(rate), How::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },
         (Some(rate), How::Poisson) => Pace::Open { rate, arrivals: Arrivals::Poisson },
     };
-    let tenth = load.duration.map_or(Duration::from_secs(1), |duration| duration / 10);
+    let tenth = load.duration.unwrap_or(default) / 10;
     plan.warm_up = load.warm_up.unwrap_or(match load.requests {
         Some(_) => Duration::ZERO,
         None => tenth.min(Duration::from_secs(1)),

@@ -1,10 +1,24 @@
-//! Measuring other processes: what they cost and what they answer. Knows no scenario and no server by name.
+//! The instrument itself on the bench: the load generator beside others, `komainu bench` beside what is known.
 
-pub(crate) mod stats;
-pub(crate) mod procfs;
-pub(crate) mod children;
-pub(crate) mod client;
-pub(crate) mod wrk;
+mod options;
+mod peer;
+pub(crate) mod known;
+pub(crate) mod generator;
+pub(crate) mod instrument;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) use options::Options;
 
 /// What any command of this crate may fail with: shown to a person, never matched on.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Keeps a result as NAME.md and NAME.json under `folder`, and returns the Markdown's path.
+fn keep(folder: &Path, name: &str, markdown: &str, json: &serde_json::Value) -> Outcome<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(format!("{name}.md"));
+    fs::write(&path, markdown)?;
+    fs::write(folder.join(format!("{name}.json")), format!("{json:#}\n"))?;
+    Ok(path)
+}

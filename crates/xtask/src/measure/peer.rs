@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::measure::Outcome;
-use crate::measure::children::Tree;
+use bench::children::Tree;
 
 /// The cores of the two sides, as taskset takes them.
 pub(crate) const SERVER_CORE: &str = "0";

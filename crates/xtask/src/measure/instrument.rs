@@ -6,14 +6,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use bench::procfs;
+use bench::table::Table;
 use serde_json::{Value, json};
 
-use crate::bench::known::{self, DELAYS, ERROR_EACH, STALL};
-use crate::bench::options::Options;
-use crate::bench::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
-use crate::measure::children::{Scratch, Tree};
-use crate::measure::{Outcome, procfs};
-use crate::report::{Table, keep};
+use crate::measure::known::{self, DELAYS, ERROR_EACH, STALL};
+use crate::measure::options::Options;
+use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
+use crate::measure::{Outcome, keep};
+use bench::children::{Scratch, Tree};
 
 const READY_MS_MAX: u64 = 10_000;
 /// A reading may differ from the kernel's by so much.
@@ -175,7 +176,7 @@ impl Bench<'_> {
         let watch =
             ["/usr/bin/time", "-f", "%U %S %M", "-o", told.to_str().ok_or("the folder's name is no text")?];
         let mut server = self.server(&format!("work:{}", known::turns_in(WORK_US)), &watch)?;
-        let pid = *procfs::tree(server.tree.pid()).last().ok_or("the server is gone")?;
+        let pid = *procfs::tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
         let before = ticks_s(pid)?;
         let kept = self.bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
         let proc_s = ticks_s(pid)? - before;

@@ -7,22 +7,14 @@ use crate::measure::Outcome;
 /// The options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Measurements of each subject and row, when not the comparison's own number. At least 1.
+    /// Rounds, or comparisons, when not the comparison's own number. At least 1.
     pub(crate) rounds: Option<usize>,
-    /// Length of one measurement. At least 1.
+    /// Length of one turn. At least 1.
     pub(crate) seconds: u64,
-    /// Connections, when not the comparison's own number.
-    pub(crate) connections: Option<usize>,
-    /// Threads or workers of every server. At least 1.
-    pub(crate) threads: usize,
-    /// Names of the subjects to measure; all when empty.
-    pub(crate) only: Vec<String>,
-    /// Names of the rows to measure; all when empty.
+    /// Names of the rows or checks; all when empty.
     pub(crate) rows: Vec<String>,
-    /// Our server.
+    /// Our program.
     pub(crate) binary: PathBuf,
-    /// Other builds of our server, each under a name of its own.
-    pub(crate) also: Vec<(String, PathBuf)>,
     /// Where the results go.
     pub(crate) out: PathBuf,
 }
@@ -31,14 +23,10 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             rounds: None,
-            seconds: 5,
-            connections: None,
-            threads: 2,
-            only: Vec::new(),
+            seconds: 1,
             rows: Vec::new(),
             binary: PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
                 .join("release/komainu"),
-            also: Vec::new(),
             out: PathBuf::from("bench-results"),
         }
     }
@@ -54,15 +42,8 @@ impl Options {
             match name {
                 "--rounds" => options.rounds = Some(number(name, value)?),
                 "--seconds" => options.seconds = number(name, value)? as u64,
-                "--connections" => options.connections = Some(number(name, value)?),
-                "--threads" => options.threads = number(name, value)?,
-                "--only" => options.only = list(value),
                 "--rows" => options.rows = list(value),
                 "--binary" => options.binary = PathBuf::from(value),
-                "--also" => {
-                    let (name, path) = value.split_once('=').ok_or("--also takes NAME=PATH")?;
-                    options.also.push((name.to_string(), PathBuf::from(path)));
-                }
                 "--out" => options.out = PathBuf::from(value),
                 _ => return Err(format!("unknown option {name}; `cargo xtask help` lists them").into()),
             }
@@ -98,12 +79,10 @@ mod tests {
 
     #[test]
     fn options_are_read_and_the_rest_keeps_its_default() {
-        let options =
-            Options::parse(&["--rounds", "7", "--only", "komainu,nginx", "--also", "old=/x"]).expect("valid");
-        assert_eq!((options.rounds, options.seconds), (Some(7), 5));
-        assert!(Options::chooses(&options.only, "nginx") && !Options::chooses(&options.only, "h2o"));
-        assert!(Options::chooses(&options.rows, "1k"));
-        assert_eq!(options.also, [("old".to_string(), PathBuf::from("/x"))]);
+        let options = Options::parse(&["--rounds", "7", "--rows", "10,100"]).expect("valid");
+        assert_eq!((options.rounds, options.seconds), (Some(7), 1));
+        assert!(Options::chooses(&options.rows, "100") && !Options::chooses(&options.rows, "1000"));
+        assert!(Options::chooses(&[], "equals"));
     }
 
     #[test]
@@ -111,7 +90,6 @@ mod tests {
         for (words, what) in [
             (&["--rounds", "0"][..], "--rounds"),
             (&["--seconds"], "needs a value"),
-            (&["--also", "x"], "NAME=PATH"),
             (&["--roundz", "3"], "--roundz"),
         ] {
             let error = Options::parse(words).expect_err("a mistake").to_string();
