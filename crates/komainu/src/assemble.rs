@@ -1,5 +1,6 @@
 //! From a checked configuration to what serves: the one place where both are known.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
 use net::{Bind, Cidr, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
-use proxy::{Group, Trouble};
+use proxy::{Group, News};
 
 use crate::clients::Introducers;
 use crate::hosting::{self, Handles, Mounted};
@@ -124,12 +125,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Prepares a configuration.
+    /// Prepares a configuration, which may follow another one.
     ///
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
-    pub(crate) fn new(config: Config, cores: usize) -> io::Result<Plan> {
-        let plan = Plan { groups: Groups::new(&config)?, config };
+    pub(crate) fn new(config: Config, before: Option<&Plan>, cores: usize) -> io::Result<Plan> {
+        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let plan = Plan { groups: Groups::new(&config, before)?, config };
         for (name, app) in &plan.config.apps {
             hosting::options(name, app)?;
         }
@@ -145,6 +147,8 @@ pub(crate) struct Seat<'a> {
     pub(crate) core: &'a Core,
     pub(crate) handles: &'a Handles,
     pub(crate) notices: &'a Notices,
+    /// The core's part of the groups that it serves by now.
+    pub(crate) groups: &'a RefCell<Vec<Group>>,
 }
 
 /// What one core serves by. Without a seat it only shows whether it can be made: its proxies and applications answer nothing.
@@ -167,14 +171,20 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     Ok(Table { routes: Routes::compile(&config.sites), sites, pages, introducers })
 }
 
-/// This core's part of each group of upstream servers.
+/// This core's part of each group of upstream servers; those that are there already are kept.
 fn groups(plan: &Plan, seat: Seat<'_>) -> Vec<Group> {
+    let before = seat.groups.take();
     let group = |shared| {
+        if let Some(group) = before.iter().find(|group| group.is_of(shared)) {
+            return group.clone();
+        }
         let notices = seat.notices.clone();
-        let tell = Box::new(move |trouble: &Trouble<'_>| notices.upstream(trouble));
+        let tell = Box::new(move |news: &News<'_>| notices.upstream(news));
         Group::telling(seat.core, shared, tell)
     };
-    plan.groups.shared.iter().map(group).collect()
+    let groups: Vec<Group> = plan.groups.shared.iter().map(group).collect();
+    seat.groups.replace(groups.clone());
+    groups
 }
 
 fn route(

@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
     // What only the file system knows: folders and error pages that are missing.
-    let plan = crate::assemble::Plan::new(config, 1).map_err(|error| format!("error: {error}"))?;
+    let plan = crate::assemble::Plan::new(config, None, 1).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,

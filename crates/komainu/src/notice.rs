@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use config::Level;
-use proxy::Trouble;
+use proxy::{News, Trouble, Turn};
 
 use crate::access::Utc;
 use crate::burst::Bursts;
@@ -48,9 +48,23 @@ impl Notices {
         self.say(Level::Error, "app", text);
     }
 
+    /// What happened to upstream servers.
+    pub(crate) fn upstream(&self, news: &News<'_>) {
+        let (level, server, text) = match *news {
+            News::Trouble(trouble) => return self.trouble(&trouble),
+            News::Turn { server, turn: Turn::Ejected } => (Level::Warn, server, "left alone for a while"),
+            News::Turn { server, turn: Turn::Back } => (Level::Info, server, "answers again"),
+            News::Turn { server, turn: Turn::Ill } => {
+                (Level::Error, server, "out of service: its checks fail")
+            }
+            News::Turn { server, turn: Turn::Well } => (Level::Info, server, "in service again"),
+        };
+        self.say(level, name(level), &format!("{server}: {text}"));
+    }
+
     /// An upstream failed a request: an error if the client had to be told. One line a second for each server and
     /// reason.
-    pub(crate) fn upstream(&self, trouble: &Trouble<'_>) {
+    fn trouble(&self, trouble: &Trouble<'_>) {
         let server = trouble.server.unwrap_or("no upstream");
         let (level, outcome) = match trouble.status {
             Some(status) => (Level::Error, status.code().to_string()),

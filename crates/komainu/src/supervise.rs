@@ -1,6 +1,6 @@
 //! Starts the server and stays with it: signals, reload, drain.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{AccessLog, Config};
+use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -90,7 +91,7 @@ pub(crate) fn serve(
     let options = assemble::engine(&config, raise_descriptor_limit());
     let listens = assemble::listens(&config);
     let cores = options.threads;
-    let plan = Plan::new(config, cores)?;
+    let plan = Plan::new(config, None, cores)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices));
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
@@ -164,12 +165,13 @@ fn addresses(binds: &[net::Bind]) -> String {
 fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<Shared> {
     let plan = current.plan();
     let handles = Handles::new(core, index, &current.hosting);
-    let seat = Seat { core, handles: &handles, notices: &logs.notices };
+    let groups = RefCell::default();
+    let seat = Seat { core, handles: &handles, notices: &logs.notices, groups: &groups };
     let table = Rc::new(assemble::table(&plan, Some(seat), current.cores)?);
     let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
-        renewer(core.clone(), handles, current.clone(), logs.notices.clone()),
+        renewer(core.clone(), handles, groups, current.clone(), logs.notices.clone()),
         access,
         logs.notices.clone(),
     ));
@@ -188,6 +190,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
 fn renewer(
     core: net::Core,
     handles: Handles,
+    groups: RefCell<Vec<Group>>,
     current: Arc<Current>,
     notices: Notices,
 ) -> Box<dyn Fn() -> Option<Rc<Table>>> {
@@ -197,7 +200,7 @@ fn renewer(
         if seen.replace(generation) == generation {
             return None;
         }
-        let seat = Seat { core: &core, handles: &handles, notices: &notices };
+        let seat = Seat { core: &core, handles: &handles, notices: &notices, groups: &groups };
         match assemble::table(&current.plan(), Some(seat), current.cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {
@@ -216,12 +219,13 @@ fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices) {
             .info("SIGHUP: applications are loaded anew; there is no configuration file to read again");
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
-    let checked =
-        reread().and_then(|config| Plan::new(config, current.cores).map_err(|error| error.to_string()));
+    let before = current.plan();
+    let plan = |config| Plan::new(config, Some(&before), current.cores).map_err(|error| error.to_string());
+    let checked = reread().and_then(plan);
     match checked {
         Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
         Ok(plan) => {
-            let (new, old) = (&plan.config, &current.plan().config);
+            let (new, old) = (&plan.config, &before.config);
             if new.listen != old.listen || new.threads != old.threads {
                 notices.warn("`listen` and `threads` change when the server is started anew");
             }

@@ -29,19 +29,21 @@ pub(crate) struct Way {
 }
 
 impl Groups {
-    /// Makes them: nothing is resolved or connected to yet.
+    /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
+    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
-    pub(crate) fn new(config: &Config) -> io::Result<Groups> {
+    pub(crate) fn new(config: &Config, before: &[Arc<Shared>]) -> io::Result<Groups> {
         let mut groups = Groups::default();
+        let mut before = before.to_vec();
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(options(&config::Route::default(), proxy)?)?;
+            groups.add(options(&config::Route::default(), proxy)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named));
+            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
@@ -53,12 +55,21 @@ impl Groups {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    fn add(&mut self, options: Options) -> io::Result<usize> {
-        self.shared.push(Shared::new(options).map_err(io::Error::other)?);
+    fn add(&mut self, options: Options, before: &mut Vec<Arc<Shared>>) -> io::Result<usize> {
+        let same = before.iter().position(|shared| *shared.options() == options);
+        self.shared.push(match same {
+            Some(index) => before.swap_remove(index),
+            None => Shared::new(options).map_err(io::Error::other)?,
+        });
         Ok(self.shared.len() - 1)
     }
 
-    fn way(&mut self, route: &config::Route, named: &[&str]) -> io::Result<Option<Way>> {
+    fn way(
+        &mut self,
+        route: &config::Route,
+        named: &[&str],
+        before: &mut Vec<Arc<Shared>>,
+    ) -> io::Result<Option<Way>> {
         let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
         let proxy = actions.find_map(|action| match action {
             Action::Proxy(proxy) => Some(proxy),
@@ -69,7 +80,7 @@ impl Groups {
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(options.clone())?,
+            None => self.add(options.clone(), before)?,
         };
         Ok(Some(Way { group, options: options.into() }))
     }

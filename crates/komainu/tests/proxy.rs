@@ -235,6 +235,39 @@ fn a_prefix_is_taken_off_and_comes_back() {
 }
 
 #[test]
+fn what_names_the_upstream_names_us_when_it_comes_back() {
+    let origin = Origin::start(|ask| {
+        let host = ask.field("Host")[0];
+        let fields = format!(
+            "Location: http://{host}/app/new\r\nContent-Location: /app/it\r\nRefresh: 5; url=http://{host}/app/later\r\n\
+             Set-Cookie: a=1; Domain=internal.test; Path=/app/x\r\nSet-Cookie: b=2; Domain=gone.test\r\n\
+             Link: <http://{host}/app/x>\r\n"
+        );
+        answer("201 Created", &fields, "")
+    });
+    let rig = route(
+        Folder::new(),
+        &format!(
+            "path = \"/shop/*\"\n[route.proxy]\nto = \"{}\"\nhost = \"upstream\"\nstrip_prefix = true\n\
+             add_prefix = \"/app\"\ncookie_domains = {{ \"internal.test\" = \"shop.example\", \"gone.test\" = \"\" }}",
+            origin.url
+        ),
+    );
+    let answer = rig.get("/shop/order");
+    answer
+        .expect_status(201)
+        .expect_field("Location", "http://localhost/shop/new")
+        .expect_field("Content-Location", "/shop/it")
+        .expect_field("Refresh", "5; url=http://localhost/shop/later");
+    assert_eq!(origin.last().line(), "GET /app/order HTTP/1.1");
+    let cookies: Vec<&str> =
+        answer.head.lines().filter_map(|line| line.strip_prefix("Set-Cookie: ")).collect();
+    assert_eq!(cookies, ["a=1; Domain=shop.example; Path=/shop/x", "b=2"]);
+    let authority = origin.url.trim_start_matches("http://");
+    answer.expect_field("Link", &format!("<http://{authority}/app/x>"));
+}
+
+#[test]
 fn the_configuration_is_read_again_and_old_connections_go() {
     let (a, b) = (Origin::start(|_| ok("a")), Origin::start(|_| ok("b")));
     let rig = route(Folder::new(), &format!("proxy = \"{}\"", a.url));
@@ -360,6 +393,9 @@ fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
              http {{ access_log off; client_body_temp_path {here}/t1; proxy_temp_path {here}/t2;\n\
              fastcgi_temp_path {here}/t3; uwsgi_temp_path {here}/t4; scgi_temp_path {here}/t5;\n\
              server {{ listen {address} ssl; ssl_certificate {here}/cert.pem; ssl_certificate_key {here}/key.pem;\n\
+             ssl_verify_client optional_no_ca; ssl_session_cache shared:s:1m;\n\
+             location /known {{ return 200 \"$ssl_client_s_dn\"; }}\n\
+             location /again {{ return 200 \"$ssl_session_reused\"; }}\n\
              location / {{ return 200 \"$ssl_server_name $connection_requests\"; }} }} }}\n"
         ),
     );
@@ -389,12 +425,22 @@ fn tls_to_nginx_is_verified_and_kept() {
         "threads = 1\n[[route]]\npath = \"/ca\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", \
          tls = {{ ca = \"cert.pem\", name = \"localhost\" }} }}\n\
          [[route]]\npath = \"/none\"\nproxy = \"https://127.0.0.1:{port}\"\n\
-         [[route]]\npath = \"/any\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", tls = {{ verify = false }} }}\n"
+         [[route]]\npath = \"/any\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", tls = {{ verify = false }} }}\n\
+         [[route]]\npath = \"/known\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", \
+         tls = {{ ca = \"cert.pem\", name = \"localhost\", certificate = \"cert.pem\", key = \"key.pem\" }} }}\n\
+         [[route]]\npath = \"/again\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", keep_alive = false, \
+         tls = {{ ca = \"cert.pem\", name = \"localhost\" }} }}\n"
     );
     let rig = Rig::config(folder, &routes);
     rig.get("/ca").expect(200, "localhost 1");
     rig.get("/ca").expect(200, "localhost 2");
     rig.get("/any").expect_status(200);
+    rig.get("/known").expect(200, "CN=localhost");
+    rig.get("/again").expect(200, ".");
+    for _ in 0..3 {
+        // A connection of its own each time, and the session of the one before.
+        rig.get("/again").expect(200, "r");
+    }
     rig.get("/none").expect_status(502);
     eventually("the log says why", || rig.told().contains("/none"));
 }

@@ -180,6 +180,23 @@ fn every_configuration_of_the_page_is_one() {
     folder.write("public/hello.txt", "");
     let tomls: Vec<Block> = blocks(&page).into_iter().filter(|block| block.language == "toml").collect();
     assert!(tomls.len() >= 2);
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+        ])
+        .args(["/CN=proxy", "-keyout", "proxy.key", "-out", "proxy.pem"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::copy(folder.at("proxy.pem"), folder.at("internal-ca.pem")).unwrap();
     for block in tomls {
         folder.write("komainu.toml", &block.text);
         let output = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();

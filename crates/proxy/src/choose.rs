@@ -224,21 +224,19 @@ fn from_hex(text: &[u8]) -> Option<u64> {
 }
 
 impl Ticket<'_> {
-    /// The server has answered.
-    pub(crate) fn succeeded(&self) {
+    /// The server has answered. True where that ends its ejection.
+    pub(crate) fn succeeded(&self) -> bool {
         self.probes.set(false);
         // A lone server is never ejected, so nothing need be remembered of it.
-        if self.shared.count() > 1 {
-            self.shared.servers[self.server].health.succeeded(self.core.now_ms());
-        }
+        self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(self.core.now_ms())
     }
 
-    /// It has failed.
-    pub(crate) fn failed(&self) {
+    /// It has failed. True where that ejects it.
+    pub(crate) fn failed(&self) -> bool {
         self.probes.set(false);
-        if let (Some(ejection), true) = (&self.shared.options.ejection, self.shared.count() > 1) {
-            self.shared.servers[self.server].health.failed(self.core.now_ms(), ejection);
-        }
+        let ejection = self.shared.options.ejection.as_ref().filter(|_| self.shared.count() > 1);
+        let health = &self.shared.servers[self.server].health;
+        ejection.is_some_and(|ejection| health.failed(self.core.now_ms(), ejection))
     }
 }
 

@@ -67,17 +67,18 @@ impl Health {
         self.probed.store(false, Relaxed);
     }
 
-    /// It has answered.
-    pub fn succeeded(&self, now_ms: u64) {
+    /// It has answered. True where that ends its ejection.
+    pub fn succeeded(&self, now_ms: u64) -> bool {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
-        if self.ejected_until_ms.load(Relaxed) != 0 {
-            self.ejected_until_ms.store(0, Relaxed);
-            self.ejections.store(0, Relaxed);
-            self.probed.store(false, Relaxed);
-            self.back_since_ms.store(now_ms.max(1), Relaxed);
+        if self.ejected_until_ms.load(Relaxed) == 0 {
+            return false;
         }
+        self.ejections.store(0, Relaxed);
+        self.probed.store(false, Relaxed);
+        self.back_since_ms.store(now_ms.max(1), Relaxed);
+        self.ejected_until_ms.swap(0, Relaxed) != 0
     }
 
     /// It has failed. True where that ejects it.
@@ -147,7 +148,7 @@ mod tests {
     fn failures_in_a_row_eject_and_back_off() {
         let health = Health::default();
         assert!(!health.failed(10, &EJECTION));
-        health.succeeded(11);
+        assert!(!health.succeeded(11));
         assert!(!health.failed(12, &EJECTION));
         assert!(!health.failed(12, &EJECTION));
         assert_eq!(health.standing(12), Standing::Up);
@@ -166,7 +167,7 @@ mod tests {
         assert!(health.claim_probe());
         health.forget_probe();
         assert_eq!(health.standing(9_012), Standing::Probe);
-        health.succeeded(9_013);
+        assert!(health.succeeded(9_013));
         assert_eq!(health.standing(9_013), Standing::Up);
         // The next time begins with the first step again.
         for _ in 0..3 {

@@ -30,6 +30,6 @@ mod choose;
 mod proxy;
 
 pub use options::Options;
-pub use proxy::{Group, Proxy, Tell, Trouble};
+pub use proxy::{Group, News, Proxy, Tell, Trouble, Turn};
 pub use shared::Shared;
 pub use template::Template;

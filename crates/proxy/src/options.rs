@@ -8,7 +8,7 @@ pub use net::ProxyProtocol;
 use crate::template::Template;
 
 /// A group of upstream servers and how to speak to them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The servers. At least one.
     pub servers: Vec<Server>,
@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 /// One upstream server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Where it is.
     pub at: Place,
@@ -78,7 +78,7 @@ pub enum Place {
 }
 
 /// TLS to a server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The name to send (SNI) and to verify; `None` for the server's host name.
     pub name: Option<String>,

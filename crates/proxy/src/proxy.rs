@@ -59,8 +59,35 @@ pub struct Trouble<'x> {
     pub status: Option<Status>,
 }
 
-/// Who is told of troubles.
-pub type Tell = Box<dyn Fn(&Trouble<'_>)>;
+/// A server is asked no more, or is asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It has failed too often and is left alone for a while.
+    Ejected,
+    /// It has answered again.
+    Back,
+    /// Checks have found it ill.
+    Ill,
+    /// Checks have found it well again.
+    Well,
+}
+
+/// What an error log is told.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'x> {
+    /// An attempt has failed before the client was answered.
+    Trouble(Trouble<'x>),
+    /// A server's standing has changed.
+    Turn {
+        /// Its URL.
+        server: &'x str,
+        /// How.
+        turn: Turn,
+    },
+}
+
+/// Who is told.
+pub type Tell = Box<dyn Fn(&News<'_>)>;
 
 struct Inner {
     core: Core,
@@ -91,7 +118,7 @@ impl Group {
         Group::build(core, shared, None)
     }
 
-    /// The same, and `tell` hears of every attempt that fails before the client has been answered.
+    /// The same, and `tell` hears of what goes wrong, and of servers that come and go.
     #[must_use]
     pub fn telling(core: &Core, shared: &Arc<Shared>, tell: Tell) -> Group {
         Group::build(core, shared, Some(tell))
@@ -116,6 +143,12 @@ impl Group {
             }
         }
         Group(inner)
+    }
+
+    /// Whether it is a part of this one.
+    #[must_use]
+    pub fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
     }
 
     /// Connections to a server kept on this core now.
@@ -177,11 +210,12 @@ impl Proxy {
                 Err(Failure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
-            if failure.is_the_servers() {
-                ticket.failed();
-            }
+            let ejected = failure.is_the_servers() && ticket.failed();
             let next = self.next(x, &failure, &trial);
             self.report_failure(x, &ticket, &failure, next);
+            if ejected {
+                self.group.turned(ticket.server, Turn::Ejected);
+            }
             match next {
                 Next::Fresh => same = Some(ticket),
                 Next::Elsewhere => trial.tried.push(ticket.server),
@@ -232,7 +266,9 @@ impl Proxy {
             may_retry,
         };
         let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
-        ticket.succeeded();
+        if ticket.succeeded() {
+            self.group.turned(ticket.server, Turn::Back);
+        }
         match outcome {
             Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
             Outcome::Upgraded => {
@@ -294,7 +330,7 @@ impl Proxy {
     fn report(&self, x: &Exchange<'_>, server: Option<usize>, reason: &'static str, status: Option<Status>) {
         if let Some(tell) = &self.group.tell {
             let server = server.map(|server| self.group.shared.shown(server));
-            tell(&Trouble { server, target: x.request().target(), reason, status });
+            tell(&News::Trouble(Trouble { server, target: x.request().target(), reason, status }));
         }
     }
 
@@ -326,6 +362,12 @@ impl Proxy {
 }
 
 impl Inner {
+    fn turned(&self, server: usize, turn: Turn) {
+        if let Some(tell) = &self.tell {
+            tell(&News::Turn { server: self.shared.shown(server), turn });
+        }
+    }
+
     /// Whether a kept connection still goes where its server is.
     fn fits(&self, server: usize, rested: &Rested) -> bool {
         match (&self.shared.servers[server].names, rested.address) {
@@ -379,7 +421,11 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
         let well = check::probe(&core, &shared.options, server, upstream, check).await;
-        upstream.health.checked(well, core.now_ms(), check);
+        if upstream.health.checked(well, core.now_ms(), check)
+            && let Some(this) = inner.upgrade()
+        {
+            this.turned(server, if well { Turn::Well } else { Turn::Ill });
+        }
         core.sleep(check.interval_ms).await;
     }
 }

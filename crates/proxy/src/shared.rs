@@ -62,6 +62,12 @@ impl Shared {
         }))
     }
 
+    /// What it was made by.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// How many servers there are.
     #[must_use]
     pub fn count(&self) -> usize {

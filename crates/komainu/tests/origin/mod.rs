@@ -53,7 +53,11 @@ impl<T: Read + Write + Send + 'static> Stream for T {}
 
 impl Origin {
     pub fn start(respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Origin::start_at(([127, 0, 0, 1], 0).into(), respond)
+    }
+
+    pub fn start_at(address: SocketAddr, respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> Origin {
+        let listener = TcpListener::bind(address).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         Origin::serve(url, move || listener.accept().unwrap().0, respond)
     }
