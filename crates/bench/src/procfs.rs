@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-/// CPU time and context switches of a process tree since it started.
+/// CPU time and context switches of processes, between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
     /// User and system together, from the scheduler's own clock, in nanoseconds.
@@ -20,21 +20,59 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// What was used between `earlier` and this reading.
-    #[must_use]
-    pub fn since(self, earlier: Cpu) -> Cpu {
-        Cpu {
-            total_ns: self.total_ns.saturating_sub(earlier.total_ns),
-            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
-            switches_voluntary: self.switches_voluntary.saturating_sub(earlier.switches_voluntary),
-            switches_involuntary: self.switches_involuntary.saturating_sub(earlier.switches_involuntary),
-        }
-    }
-
     /// User time in nanoseconds.
     #[must_use]
     pub fn user_ns(self) -> u64 {
         self.total_ns.saturating_sub(self.system_ns)
+    }
+}
+
+/// What processes had used at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Reading(HashMap<u32, Used>);
+
+/// What one process had used. Its ticks also count the threads that have ended, but are coarse; the clocks of the
+/// threads are exact, but go with them.
+#[derive(Clone, Debug, Default)]
+struct Used {
+    /// By thread: nanoseconds, and switches of both kinds.
+    threads: HashMap<u32, (u64, u64, u64)>,
+    ticks_ns: u64,
+    system_ns: u64,
+    /// Of its children that have ended and been waited for.
+    reaped_ns: u64,
+}
+
+impl Reading {
+    /// What was used between `earlier` and this reading; all of it, of processes that were not there then.
+    #[must_use]
+    pub fn since(&self, earlier: &Reading) -> Cpu {
+        let nothing = Used::default();
+        let mut sum = Cpu::default();
+        for (pid, used) in &self.0 {
+            let before = earlier.0.get(pid).unwrap_or(&nothing);
+            let mut exact_ns = 0;
+            for (thread, (ns, voluntary, involuntary)) in &used.threads {
+                let &(ns_before, voluntary_before, involuntary_before) =
+                    before.threads.get(thread).unwrap_or(&(0, 0, 0));
+                exact_ns += ns.saturating_sub(ns_before);
+                sum.switches_voluntary += voluntary.saturating_sub(voluntary_before);
+                sum.switches_involuntary += involuntary.saturating_sub(involuntary_before);
+            }
+            let ticks_ns = used.ticks_ns.saturating_sub(before.ticks_ns);
+            // User and system time are each rounded down: more than two ticks apart, a thread has ended in between.
+            let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
+            sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
+            sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns);
+            sum.system_ns += used.system_ns.saturating_sub(before.system_ns);
+        }
+        sum
+    }
+
+    /// What was used since the processes began.
+    #[must_use]
+    pub fn whole(&self) -> Cpu {
+        self.since(&Reading::default())
     }
 }
 
@@ -87,7 +125,7 @@ impl Stat {
     }
 }
 
-fn ticks_ns(ticks: u64) -> u64 {
+fn ticks_to_ns(ticks: u64) -> u64 {
     ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
 
@@ -120,34 +158,27 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
 
 /// What these processes have used, with those of their children that have ended and been waited for.
 #[must_use]
-pub fn cpu(pids: &[u32]) -> Cpu {
-    pids.iter().filter_map(|&pid| process_cpu(pid)).fold(Cpu::default(), |sum, one| Cpu {
-        total_ns: sum.total_ns + one.total_ns,
-        system_ns: sum.system_ns + one.system_ns,
-        switches_voluntary: sum.switches_voluntary + one.switches_voluntary,
-        switches_involuntary: sum.switches_involuntary + one.switches_involuntary,
-    })
+pub fn cpu(pids: &[u32]) -> Reading {
+    Reading(pids.iter().filter_map(|&pid| Some((pid, used(pid)?))).collect())
 }
 
-fn process_cpu(pid: u32) -> Option<Cpu> {
+fn used(pid: u32) -> Option<Used> {
     let stat = Stat::read(pid)?;
-    let (mut threads_ns, mut voluntary, mut involuntary) = (0, 0, 0);
+    let mut threads = HashMap::new();
     for thread in numbered(&format!("/proc/{pid}/task")) {
         let folder = format!("/proc/{pid}/task/{thread}");
         let schedstat = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
-        threads_ns +=
-            schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        let ns = schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
         let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();
-        voluntary += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-        involuntary += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        let voluntary = field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        let involuntary = field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        threads.insert(thread, (ns, voluntary, involuntary));
     }
-    // The ticks count threads that have ended as well, but round down; the threads' own clocks are exact.
-    let own_ns = threads_ns.max(ticks_ns(stat.user + stat.system));
-    Some(Cpu {
-        total_ns: own_ns + ticks_ns(stat.reaped_user + stat.reaped_system),
-        system_ns: ticks_ns(stat.system + stat.reaped_system),
-        switches_voluntary: voluntary,
-        switches_involuntary: involuntary,
+    Some(Used {
+        threads,
+        ticks_ns: ticks_to_ns(stat.user + stat.system),
+        system_ns: ticks_to_ns(stat.system + stat.reaped_system),
+        reaped_ns: ticks_to_ns(stat.reaped_user + stat.reaped_system),
     })
 }
 
@@ -186,7 +217,7 @@ pub fn rss(pids: &[u32]) -> u64 {
 /// CPU time that the whole machine has spent on anything since it started, in nanoseconds, all cores together.
 #[must_use]
 pub fn machine_busy_ns() -> u64 {
-    fs::read_to_string("/proc/stat").ok().and_then(|text| busy_ticks(&text)).map_or(0, ticks_ns)
+    fs::read_to_string("/proc/stat").ok().and_then(|text| busy_ticks(&text)).map_or(0, ticks_to_ns)
 }
 
 /// User, nice, system, irq, softirq and steal of the `cpu` line: all but idle and waiting.
@@ -382,7 +413,7 @@ mod tests {
         let mut burnt = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut burnt).unwrap();
         let members = tree(&[child.id()]);
-        let (used, memory) = (cpu(&members), memory(&members));
+        let (used, memory) = (cpu(&members).whole(), memory(&members));
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(members.len() >= 2, "the shell and its child: {members:?}");
@@ -390,6 +421,24 @@ mod tests {
         assert!(used.total_ns > 1_000_000, "60,000 turns take more than a millisecond: {used:?}");
         assert!(memory.iter().all(|one| one.rss >= one.pss && one.name == "sh"), "{memory:?}");
         assert!(tree(&[child.id()]).is_empty(), "nothing is left of the tree");
+    }
+
+    #[test]
+    fn ended_threads_cost_no_precision_later() {
+        let ms = |ms: u64| ms * 1_000_000;
+        let used = |threads: &[(u32, u64)], ticks_ms: u64| Used {
+            threads: threads.iter().map(|&(id, at)| (id, (at, 0, 0))).collect(),
+            ticks_ns: ms(ticks_ms),
+            ..Used::default()
+        };
+        let reading = |used: Used| Reading(HashMap::from([(1, used)]));
+        // A thread has gone long before: the ticks are ahead of the clocks that are left, and say nothing new.
+        let before = reading(used(&[(7, ms(3))], 500));
+        assert_eq!(reading(used(&[(7, ms(9) + 5)], 500)).since(&before).total_ns, ms(6) + 5);
+        // A thread goes in between: only the ticks know of it.
+        let after = reading(used(&[(8, ms(1))], 560));
+        assert_eq!(after.since(&before).total_ns, ms(60));
+        assert_eq!(after.whole().total_ns, ms(560));
     }
 
     /// Seconds in `0m1.250000s`.
@@ -410,7 +459,7 @@ mod tests {
         let mut line = String::new();
         let mut told = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut told, &mut line).unwrap();
-        let ours_s = cpu(&[child.id()]).total_ns as f64 / 1e9;
+        let ours_s = cpu(&[child.id()]).whole().total_ns as f64 / 1e9;
         drop(child.stdin.take());
         child.wait().unwrap();
         let told_s: f64 = line.split_ascii_whitespace().map(seconds).sum();

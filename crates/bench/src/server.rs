@@ -7,7 +7,7 @@ use net::Dial;
 use crate::load::{Observer, Progress};
 use crate::moment::process_cpu_ns;
 use crate::plan::Plan;
-use crate::procfs::{self, Cpu, Memory};
+use crate::procfs::{self, Cpu, Memory, Reading};
 
 /// Seconds between two samples of the series.
 const SAMPLE_S: f64 = 1.0;
@@ -67,14 +67,14 @@ pub struct Watch {
     /// The tree as last looked at.
     pids: Vec<u32>,
     begin: Option<Begin>,
-    last: (f64, u64),
+    last: (f64, Reading),
     spent: Spent,
     noise: Option<f64>,
 }
 
 struct Begin {
     at: Instant,
-    cpu: Cpu,
+    cpu: Reading,
     beside_ns: u64,
     busy_ns: u64,
 }
@@ -87,7 +87,7 @@ impl Watch {
         let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
         let before = procfs::memory(&pids);
         let spent = Spent { before, ..Spent::default() };
-        Watch { roots, beside, pids, begin: None, last: (0.0, 0), spent, noise: None }
+        Watch { roots, beside, pids, begin: None, last: (0.0, Reading::default()), spent, noise: None }
     }
 
     /// What was seen; `None` where there was no server to watch.
@@ -101,7 +101,7 @@ impl Watch {
         (Some(self.spent), around)
     }
 
-    fn look(&mut self) -> Cpu {
+    fn look(&mut self) -> Reading {
         if !self.roots.is_empty() {
             self.pids = procfs::tree(&self.roots);
         }
@@ -112,7 +112,7 @@ impl Watch {
     fn beside_ns(&self) -> u64 {
         match self.beside.as_slice() {
             [] => process_cpu_ns(),
-            beside => process_cpu_ns() + procfs::cpu(&procfs::tree(beside)).total_ns,
+            beside => process_cpu_ns() + procfs::cpu(&procfs::tree(beside)).whole().total_ns,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Observer for Watch {
             return;
         }
         let cpu = self.look();
-        self.last = (0.0, cpu.total_ns);
+        self.last = (0.0, cpu.clone());
         self.begin = Some(Begin {
             at: Instant::now(),
             cpu,
@@ -133,20 +133,20 @@ impl Observer for Watch {
     }
 
     fn progress(&mut self, progress: &Progress<'_>) {
-        let (at_s, before_ns) = self.last;
+        let at_s = self.last.0;
         if self.begin.is_none() || progress.elapsed_s < at_s + SAMPLE_S {
             return;
         }
         let cpu = self.look();
-        let cores = cpu.total_ns.saturating_sub(before_ns) as f64 / 1e9 / (progress.elapsed_s - at_s);
+        let cores = cpu.since(&self.last.1).total_ns as f64 / 1e9 / (progress.elapsed_s - at_s);
         self.spent.series.push(Sample { at_s: progress.elapsed_s, cores, rss: procfs::rss(&self.pids) });
-        self.last = (progress.elapsed_s, cpu.total_ns);
+        self.last = (progress.elapsed_s, cpu);
     }
 
     fn count_ends(&mut self) {
         let cpu = self.look();
         let Some(begin) = &self.begin else { return };
-        self.spent.cpu = cpu.since(begin.cpu);
+        self.spent.cpu = cpu.since(&begin.cpu);
         let busy_ns = procfs::machine_busy_ns().saturating_sub(begin.busy_ns);
         let ours_ns = self.spent.cpu.total_ns + self.beside_ns().saturating_sub(begin.beside_ns);
         let all_ns = begin.at.elapsed().as_nanos() as f64 * procfs::cores() as f64;

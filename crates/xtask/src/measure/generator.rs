@@ -117,7 +117,7 @@ impl Generator {
 /// CPU time of this process with that of its children that have been waited for. What it uses itself while it waits
 /// for a generator is next to nothing.
 fn used_ns() -> u64 {
-    procfs::cpu(&[std::process::id()]).total_ns
+    procfs::cpu(&[std::process::id()]).whole().total_ns
 }
 
 /// Runs the comparison, prints it, keeps it.
