@@ -9,10 +9,11 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Seconds for each fuzz target.
 FUZZ_S ?= 60
-# Options for the comparisons: make bench BENCH='--rounds 5 --seconds 10'
+# What `make bench` measures, and options for it: make bench LABS='files idle' BENCH='--set repetitions=5 --only nginx'
+LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build run test check bench bench-idle fuzz audit install clean
+.PHONY: help build run test check bench fuzz audit install clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -45,14 +46,11 @@ check: ## the quick part of `test`: format, lints, house rules
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo xtask tidy
 
-bench: build ## static files and the proxy beside nginx, h2o, lighttpd and HAProxy (BENCH='--rounds 5 ...')
+bench: build ## Komainu beside its peers, the generator beside wrk: half an hour (LABS=files BENCH='--also before=PATH')
 	@scripts/setup bench
-	cargo xtask bench files $(BENCH)
-	cargo xtask bench proxy $(BENCH)
-
-bench-idle: build ## 15,000 idle connections beside nginx, h2o and lighttpd
-	@scripts/setup bench
-	cargo xtask bench idle $(BENCH)
+	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results labs/$$lab.toml $(BENCH); done
+	cargo xtask bench generator
+	cargo xtask bench instrument --rows answers,readings,slower --rounds 3
 
 fuzz: ## every fuzz target for a minute (FUZZ_S=...)
 	@scripts/setup fuzz

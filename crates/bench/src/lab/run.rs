@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     }
     let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
     let kept = options.out.join(format!("{name}.jsonl"));
-    let state = fingerprint(&text, &(options.short, &options.set, &options.also));
+    let builds = options.also.iter().map(|(_, path)| path).chain([&options.komainu]);
+    let builds: Vec<_> = builds.map(|path| built(path)).collect();
+    let state = fingerprint(&text, &(options.short, &options.set, &options.also, builds));
     let mut kept = Kept::open(&kept, &state, options.fresh)?;
     let (cells, skipped) = choose(&lab, options);
     let stage = Stage::new(&lab, &options.komainu)?;
@@ -90,6 +92,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     }
     printed.map_err(|error| format!("cannot print: {error}"))?;
     Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
+}
+
+/// Tells one build of a program from another, so that no result mixes the two.
+fn built(path: &Path) -> Option<(u64, Option<SystemTime>)> {
+    let about = fs::metadata(path).ok()?;
+    Some((about.len(), about.modified().ok()))
 }
 
 /// The cells that can be measured here, and the subjects that cannot, with the reason.
