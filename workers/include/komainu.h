@@ -74,6 +74,23 @@ typedef struct komainu_field {
 #define KOMAINU_SERVER_ADDR 12
 #define KOMAINU_REQUEST_ID 13
 #define KOMAINU_REASON 14     /* in a response: the reason phrase */
+#define KOMAINU_WEBSOCKET 15  /* the client wants a WebSocket: the subprotocols it speaks, with commas between */
+
+/*
+ * A WebSocket. A request with the part KOMAINU_WEBSOCKET may be answered like any other, which refuses it; a head of
+ * status 101 accepts it (with `sec-websocket-protocol` for the subprotocol chosen; the server adds what belongs to the
+ * handshake). Then the bodies of request and response carry records, each of them a message:
+ *
+ *     kind    one byte, below
+ *     length  four bytes, little-endian
+ *     payload as many bytes; of a KOMAINU_CLOSE: the code, two bytes, little-endian, and a reason
+ *
+ * Frames, fragments, masks, pings and limits are the server's affair. The last record from the client is a close: 1005
+ * where it gave no code, 1006 where it just vanished. After a close nothing is sent.
+ */
+#define KOMAINU_TEXT 1   /* UTF-8; checked, where it comes from the client */
+#define KOMAINU_BINARY 2
+#define KOMAINU_CLOSE 8
 
 /* The version the library was built with. */
 uint32_t komainu_abi(void);

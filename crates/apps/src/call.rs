@@ -10,7 +10,9 @@ use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
 use crate::log::{Teller, Urgency};
 use crate::reply::{self, Reply, Spelling};
+use crate::upgrade::Wish;
 use crate::upload::Upload;
+use crate::websocket::Socket;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
@@ -29,6 +31,8 @@ pub(crate) enum Ended {
 pub(crate) struct Call<'c> {
     pub(crate) errand: Errand,
     pub(crate) upload: &'c mut Upload,
+    /// The client wants a WebSocket.
+    wish: Option<&'c Wish>,
     pub(crate) spelling: &'c Spelling,
     pub(crate) teller: &'c Teller,
     /// Whether the length of the response was told: then files can be sent by the kernel.
@@ -49,10 +53,11 @@ impl<'c> Call<'c> {
     pub(crate) fn new(
         errand: Errand,
         upload: &'c mut Upload,
+        wish: Option<&'c Wish>,
         spelling: &'c Spelling,
         teller: &'c Teller,
     ) -> Call<'c> {
-        Call { errand, upload, spelling, teller, length_known: false }
+        Call { errand, upload, wish, spelling, teller, length_known: false }
     }
 
     /// Carries the request and the response to their ends.
@@ -113,6 +118,11 @@ impl<'c> Call<'c> {
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
                 return bad(x);
             }
+            if let (Some(head), Some(wish)) = (head, self.wish)
+                && reply::accepts_upgrade(&buffer[..head])
+            {
+                return self.upgrade(x, wish, &buffer[..head], &buffer[head..body_end], stop).await;
+            }
             if let Some(head) = head {
                 let whole = stop.is_some_and(|stop| stop.part == Part::End);
                 let length = whole.then_some((body_end - head) as u64);
@@ -138,6 +148,32 @@ impl<'c> Call<'c> {
                 }
             }
         }
+    }
+
+    /// The application accepts the WebSocket; `body` came with its head.
+    async fn upgrade(
+        &mut self,
+        x: &mut Exchange<'_>,
+        wish: &Wish,
+        head: &[u8],
+        body: &[u8],
+        stop: Option<Received>,
+    ) -> Result<Option<Ended>, Fault> {
+        let limits = self.errand.desk.generation.options.websockets;
+        let (Ok(reply), Some(limits)) = (Reply::read(head, self.spelling), limits) else {
+            self.teller.tell(Urgency::Error, "its answer makes no WebSocket");
+            return bad(x);
+        };
+        x.upgrade(|lines| {
+            lines.line(b"Connection", b"Upgrade");
+            lines.line(b"Upgrade", b"websocket");
+            lines.line(b"Sec-WebSocket-Accept", &wish.accept);
+            reply.write(self.spelling, lines);
+        });
+        x.try_flush()?;
+        let socket = Socket::new(&self.errand, limits, self.teller);
+        socket.run(x, &mut self.errand, body, stop.is_some_and(|stop| stop.last)).await?;
+        Ok(Some(Ended::Answered))
     }
 
     /// Takes parts as long as they are head and body; what is neither ends the look. Log lines are told on the way.

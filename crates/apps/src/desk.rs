@@ -62,6 +62,8 @@ pub(crate) enum Expect {
     Client(u64),
     /// Somebody else keeps the time.
     Nobody,
+    /// Nobody; the task wants to look around after so many milliseconds, and again.
+    Look(u64),
 }
 
 /// What is known of the request of one ticket.
@@ -84,7 +86,7 @@ impl Entry {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
             Expect::Worker => since_ms.saturating_add(request_ms_max),
-            Expect::Client(ms) => since_ms.saturating_add(ms),
+            Expect::Client(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
             Expect::Nobody => u64::MAX,
         }
     }
@@ -105,6 +107,8 @@ pub(crate) struct Desk {
     late: RefCell<Vec<(Ticket, Seat, u64)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     armed: Cell<bool>,
+    /// Another generation serves.
+    replaced: Cell<bool>,
     queue_max: usize,
 }
 
@@ -129,6 +133,7 @@ impl Desk {
             late: RefCell::default(),
             buffers: RefCell::default(),
             armed: Cell::new(false),
+            replaced: Cell::new(false),
             queue_max,
             generation,
         })
@@ -232,12 +237,17 @@ impl Desk {
                 if now_ms < entry.deadline_ms(self.generation.options.request_ms_max) {
                     continue;
                 }
-                if let Expect::Client(_) = entry.expect {
-                    self.decide(entry, Fate::Stalled);
-                } else {
-                    let seat = self.server.borrow().claimant(entry.ticket);
-                    self.decide(entry, Fate::Late);
-                    seat.iter().for_each(|seat| self.give_up_late(entry.ticket, *seat));
+                match entry.expect {
+                    Expect::Client(_) => self.decide(entry, Fate::Stalled),
+                    Expect::Look(_) => {
+                        (entry.news, entry.expect_since_ms) = (true, now_ms);
+                        self.core.wake_task(entry.task);
+                    }
+                    Expect::Worker | Expect::Nobody => {
+                        let seat = self.server.borrow().claimant(entry.ticket);
+                        self.decide(entry, Fate::Late);
+                        seat.iter().for_each(|seat| self.give_up_late(entry.ticket, *seat));
+                    }
                 }
                 continue;
             }
@@ -287,6 +297,22 @@ impl Desk {
 
     pub(crate) fn kill(&self, Seat(seat): Seat, why: &'static str) {
         self.mailbox.send(Order::Kill { generation: self.generation.number, seat, why });
+    }
+
+    /// Another generation serves from now on: what could go on for ever is to come to its end.
+    pub(crate) fn replace(&self) {
+        self.replaced.set(true);
+        for entry in self.entries.borrow_mut().iter_mut().flatten() {
+            if let Expect::Look(_) = entry.expect {
+                entry.news = true;
+                self.core.wake_task(entry.task);
+            }
+        }
+    }
+
+    /// Whether another generation serves.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.get()
     }
 
     /// The application does not load: nobody will take what waits.

@@ -16,6 +16,7 @@ use crate::log::{Teller, Urgency};
 use crate::mail::{Inbox, Mailbox, Notice};
 use crate::reply::Spelling;
 use crate::request::{self, Names};
+use crate::upgrade::{self, Wish};
 use crate::upload::Upload;
 
 pub use crate::request::{Mount, path_info};
@@ -80,11 +81,18 @@ impl Handle {
     /// # Errors
     /// The connection's; [`Fault::Broken`] where an answer that had begun could not be brought to its end.
     pub async fn serve(&self, x: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
+        let mut wish = None;
+        if self.0.knows_websockets() {
+            match upgrade::wish(&x.request()) {
+                Ok(found) => wish = found,
+                Err(refusal) => return x.refuse_with(refusal.status, refusal.reason, &refusal.fields).await,
+            }
+        }
         let mut upload = Upload::begin(x, self.0.body_ahead_bytes()).await?;
         let mut tries = 2;
         loop {
             tries -= 1;
-            let ended = match self.submit(x, mount, &mut upload) {
+            let ended = match self.submit(x, mount, &mut upload, wish.as_ref()) {
                 Ok(call) => call.run(x).await?,
                 Err(Unsent::Down(failure)) => return self.show_failure(x, &failure).await,
                 Err(Unsent::Refused(Refused::HeadTooLarge)) => {
@@ -111,6 +119,7 @@ impl Handle {
         x: &Exchange<'_>,
         mount: &Mount<'_>,
         upload: &'c mut Upload,
+        wish: Option<&'c Wish>,
     ) -> Result<Call<'c>, Unsent> {
         let inner = &*self.0;
         if let Some(failure) = &*inner.down.borrow() {
@@ -123,14 +132,15 @@ impl Handle {
         let request = x.request();
         let chunked = request.framing() == http::Framing::Chunked;
         let length = (chunked && upload.is_read()).then(|| upload.ahead().len() as u64);
-        let submitted = match request::encode(&mut head, &request, mount, length, &inner.names) {
-            Ok(()) => desk.submit(&head, upload.ahead(), upload.is_read()),
+        let submitted = match request::encode(&mut head, &request, mount, length, wish, &inner.names) {
+            // What a WebSocket's client sends is the body.
+            Ok(()) => desk.submit(&head, upload.ahead(), upload.is_read() && wish.is_none()),
             Err(_) => Err(Refused::HeadTooLarge),
         };
         desk.give_back(head);
         let (errand, taken) = submitted.map_err(Unsent::Refused)?;
         upload.begun(taken);
-        Ok(Call::new(errand, upload, &inner.spelling, &inner.teller))
+        Ok(Call::new(errand, upload, wish, &inner.spelling, &inner.teller))
     }
 
     async fn show_failure(&self, x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
@@ -213,6 +223,10 @@ async fn read_mail(inner: &Weak<Inner>, inbox: &Inbox) {
 }
 
 impl Inner {
+    fn knows_websockets(&self) -> bool {
+        self.desks.borrow().last().is_some_and(|desk| desk.generation.options.websockets.is_some())
+    }
+
     fn body_ahead_bytes(&self) -> usize {
         self.desks.borrow().last().map_or(0, |desk| desk.generation.options.body_ahead_bytes)
     }
@@ -227,7 +241,11 @@ impl Inner {
                 }
                 let desk = Desk::new(&self.core, generation, self.index, self.mailbox.clone());
                 match desk {
-                    Ok(desk) => self.desks.borrow_mut().push(Rc::new(desk)),
+                    Ok(desk) => {
+                        let mut desks = self.desks.borrow_mut();
+                        desks.iter().for_each(|desk| desk.replace());
+                        desks.push(Rc::new(desk));
+                    }
                     Err(error) => {
                         let text = format!("a core keeps the old generation: {error}");
                         self.teller.tell(Urgency::Error, &text);

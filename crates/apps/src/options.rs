@@ -26,6 +26,15 @@ pub struct Recycle {
     pub age_ms: Option<u64>,
 }
 
+/// What holds for each WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebSockets {
+    /// Bytes of one message from the client, over all its fragments; beyond that the socket is closed with 1009.
+    pub message_bytes_max: usize,
+    /// Milliseconds without a byte from the client; half-way a ping asks for one. At least 100.
+    pub idle_ms: u64,
+}
+
 /// One application.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -65,6 +74,8 @@ pub struct Options {
     pub stop_ms_max: u64,
     /// Milliseconds without need after which one of the workers above the least is sent away.
     pub idle_ms: u64,
+    /// WebSockets; `None` where the application knows none, and gets such requests as ordinary ones.
+    pub websockets: Option<WebSockets>,
     /// When workers are replaced.
     pub recycle: Recycle,
     /// Show the application's own error to the browser where it does not load. For development.
@@ -103,6 +114,7 @@ impl Options {
             start_ms_max: 60_000,
             stop_ms_max: 30_000,
             idle_ms: 60_000,
+            websockets: None,
             recycle: Recycle::default(),
             show_errors: false,
             request_bytes: 64 * 1024,

@@ -107,6 +107,11 @@ impl<'h> Reply<'h> {
     }
 }
 
+/// Whether a head switches protocols.
+pub(crate) fn accepts_upgrade(head: &[u8]) -> bool {
+    wire::response(head).is_ok_and(|(code, _)| code == Status::SWITCHING_PROTOCOLS.code())
+}
+
 /// Trailer fields that may go to the client; the others are left out.
 pub(crate) fn trailers(bytes: &[u8], spelling: &Spelling) -> Fields {
     let mut trailers = Fields::new();

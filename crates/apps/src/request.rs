@@ -7,6 +7,8 @@ use http::{Name, encode};
 use net::{Peer, Request};
 use ring::wire::{self, Name as Part, TooLong};
 
+use crate::upgrade::Wish;
+
 /// Where an application is mounted, and what of the path it is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Mount<'m> {
@@ -89,7 +91,7 @@ impl Names {
 }
 
 /// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
-/// chunked, and is no longer.
+/// chunked, and is no longer. `socket` is the client's wish for a WebSocket.
 ///
 /// # Errors
 /// A field longer than any head that the server reads.
@@ -98,6 +100,7 @@ pub(crate) fn encode(
     request: &Request<'_>,
     mount: &Mount<'_>,
     length: Option<u64>,
+    socket: Option<&Wish>,
     names: &Names,
 ) -> Result<(), TooLong> {
     wire::put(into, Part::METHOD, request.method_name())?;
@@ -113,6 +116,9 @@ pub(crate) fn encode(
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
     put_peer(into, request.client().address)?;
     put_host(into, request.authority(), mount)?;
+    if let Some(wish) = socket {
+        wire::put(into, Part::WEBSOCKET, &wish.protocols)?;
+    }
     for (id, name, value) in request.fields() {
         match id {
             // As variables these two could not be told from others: `A_B` from `A-B`, and `HTTP_PROXY` from the

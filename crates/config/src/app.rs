@@ -96,6 +96,8 @@ directives! {
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
         /// How long things may take.
         "timeouts" timeouts: AppTimeouts = {}, table();
+        /// What holds for each WebSocket. For ASGI.
+        "websockets" websockets: AppWebSockets = {}, table();
         /// When workers are replaced by fresh ones; never, if nothing is said.
         "recycle" recycle: Recycle = {}, table();
         /// Limits that the system keeps for each of its processes.
@@ -132,6 +134,16 @@ directives! {
         "stop" stop: Duration = "30s", WAIT;
         /// Without need, before one of the workers above `min` is sent away.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
+    }
+}
+
+directives! {
+    /// What holds for each WebSocket of an application. Its frames, pings and limits are the server's affair.
+    AppWebSockets in "`websockets` of an application" {
+        /// A message from the client, over all its fragments; a longer one closes the socket with the code 1009.
+        "message" message_bytes_max: u64 = "1MiB", Size { min: KIB, max: GIB };
+        /// Without a byte from the client; half-way a ping asks for one. Then the socket is closed.
+        "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
     }
 }
 

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, Workers, path_info};
+use apps::{
+    App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers, path_info,
+};
 use net::{Core, Exchange, Fault};
 
 use crate::notice::Notices;
@@ -88,6 +90,10 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         start_ms_max: ms(app.timeouts.start),
         stop_ms_max: ms(app.timeouts.stop),
         idle_ms: ms(app.timeouts.idle),
+        websockets: (is_python && app.wsgi.is_none()).then_some(WebSockets {
+            message_bytes_max: app.websockets.message_bytes_max as usize,
+            idle_ms: ms(app.websockets.idle),
+        }),
         recycle: Recycle {
             requests: app.recycle.requests,
             memory_bytes: app.recycle.memory_bytes,

@@ -109,10 +109,16 @@ impl Exchange<'_> {
     }
 
     /// Gives memory back before a wait that may be long; only an upgraded connection does without it.
-    pub(crate) fn shed(&mut self) {
+    pub fn shed(&mut self) {
         if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
             self.conn.work.out = Vec::new();
         }
+    }
+
+    /// Whether the server is stopping: what could go on for ever is to come to its end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.conn.context().draining.get()
     }
 
     /// Closes the sending side of an upgraded connection, once all has been flushed.

@@ -54,6 +54,8 @@ parts! {
     REQUEST_ID = 13 ":request-id",
     /// The reason phrase of a response, where the application gave one.
     REASON = 14 ":reason",
+    /// The client wants a WebSocket: the subprotocols it speaks, with commas between.
+    WEBSOCKET = 15 ":websocket",
 }
 
 /// Header field names, from id 32 on. Only ever append: an id is for good.

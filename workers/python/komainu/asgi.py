@@ -9,6 +9,7 @@ import traceback
 from komainu import _native
 from komainu._native import Gone
 from komainu.load import NotFound
+from komainu.websocket import Socket
 
 VERSION = {"version": "3.0", "spec_version": "2.5"}
 # Requests taken in one turn of the loop, so that other workers get their share and other tasks their turn.
@@ -87,6 +88,7 @@ class Worker:
         self.loop = loop
         self.held = {}
         self.waiting = set()
+        self.sockets = set()
         # No more is claimed until something is finished.
         self.full = False
         self.left = loop.create_future()
@@ -95,7 +97,9 @@ class Worker:
 
     def begin(self, scope, call):
         """A request was claimed."""
-        if self.loop.get_task_factory() is not None:
+        if scope["type"] == "websocket":
+            task = self.loop.create_task(self.run_socket(scope, call))
+        elif self.loop.get_task_factory() is not None:
             task = self.loop.create_task(self.run(scope, call))
         elif EAGER:
             task = asyncio.Task(self.run(scope, call), loop=self.loop, name="request", eager_start=True)
@@ -113,13 +117,35 @@ class Worker:
         else:
             if not call.finish():
                 print(f"{scope['method']} {scope['path']}: the application returned before its answer was whole", file=sys.stderr)
+        self.release(call)
+
+    async def run_socket(self, scope, call):
+        socket = Socket(call, self)
+        self.sockets.add(socket)
+        error = None
+        try:
+            await self.app(scope, socket.receive, socket.send)
+        except BaseException as raised:
+            error = raised
+        whole = await socket.finish(error is not None)
+        if error is not None:
+            self.tell(scope, error, whole)
+        elif not whole:
+            print(f"{scope['path']}: the application returned before it accepted or refused the WebSocket", file=sys.stderr)
+        self.sockets.discard(socket)
+        self.release(call)
+
+    def release(self, call):
         self.held.pop(call, None)
         if self.full:
             self.full = False
             self.loop.call_soon(self.turn)
 
     def failed(self, scope, call, error):
-        gone = call.finish()
+        self.tell(scope, error, call.finish())
+
+    def tell(self, scope, error, gone):
+        """What the application could not cope with, for the log, unless it is that its client is gone."""
         cause = error
         while cause is not None and not isinstance(cause, Gone):
             cause = cause.__cause__ or cause.__context__
@@ -128,17 +154,20 @@ class Worker:
                 self.left.set_exception(error)
         elif cause is None and not (gone and isinstance(error, asyncio.CancelledError)):
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            sys.stderr.write(f"{scope['method']} {scope['path']}: {text}")
+            sys.stderr.write(f"{scope.get('method', 'WebSocket')} {scope['path']}: {text}")
 
     async def wait_to_receive(self, call):
         while True:
             event = call.take()
             if event is not None:
                 return event
-            future = self.loop.create_future()
-            call.read_by(future)
-            self.waiting.add(call)
-            await future
+            await self.readable(call)
+
+    async def readable(self, call):
+        future = self.loop.create_future()
+        call.read_by(future)
+        self.waiting.add(call)
+        await future
 
     async def wait_to_send(self, call):
         while call.push():
@@ -196,7 +225,9 @@ class Worker:
             self.loop.remove_reader(self.seat.fileno())
 
     async def finish(self):
-        """Lets what is under way come to its end."""
+        """Lets what is under way come to its end. A WebSocket might never."""
+        for socket in self.sockets:
+            socket.leave()
         while self.held:
             self.seat.arm(False)
             if self.waiting:
@@ -240,7 +271,8 @@ async def live(app, seat, loop):
     worker = Worker(app, seat, int(os.environ.get("KOMAINU_CONCURRENCY", "1000")), loop)
     constants = {"type": "http", "asgi": VERSION}
     extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
-    _native.prepare_asgi(constants, state, extensions, worker.begin, worker.wait_to_receive, worker.wait_to_send)
+    socket_extensions = {"websocket.http.response": {}}
+    _native.prepare_asgi(constants, state, extensions, socket_extensions, worker.begin, worker.wait_to_receive, worker.wait_to_send)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         loop.add_signal_handler(signal.SIGTERM, lambda: worker.left.done() or worker.left.set_result(None))
     _native.loaded()

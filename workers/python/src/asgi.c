@@ -1,260 +1,25 @@
-/* ASGI 3, HTTP: a request's scope, receive and send. Nothing here waits: what would is left to the Python half. */
-#include "native.h"
+/* ASGI 3, HTTP: receive and send, and a call from its claim to its end. */
+#include "asgi.h"
 
 #include <string.h>
 
 /* Bytes of a body given to the application at once, at most. */
 #define PIECE_BYTES (64 * 1024)
-/* A longer name of an unknown header field is not looked for. */
-#define NAME_BYTES_MAX 256
-
-enum stage { NO_HEAD, HEAD_WRITTEN, BODY_WRITTEN, OVER };
-
-/* One request, from its claim to its end: what receive and send are methods of. */
-typedef struct {
-    PyObject_HEAD
-    komainu_request *request; /* NULL once it is over */
-    enum stage stage;
-    int trailers;    /* promised */
-    int body_ended;  /* all of the request's body was received */
-    int told;        /* and the application knows */
-    int64_t left;    /* bytes of it that are still to come, or -1 where nobody knows */
-    PyObject *rest;  /* what of a piece the server did not take yet, or NULL */
-    Py_ssize_t rest_at;
-    int rest_last;   /* the response ends with it */
-    PyObject *readers, *writers; /* lists of the futures of who waits in receive and send, or NULL */
-} Call;
-
-/* What is awaited where nothing has to be waited for. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *value; /* NULL for None */
-} Ready;
-
-enum {
-    TYPE, HTTP_VERSION, METHOD, SCHEME, PATH, RAW_PATH, QUERY, ROOT_PATH, HEADERS, CLIENT, SERVER, STATE, EXTENSIONS,
-    BODY, MORE_BODY, STATUS, TRAILERS, MORE_TRAILERS, LINKS, KEYS
-};
 
 static const char *const key_texts[KEYS] = {
     "type",    "http_version", "method", "scheme", "path",       "raw_path", "query_string", "root_path", "headers",
     "client",  "server",       "state",  "extensions", "body",   "more_body", "status",      "trailers",  "more_trailers",
-    "links",
+    "links",   "subprotocols",
 };
 
-static PyTypeObject *call_type, *ready_type;
-static PyObject *keys[KEYS];
-static PyObject *header_names[256];
-static unsigned length_id, coding_id;
-static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *empty_text, *slash_text, *empty_bytes;
-static PyObject *done_ready, *request_type, *disconnect;
+static PyTypeObject *call_type;
+PyObject *keys[KEYS];
+PyObject *empty_bytes;
+static PyObject *request_type, *disconnect;
 static PyObject *start_type, *body_type, *trailers_type, *hint_type;
 static PyObject *set_result_text, *done_text;
-/* What is in every scope of this process; what is copied for each; the Python half. */
-static PyObject *template, *state, *extensions, *begin, *wait_to_receive, *wait_to_send;
-
-static PyObject *known(PyObject *object) {
-    Py_INCREF(object);
-    return object;
-}
-
-/* ---- awaitables ---- */
-
-static PyObject *ready_new(PyObject *value) {
-    Ready *self = value ? PyObject_New(Ready, ready_type) : NULL;
-    if (!self) {
-        Py_XDECREF(value);
-        return NULL;
-    }
-    self->value = value;
-    return (PyObject *)self;
-}
-
-static PyObject *ready_next(Ready *self) {
-    if (self->value)
-        PyErr_SetObject(PyExc_StopIteration, self->value);
-    return NULL;
-}
-
-/* Tasks want something that looks like a coroutine: with send, throw and close. */
-static PyObject *ready_send(Ready *self, PyObject *unused) {
-    (void)unused;
-    PyErr_SetObject(PyExc_StopIteration, self->value ? self->value : Py_None);
-    return NULL;
-}
-
-static PyObject *ready_throw(PyObject *self, PyObject *arguments) {
-    PyObject *type = NULL, *value = NULL, *trace = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "O|OO", &type, &value, &trace))
-        return NULL;
-    if (PyExceptionInstance_Check(type))
-        PyErr_SetObject((PyObject *)Py_TYPE(type), type);
-    else
-        PyErr_SetObject(type, value == Py_None ? NULL : value);
-    return NULL;
-}
-
-static PyObject *ready_close(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    return known(Py_None);
-}
-
-static PyObject *ready_await(PyObject *self) { return known(self); }
-
-static void ready_dealloc(Ready *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(self->value);
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-static PyMethodDef ready_methods[] = {
-    {"send", (PyCFunction)ready_send, METH_O, "Ends at once."},
-    {"throw", ready_throw, METH_VARARGS, "Raises the exception."},
-    {"close", ready_close, METH_NOARGS, "Does nothing."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot ready_slots[] = {
-    {Py_tp_dealloc, ready_dealloc}, {Py_am_await, ready_await},     {Py_tp_iter, ready_await},
-    {Py_tp_iternext, ready_next},   {Py_tp_methods, ready_methods}, {0, NULL},
-};
-
-static PyType_Spec ready_spec = {"komainu.Ready", sizeof(Ready), 0, Py_TPFLAGS_DEFAULT, ready_slots};
-
-/* ---- scope ---- */
-
-/* Takes the value over. */
-static int put(PyObject *dict, int key, PyObject *value) {
-    int failed = value ? PyDict_SetItem(dict, keys[key], value) : -1;
-    Py_XDECREF(value);
-    return failed;
-}
-
-static PyObject *bytes_of(const char *bytes, size_t len) {
-    return len ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len) : known(empty_bytes);
-}
-
-static PyObject *header_name(const komainu_field *field) {
-    char name[NAME_BYTES_MAX];
-    uint32_t at;
-    if (field->id)
-        return known(header_names[field->id]);
-    for (at = 0; at < field->name_len; at++) {
-        char byte = field->name[at];
-        name[at] = byte >= 'A' && byte <= 'Z' ? (char)(byte + 32) : byte;
-    }
-    return PyBytes_FromStringAndSize(name, field->name_len);
-}
-
-static int add_header(PyObject *headers, const komainu_field *field) {
-    PyObject *name, *value, *pair;
-    int failed;
-    if (field->id > 255 || (field->id && !header_names[field->id]) || field->name_len > NAME_BYTES_MAX)
-        return 0;
-    name = header_name(field);
-    value = bytes_of(field->value, field->value_len);
-    pair = name && value ? PyTuple_Pack(2, name, value) : NULL;
-    Py_XDECREF(name);
-    Py_XDECREF(value);
-    failed = pair ? PyList_Append(headers, pair) : -1;
-    Py_XDECREF(pair);
-    return failed;
-}
-
-static int64_t number(const komainu_field *field) {
-    int64_t sum = 0;
-    uint32_t at;
-    for (at = 0; at < field->value_len && at < 18; at++)
-        sum = sum * 10 + (field->value[at] - '0');
-    return sum;
-}
-
-/* (host, port) */
-static PyObject *address(const komainu_field *host, const komainu_field *port) {
-    if (!host)
-        return known(Py_None);
-    return Py_BuildValue("(s#i)", host->value, (Py_ssize_t)host->value_len, port ? (int)number(port) : 0);
-}
-
-static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
-    PyObject *below, *whole;
-    if (!path || (!root && (path->value_len == 1 || path->value[0] != '/')))
-        return known(slash_text);
-    below = PyUnicode_DecodeUTF8(path->value, path->value_len, "replace");
-    if (!root || !below)
-        return below;
-    whole = PyUnicode_FromFormat("%.*s%U", (int)root->value_len, root->value, below);
-    Py_DECREF(below);
-    return whole;
-}
-
-/* The path as it was sent. */
-static PyObject *raw_path(const komainu_field *target) {
-    const char *query;
-    if (!target)
-        return known(empty_bytes);
-    query = memchr(target->value, '?', target->value_len);
-    return bytes_of(target->value, query ? (size_t)(query - target->value) : target->value_len);
-}
-
-static PyObject *version_of(const komainu_field *field) {
-    if (!field || field_is(field, "HTTP/1.1"))
-        return known(one_one_text);
-    if (field_is(field, "HTTP/1.0"))
-        return known(one_zero_text);
-    return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : known(one_one_text);
-}
-
-/* Fills a scope, and tells how much of a body is to be expected. */
-static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
-    const komainu_field *parts[16] = {NULL}, *fields, *field;
-    size_t count = komainu_fields(call->request, &fields);
-    call->body_ended = 1;
-    for (field = fields; field < fields + count; field++) {
-        if (field->id > 0 && field->id < 16) {
-            parts[field->id] = field;
-            continue;
-        }
-        if (field->id && (field->id == coding_id || (field->id == length_id && !field_is(field, "0")))) {
-            call->body_ended = 0;
-            call->left = field->id == length_id ? number(field) : -1;
-        }
-        if (add_header(headers, field) != 0)
-            return -1;
-    }
-    field = parts[KOMAINU_METHOD];
-    if (put(scope, METHOD, !field || field_is(field, "GET") ? known(get_text) : field_text(field)) != 0 ||
-        put(scope, HTTP_VERSION, version_of(parts[KOMAINU_PROTOCOL])) != 0 ||
-        put(scope, PATH, decoded(parts[KOMAINU_SCRIPT_NAME], parts[KOMAINU_PATH])) != 0 ||
-        put(scope, RAW_PATH, raw_path(parts[KOMAINU_TARGET])) != 0 ||
-        put(scope, CLIENT, address(parts[KOMAINU_REMOTE_ADDR], parts[KOMAINU_REMOTE_PORT])) != 0 ||
-        put(scope, SERVER, address(parts[KOMAINU_SERVER_NAME], parts[KOMAINU_SERVER_PORT])) != 0)
-        return -1;
-    field = parts[KOMAINU_SCHEME];
-    if (field && !field_is(field, "http") && put(scope, SCHEME, field_text(field)) != 0)
-        return -1;
-    field = parts[KOMAINU_QUERY];
-    if (field && put(scope, QUERY, bytes_of(field->value, field->value_len)) != 0)
-        return -1;
-    field = parts[KOMAINU_SCRIPT_NAME];
-    if (field && put(scope, ROOT_PATH, PyUnicode_DecodeUTF8(field->value, field->value_len, "replace")) != 0)
-        return -1;
-    return 0;
-}
-
-static PyObject *scope_new(Call *call) {
-    PyObject *scope = PyDict_Copy(template), *headers = PyList_New(0);
-    int failed = !scope || !headers || fill_scope(scope, headers, call) != 0 ||
-                 PyDict_SetItem(scope, keys[HEADERS], headers) != 0 || put(scope, STATE, PyDict_Copy(state)) != 0 ||
-                 put(scope, EXTENSIONS, PyDict_Copy(extensions)) != 0;
-    Py_XDECREF(headers);
-    if (failed)
-        Py_CLEAR(scope);
-    return scope;
-}
+/* The Python half. */
+static PyObject *begin, *wait_to_receive, *wait_to_send;
 
 /* ---- receive ---- */
 
@@ -359,7 +124,7 @@ static PyObject *call_take(Call *self, PyObject *unused) {
 
 /* ---- send ---- */
 
-static int end(Call *self) {
+int call_end(Call *self) {
     komainu_request *request = self->request;
     self->request = NULL;
     self->stage = OVER;
@@ -373,8 +138,7 @@ static int out_of_order(PyObject *type) {
     return -1;
 }
 
-/* Fields from an iterable of pairs. */
-static int fill_head(struct head *head, PyObject *headers) {
+int fill_head(struct head *head, PyObject *headers) {
     PyObject *pairs = PyObject_GetIter(headers), *pair;
     int failed = pairs ? 0 : -1;
     while (!failed && (pair = PyIter_Next(pairs))) {
@@ -453,19 +217,18 @@ static int send_trailers(Call *self, PyObject *message) {
     head_end(&head);
     if (failed)
         return -1;
-    return goes_on ? 0 : end(self);
+    return goes_on ? 0 : call_end(self);
 }
 
 /* All of a body's last piece was taken. */
 static int after_last(Call *self) {
     if (!self->trailers)
-        return end(self);
+        return call_end(self);
     self->stage = BODY_WRITTEN;
     return 0;
 }
 
-/* Sends what is left of a piece, as far as it goes. 1 where some of it is still left. */
-static int send_rest(Call *self) {
+int send_rest(Call *self) {
     PyObject *rest = self->rest;
     Py_ssize_t len = PyBytes_Size(rest) - self->rest_at;
     int64_t taken = komainu_try_write(self->request, PyBytes_AsString(rest) + self->rest_at, (size_t)len);
@@ -587,6 +350,12 @@ static PyObject *call_look(Call *self, PyObject *unused) {
     return PyBool_FromLong(self->readers || self->writers);
 }
 
+/* For the Python half: wakes who waits to receive. */
+static PyObject *call_wake(Call *self, PyObject *unused) {
+    (void)unused;
+    return wake(&self->readers) == 0 ? known(Py_None) : NULL;
+}
+
 /* For the Python half: why the server lost interest, or 0. */
 static PyObject *call_cancelled(Call *self, PyObject *unused) {
     (void)unused;
@@ -627,8 +396,14 @@ static int begin_call(komainu_request *request) {
     call->stage = NO_HEAD;
     call->trailers = call->told = 0;
     call->left = 0;
-    call->rest = call->readers = call->writers = NULL;
+    call->rest = call->readers = call->writers = call->record = NULL;
+    call->record_head_len = 0;
+    call->is_socket = 0;
     scope = scope_new(call);
+    if (call->is_socket) {
+        call->body_ended = 0;
+        call->left = -1;
+    }
     task = scope ? PyObject_CallFunctionObjArgs(begin, scope, (PyObject *)call, NULL) : NULL;
     Py_XDECREF(scope);
     Py_XDECREF(task);
@@ -658,6 +433,7 @@ static void call_dealloc(Call *self) {
     if (self->request && !is_copy)
         komainu_abort(self->request, APPLICATION_FAILED);
     Py_XDECREF(self->rest);
+    Py_XDECREF(self->record);
     Py_XDECREF(self->readers);
     Py_XDECREF(self->writers);
     PyObject_Free(self);
@@ -667,11 +443,15 @@ static void call_dealloc(Call *self) {
 static PyMethodDef call_methods[] = {
     {"receive", (PyCFunction)call_receive, METH_NOARGS, "The next event."},
     {"send", (PyCFunction)call_send, METH_O, "Sends a message."},
+    {"accept", (PyCFunction)call_accept, METH_VARARGS, "Accepts a WebSocket."},
+    {"take_record", (PyCFunction)call_take_record, METH_NOARGS, "A WebSocket's next message, or None."},
+    {"put_record", (PyCFunction)call_put_record, METH_VARARGS, "Sends a message; whether some of it is left to push."},
     {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None where there is none yet."},
     {"push", (PyCFunction)call_push, METH_NOARGS, "Goes on with what was not taken; whether some of it still was not."},
     {"read_by", (PyCFunction)call_read_by, METH_O, "The future of who waits to receive."},
     {"written_by", (PyCFunction)call_written_by, METH_O, "The future of who waits to send."},
     {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes who waits for what has come; whether somebody still waits."},
+    {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes who waits to receive."},
     {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server lost interest, or 0."},
     {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its answer was whole."},
     {NULL, NULL, 0, NULL},
@@ -684,36 +464,16 @@ static PyType_Spec call_spec = {"komainu.Call", sizeof(Call), 0, Py_TPFLAGS_DEFA
 PyObject *asgi_prepare(PyObject *module, PyObject *arguments) {
     PyObject *constants;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!OOO", &PyDict_Type, &constants, &PyDict_Type, &state, &PyDict_Type,
-                          &extensions, &begin, &wait_to_receive, &wait_to_send))
+    if (!PyArg_ParseTuple(arguments, "O!O!O!O!OOO", &PyDict_Type, &constants, &PyDict_Type, &scope_state, &PyDict_Type,
+                          &http_extensions, &PyDict_Type, &socket_extensions, &begin, &wait_to_receive, &wait_to_send))
         return NULL;
-    Py_INCREF(state);
-    Py_INCREF(extensions);
+    Py_INCREF(scope_state);
+    Py_INCREF(http_extensions);
+    Py_INCREF(socket_extensions);
     Py_INCREF(begin);
     Py_INCREF(wait_to_receive);
     Py_INCREF(wait_to_send);
-    if (!(template = PyDict_Copy(constants)) || PyDict_SetItem(template, keys[SCHEME], http_text) != 0 ||
-        PyDict_SetItem(template, keys[QUERY], empty_bytes) != 0 ||
-        PyDict_SetItem(template, keys[ROOT_PATH], empty_text) != 0)
-        return NULL;
-    return known(Py_None);
-}
-
-static int init_names(void) {
-    unsigned id;
-    for (id = 32; id < 256; id++) {
-        size_t len;
-        const char *name = komainu_name(id, &len);
-        if (!name)
-            continue;
-        if (!(header_names[id] = PyBytes_FromStringAndSize(name, (Py_ssize_t)len)))
-            return -1;
-        if (len == 14 && memcmp(name, "content-length", len) == 0)
-            length_id = id;
-        if (len == 17 && memcmp(name, "transfer-encoding", len) == 0)
-            coding_id = id;
-    }
-    return 0;
+    return scope_prepare(constants) == 0 ? known(Py_None) : NULL;
 }
 
 int asgi_init(PyObject *module) {
@@ -721,19 +481,12 @@ int asgi_init(PyObject *module) {
     for (at = 0; at < KEYS; at++)
         if (!(keys[at] = intern(key_texts[at])))
             return -1;
-    if (init_names() != 0 || !(get_text = intern("GET")) || !(http_text = intern("http")) ||
-        !(one_one_text = intern("1.1")) || !(one_zero_text = intern("1.0")) || !(empty_text = intern("")) ||
-        !(slash_text = intern("/")) || !(empty_bytes = PyBytes_FromStringAndSize("", 0)) ||
-        !(request_type = intern("http.request")) || !(start_type = intern("http.response.start")) ||
-        !(body_type = intern("http.response.body")) || !(trailers_type = intern("http.response.trailers")) ||
-        !(hint_type = intern("http.response.early_hint")) || !(set_result_text = intern("set_result")) ||
-        !(done_text = intern("done")) || !(disconnect = Py_BuildValue("{ss}", "type", "http.disconnect")) ||
-        !(call_type = make_type(module, "Call", &call_spec)) ||
-        !(ready_type = make_type(module, "Ready", &ready_spec)))
-        return -1;
-    done_ready = (PyObject *)PyObject_New(Ready, ready_type);
-    if (!done_ready)
-        return -1;
-    ((Ready *)done_ready)->value = NULL;
-    return 0;
+    return (empty_bytes = PyBytes_FromStringAndSize("", 0)) && scope_init() == 0 && ready_init(module) == 0 &&
+                   (request_type = intern("http.request")) && (start_type = intern("http.response.start")) &&
+                   (body_type = intern("http.response.body")) && (trailers_type = intern("http.response.trailers")) &&
+                   (hint_type = intern("http.response.early_hint")) && (set_result_text = intern("set_result")) &&
+                   (done_text = intern("done")) && (disconnect = Py_BuildValue("{ss}", "type", "http.disconnect")) &&
+                   (call_type = make_type(module, "Call", &call_spec))
+               ? 0
+               : -1;
 }

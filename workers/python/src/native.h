@@ -5,7 +5,7 @@
  *     text.c    between bytes and strings, and heads
  *     input.c   wsgi.input
  *     wsgi.c    a request's environ, an application's answer
- *     asgi.c    a request's scope, receive and send
+ *     asgi.c    a request's receive and send; asgi.h names what else belongs to ASGI
  *
  * Within the limited API of Python 3.9, so that one build serves every later interpreter. A free-threaded interpreter has
  * no limited API: there it is built for that one, with KOMAINU_WHOLE_API.

@@ -96,6 +96,11 @@ impl Rig {
         self.connect().get(path)
     }
 
+    /// The server stops when all is finished.
+    pub(crate) fn drain(&self) {
+        self.server.as_ref().unwrap().stop().drain();
+    }
+
     /// All lines of the log so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")

@@ -1,0 +1,167 @@
+//! A WebSocket's messages as they stand in the bodies between server and worker: see `KOMAINU_WEBSOCKET` in `komainu.h`.
+
+/// A message of text.
+pub(crate) const TEXT: u8 = 1;
+/// A message of bytes.
+pub(crate) const BINARY: u8 = 2;
+/// The end: a code and a reason.
+pub(crate) const CLOSE: u8 = 8;
+
+const HEAD_BYTES: usize = 5;
+/// More of a message is not collected before it goes on, as a fragment.
+const FRAGMENT_BYTES: usize = 64 * 1024;
+/// A code and a reason, as they fit into a frame (RFC 6455 section 5.5).
+const CLOSE_BYTES_MAX: usize = 125;
+
+/// Appends a record.
+pub(crate) fn put(into: &mut Vec<u8>, kind: u8, parts: [&[u8]; 2]) {
+    let len = parts[0].len() + parts[1].len();
+    into.push(kind);
+    into.extend_from_slice(&u32::try_from(len).expect("a message is limited to less").to_le_bytes());
+    parts.iter().for_each(|part| into.extend_from_slice(part));
+}
+
+/// What a worker wants sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A message, or a fragment of one.
+    Data {
+        /// Whether the message is text.
+        text: bool,
+        /// Whether it is the message's first fragment.
+        first: bool,
+        /// Whether it is its last one.
+        last: bool,
+        payload: Vec<u8>,
+    },
+    /// The end.
+    Close { code: u16, reason: String },
+}
+
+/// Reads a worker's records, however they are cut.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    head: Vec<u8>,
+    payload: Vec<u8>,
+    /// Of the record begun: what of its payload is still to come.
+    left: usize,
+    /// A part of this message has been given out.
+    cut: bool,
+}
+
+impl Records {
+    /// Takes bytes from the front of `bytes`: what has become whole by them.
+    ///
+    /// # Errors
+    /// They make no record.
+    pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Said>, &'static str> {
+        while self.head.len() < HEAD_BYTES {
+            let Some((byte, rest)) = bytes.split_first() else { return Ok(None) };
+            self.head.push(*byte);
+            *bytes = rest;
+            if self.head.len() == HEAD_BYTES {
+                self.begin()?;
+            }
+        }
+        let taken = self.left.min(bytes.len()).min(FRAGMENT_BYTES - self.payload.len());
+        let (now, rest) = bytes.split_at(taken);
+        self.payload.extend_from_slice(now);
+        self.left -= taken;
+        *bytes = rest;
+        if self.left > 0 && self.payload.len() < FRAGMENT_BYTES {
+            return Ok(None);
+        }
+        self.give().map(Some)
+    }
+
+    fn begin(&mut self) -> Result<(), &'static str> {
+        self.left = u32::from_le_bytes([self.head[1], self.head[2], self.head[3], self.head[4]]) as usize;
+        self.cut = false;
+        match self.head[0] {
+            TEXT | BINARY => Ok(()),
+            CLOSE if (2..=CLOSE_BYTES_MAX).contains(&self.left) => Ok(()),
+            CLOSE => Err("the close of a WebSocket has a code, and a reason of up to 123 bytes"),
+            _ => Err("a WebSocket's record of no kind"),
+        }
+    }
+
+    fn give(&mut self) -> Result<Said, &'static str> {
+        let payload = std::mem::take(&mut self.payload);
+        let (first, last) = (!self.cut, self.left == 0);
+        let kind = self.head[0];
+        self.cut = true;
+        if last {
+            self.head.clear();
+        }
+        if kind != CLOSE {
+            return Ok(Said::Data { text: kind == TEXT, first, last, payload });
+        }
+        let (code, reason) = payload.split_at(2);
+        let reason = String::from_utf8(reason.to_vec()).map_err(|_| "the reason of a close is not UTF-8")?;
+        Ok(Said::Close { code: u16::from_le_bytes([code[0], code[1]]), reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8], step: usize) -> Result<Vec<Said>, &'static str> {
+        let (mut records, mut said) = (Records::default(), Vec::new());
+        for mut piece in bytes.chunks(step) {
+            loop {
+                let before = piece.len();
+                match records.take(&mut piece)? {
+                    Some(found) => said.push(found),
+                    None if piece.len() == before || piece.is_empty() => break,
+                    None => {}
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    #[test]
+    fn where_records_are_cut_never_matters() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, TEXT, [b"he", b"llo"]);
+        put(&mut bytes, BINARY, [b"", b""]);
+        put(&mut bytes, CLOSE, [&4001u16.to_le_bytes(), b"enough"]);
+        let whole = read(&bytes, bytes.len()).unwrap();
+        let data =
+            |text, payload: &[u8]| Said::Data { text, first: true, last: true, payload: payload.to_vec() };
+        let close = Said::Close { code: 4001, reason: "enough".into() };
+        assert_eq!(whole, [data(true, b"hello"), data(false, b""), close]);
+        for step in 1..bytes.len() {
+            assert_eq!(read(&bytes, step).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_long_message_goes_on_in_fragments() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, BINARY, [&vec![7; 2 * FRAGMENT_BYTES + 1], b""]);
+        let shape: Vec<_> = read(&bytes, 1000)
+            .unwrap()
+            .into_iter()
+            .map(|said| match said {
+                Said::Data { first, last, payload, .. } => (first, last, payload.len()),
+                Said::Close { .. } => panic!("no close"),
+            })
+            .collect();
+        assert_eq!(shape, [(true, false, FRAGMENT_BYTES), (false, false, FRAGMENT_BYTES), (false, true, 1)]);
+    }
+
+    #[test]
+    fn what_makes_no_record_is_refused() {
+        let mut short = Vec::new();
+        put(&mut short, CLOSE, [b"1", b""]);
+        let mut long = Vec::new();
+        put(&mut long, CLOSE, [&[0; 126], b""]);
+        let mut bad = Vec::new();
+        put(&mut bad, CLOSE, [&1000u16.to_le_bytes(), &[0xff]]);
+        for bytes in [&short, &long, &bad, &vec![3, 0, 0, 0, 0]] {
+            assert!(read(bytes, bytes.len()).is_err(), "{bytes:?}");
+        }
+    }
+}

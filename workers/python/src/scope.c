@@ -1,0 +1,211 @@
+/* A request's scope. */
+#include "asgi.h"
+
+#include <string.h>
+
+/* A longer name of an unknown header field is not looked for. */
+#define NAME_BYTES_MAX 256
+
+static PyObject *header_names[256];
+static unsigned length_id, coding_id;
+static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *slash_text, *empty_text;
+static PyObject *websocket_text, *ws_text, *wss_text;
+PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
+
+/* Takes the value over. */
+static int put(PyObject *dict, int key, PyObject *value) {
+    int failed = value ? PyDict_SetItem(dict, keys[key], value) : -1;
+    Py_XDECREF(value);
+    return failed;
+}
+
+static PyObject *bytes_of(const char *bytes, size_t len) {
+    return len ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len) : known(empty_bytes);
+}
+
+static PyObject *header_name(const komainu_field *field) {
+    char name[NAME_BYTES_MAX];
+    uint32_t at;
+    if (field->id)
+        return known(header_names[field->id]);
+    for (at = 0; at < field->name_len; at++) {
+        char byte = field->name[at];
+        name[at] = byte >= 'A' && byte <= 'Z' ? (char)(byte + 32) : byte;
+    }
+    return PyBytes_FromStringAndSize(name, field->name_len);
+}
+
+static int add_header(PyObject *headers, const komainu_field *field) {
+    PyObject *name, *value, *pair;
+    int failed;
+    if (field->id > 255 || (field->id && !header_names[field->id]) || field->name_len > NAME_BYTES_MAX)
+        return 0;
+    name = header_name(field);
+    value = bytes_of(field->value, field->value_len);
+    pair = name && value ? PyTuple_Pack(2, name, value) : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(value);
+    failed = pair ? PyList_Append(headers, pair) : -1;
+    Py_XDECREF(pair);
+    return failed;
+}
+
+static int64_t number(const komainu_field *field) {
+    int64_t sum = 0;
+    uint32_t at;
+    for (at = 0; at < field->value_len && at < 18; at++)
+        sum = sum * 10 + (field->value[at] - '0');
+    return sum;
+}
+
+/* (host, port) */
+static PyObject *address(const komainu_field *host, const komainu_field *port) {
+    if (!host)
+        return known(Py_None);
+    return Py_BuildValue("(s#i)", host->value, (Py_ssize_t)host->value_len, port ? (int)number(port) : 0);
+}
+
+static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
+    PyObject *below, *whole;
+    if (!path || (!root && (path->value_len == 1 || path->value[0] != '/')))
+        return known(slash_text);
+    below = PyUnicode_DecodeUTF8(path->value, path->value_len, "replace");
+    if (!root || !below)
+        return below;
+    whole = PyUnicode_FromFormat("%.*s%U", (int)root->value_len, root->value, below);
+    Py_DECREF(below);
+    return whole;
+}
+
+/* The path as it was sent. */
+static PyObject *raw_path(const komainu_field *target) {
+    const char *query;
+    if (!target)
+        return known(empty_bytes);
+    query = memchr(target->value, '?', target->value_len);
+    return bytes_of(target->value, query ? (size_t)(query - target->value) : target->value_len);
+}
+
+static PyObject *version_of(const komainu_field *field) {
+    if (!field || field_is(field, "HTTP/1.1"))
+        return known(one_one_text);
+    if (field_is(field, "HTTP/1.0"))
+        return known(one_zero_text);
+    return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : known(one_one_text);
+}
+
+/* ["chat", "superchat"] */
+static PyObject *subprotocols(const komainu_field *field) {
+    PyObject *list = PyList_New(0), *text;
+    const char *at = field->value, *end = at + field->value_len;
+    int failed = list ? 0 : -1;
+    while (!failed && at < end) {
+        const char *comma = memchr(at, ',', (size_t)(end - at)), *last = comma ? comma : end;
+        while (at < last && *at == ' ')
+            at++;
+        while (last > at && last[-1] == ' ')
+            last--;
+        text = latin1(at, (size_t)(last - at));
+        failed = !text || (last > at && PyList_Append(list, text) != 0);
+        Py_XDECREF(text);
+        at = comma ? comma + 1 : end;
+    }
+    if (failed)
+        Py_CLEAR(list);
+    return list;
+}
+
+/* What makes it the scope of a WebSocket. */
+static int fill_socket(PyObject *scope, const komainu_field *protocols, const komainu_field *scheme) {
+    return put(scope, TYPE, known(websocket_text)) != 0 || put(scope, SUBPROTOCOLS, subprotocols(protocols)) != 0 ||
+                   put(scope, SCHEME, known(scheme && field_is(scheme, "https") ? wss_text : ws_text)) != 0
+               ? -1
+               : 0;
+}
+
+/* What makes it the scope of a request. */
+static int fill_request(PyObject *scope, const komainu_field *method, const komainu_field *scheme) {
+    if (put(scope, METHOD, !method || field_is(method, "GET") ? known(get_text) : field_text(method)) != 0)
+        return -1;
+    return scheme && !field_is(scheme, "http") ? put(scope, SCHEME, field_text(scheme)) : 0;
+}
+
+/* Fills a scope, and tells how much of a body is to be expected. */
+static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
+    const komainu_field *parts[16] = {NULL}, *fields, *field;
+    size_t count = komainu_fields(call->request, &fields);
+    call->body_ended = 1;
+    for (field = fields; field < fields + count; field++) {
+        if (field->id > 0 && field->id < 16) {
+            parts[field->id] = field;
+            continue;
+        }
+        if (field->id && (field->id == coding_id || (field->id == length_id && !field_is(field, "0")))) {
+            call->body_ended = 0;
+            call->left = field->id == length_id ? number(field) : -1;
+        }
+        if (add_header(headers, field) != 0)
+            return -1;
+    }
+    call->is_socket = parts[KOMAINU_WEBSOCKET] != NULL;
+    if ((call->is_socket ? fill_socket(scope, parts[KOMAINU_WEBSOCKET], parts[KOMAINU_SCHEME])
+                         : fill_request(scope, parts[KOMAINU_METHOD], parts[KOMAINU_SCHEME])) != 0 ||
+        put(scope, HTTP_VERSION, version_of(parts[KOMAINU_PROTOCOL])) != 0 ||
+        put(scope, PATH, decoded(parts[KOMAINU_SCRIPT_NAME], parts[KOMAINU_PATH])) != 0 ||
+        put(scope, RAW_PATH, raw_path(parts[KOMAINU_TARGET])) != 0 ||
+        put(scope, CLIENT, address(parts[KOMAINU_REMOTE_ADDR], parts[KOMAINU_REMOTE_PORT])) != 0 ||
+        put(scope, SERVER, address(parts[KOMAINU_SERVER_NAME], parts[KOMAINU_SERVER_PORT])) != 0)
+        return -1;
+    field = parts[KOMAINU_QUERY];
+    if (field && put(scope, QUERY, bytes_of(field->value, field->value_len)) != 0)
+        return -1;
+    field = parts[KOMAINU_SCRIPT_NAME];
+    if (field && put(scope, ROOT_PATH, PyUnicode_DecodeUTF8(field->value, field->value_len, "replace")) != 0)
+        return -1;
+    return 0;
+}
+
+PyObject *scope_new(Call *call) {
+    PyObject *scope = PyDict_Copy(scope_template), *headers = PyList_New(0);
+    int failed = !scope || !headers || fill_scope(scope, headers, call) != 0 ||
+                 PyDict_SetItem(scope, keys[HEADERS], headers) != 0 || put(scope, STATE, PyDict_Copy(scope_state)) != 0 ||
+                 put(scope, EXTENSIONS, PyDict_Copy(call->is_socket ? socket_extensions : http_extensions)) != 0;
+    Py_XDECREF(headers);
+    if (failed)
+        Py_CLEAR(scope);
+    return scope;
+}
+
+int scope_prepare(PyObject *constants) {
+    return (scope_template = PyDict_Copy(constants)) && PyDict_SetItem(scope_template, keys[SCHEME], http_text) == 0 &&
+                   PyDict_SetItem(scope_template, keys[QUERY], empty_bytes) == 0 &&
+                   PyDict_SetItem(scope_template, keys[ROOT_PATH], empty_text) == 0
+               ? 0
+               : -1;
+}
+
+static int init_names(void) {
+    unsigned id;
+    for (id = 32; id < 256; id++) {
+        size_t len;
+        const char *name = komainu_name(id, &len);
+        if (!name)
+            continue;
+        if (!(header_names[id] = PyBytes_FromStringAndSize(name, (Py_ssize_t)len)))
+            return -1;
+        if (len == 14 && memcmp(name, "content-length", len) == 0)
+            length_id = id;
+        if (len == 17 && memcmp(name, "transfer-encoding", len) == 0)
+            coding_id = id;
+    }
+    return 0;
+}
+
+int scope_init(void) {
+    return init_names() == 0 && (get_text = intern("GET")) && (http_text = intern("http")) &&
+                   (one_one_text = intern("1.1")) && (one_zero_text = intern("1.0")) && (slash_text = intern("/")) &&
+                   (empty_text = intern("")) && (websocket_text = intern("websocket")) && (ws_text = intern("ws")) &&
+                   (wss_text = intern("wss"))
+               ? 0
+               : -1;
+}
