@@ -27,12 +27,10 @@ const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Comparisons of equals, unless `--rounds` says otherwise, and pairs of runs in each.
 const COMPARISONS: usize = 100;
-/// See above: enough for the ranks to judge, as they do by default.
-const PAIRS: usize = 14;
-/// Comparisons with a server that is slower, and pairs in each: so small a difference takes more of them.
+/// See above: short ones, so that a hundred can be made, but enough for the ranks to judge.
+const EQUALS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pairs", "14"];
+/// Comparisons with a server that is slower, each as long as it is by default.
 const SLOWER_COMPARISONS: usize = 10;
-/// See above.
-const SLOWER_PAIRS: usize = 40;
 /// The checks, as `--rows` names them.
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
 /// The figures on which a verdict is asked for.
@@ -211,13 +209,12 @@ impl Bench<'_> {
 
     /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many told
     /// them apart, by figure, and of these how many found the second worse.
-    fn compared(&self, count: usize, pairs: usize, more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
+    fn compared(&self, count: usize, how: &[&str], more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
         let a = self.server(&format!("work:{turns}"), &[])?;
         let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
         let versus = format!("http://{}/", b.address);
-        let pairs = pairs.to_string();
-        let arguments = ["-c", "4", "-d", "150ms", "--warm-up", "30ms", "--pairs", &pairs, "--vs", &versus];
+        let arguments = [&["-c", "4", "--vs", &versus], how].concat();
         let mut told = [(0, 0); JUDGED.len()];
         for number in 0..count {
             let kept = self.bench_json(&arguments, a.address)?;
@@ -237,7 +234,7 @@ impl Bench<'_> {
     /// A against A.
     fn equals(&mut self) -> Outcome<()> {
         let count = self.options.rounds_or(COMPARISONS);
-        let told = self.compared(count, PAIRS, 1.0)?;
+        let told = self.compared(count, &EQUALS, 1.0)?;
         for (figure, (apart, _)) in JUDGED.iter().zip(told) {
             let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
             let what = format!("{count} times A against A: told apart by {figure}");
@@ -249,7 +246,7 @@ impl Bench<'_> {
     /// A server that has 5 % more to do.
     fn slower(&mut self) -> Outcome<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
-        let told = self.compared(count, SLOWER_PAIRS, 1.05)?;
+        let told = self.compared(count, &[], 1.05)?;
         for (figure, (_, worse)) in JUDGED.iter().zip(told) {
             let what = format!("{count} times against 5 % more work: found worse by {figure}");
             let sure = SURE.contains(figure);
