@@ -81,6 +81,8 @@ sub load_app {
     require File::Spec;
     my $path = File::Spec->rel2abs($file);
     -f $path or die "There is no file $file\n";
+    # Applications made for plackup find it loaded there, and use it without a word.
+    eval { require Plack::Util };
     local @ARGV;
     $0 = $path;
     my $app = _evaluate($path);

@@ -1,0 +1,55 @@
+/* What the files of the Perl worker share. */
+#ifndef NATIVE_H
+#define NATIVE_H
+
+#define PERL_NO_GET_CONTEXT
+#include "EXTERN.h"
+#include "perl.h"
+#include "XSUB.h"
+#include "perliol.h"
+
+#include <string.h>
+
+#include "komainu.h"
+#include "komainu_life.h"
+
+#define HEADERS_MAX 256
+
+typedef enum { NO_HEAD, HEAD_SENT, OVER } stage;
+
+/* The request that is being answered. */
+extern komainu_request *current;
+extern stage current_stage;
+extern int current_gone;
+
+/* ---- env.c ---- */
+
+/* To be called once. */
+void prepare_env(pTHX);
+/* The environment of the current request. */
+HV *make_env(pTHX);
+/* Whether the application wants its worker to leave. */
+int wants_to_leave(pTHX_ HV *env);
+/* Whether there may be something to do after the answer. */
+int has_clean_up(pTHX);
+/* After a request: what its environment has left of the shared values is used again. */
+void renew_constants(pTHX);
+
+/* ---- answer.c ---- */
+
+/* Bytes of a value; croaks where they are characters. */
+const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what);
+/* Croaks unless the channel's code says that all is well. */
+void check(pTHX_ int code);
+void must_be_current(pTHX);
+/* Headers as fields, for which there must be `room`. */
+size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room);
+uint16_t status_of(pTHX_ SV *value);
+/* Sends the head; `length` is that of the body, if it is to be told. */
+void send_head(pTHX_ SV *status, SV *headers, int64_t length);
+/* Calls one of the functions in Komainu.pm. */
+void call_with(pTHX_ const char *name, SV *argument);
+/* Sends a triple of status, headers and body. */
+void respond(pTHX_ SV *answer);
+
+#endif
