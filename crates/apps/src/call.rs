@@ -6,6 +6,7 @@ use http::{Length, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
 
+use crate::chunks::Chunks;
 use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
 use crate::log::{Teller, Urgency};
@@ -37,6 +38,8 @@ pub(crate) struct Call<'c> {
     pub(crate) teller: &'c Teller,
     /// Whether the length of the response was told: then files can be sent by the kernel.
     length_known: bool,
+    /// The application frames the body by itself.
+    chunks: Option<Box<Chunks>>,
 }
 
 /// What stands in the buffer after a look at the answer: a head, then body, then what ended the look.
@@ -57,7 +60,7 @@ impl<'c> Call<'c> {
         spelling: &'c Spelling,
         teller: &'c Teller,
     ) -> Call<'c> {
-        Call { errand, upload, wish, spelling, teller, length_known: false }
+        Call { errand, upload, wish, spelling, teller, length_known: false, chunks: None }
     }
 
     /// Carries the request and the response to their ends.
@@ -132,7 +135,14 @@ impl<'c> Call<'c> {
                 }
             }
             let (body, more) = buffer[head.unwrap_or(0)..].split_at(body_end - head.unwrap_or(0));
-            self.send(x, body, stop.is_some_and(|stop| stop.last)).await?;
+            let last = stop.is_some_and(|stop| stop.last);
+            match &mut self.chunks {
+                None => self.send(x, body, last).await?,
+                Some(chunks) => {
+                    let content = chunks.content(body, last)?;
+                    self.send(x, &content, last).await?;
+                }
+            }
             match stop {
                 Some(stop) => {
                     self.special(x, stop.part, more).await?;
@@ -207,12 +217,15 @@ impl<'c> Call<'c> {
         if reply.status.is_informational() {
             return Err("an interim status at the end");
         }
+        // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
+        let framed = reply.chunked && !self.errand.desk.generation.options.event_loop;
         let length = match reply.length.or(body) {
-            Some(length) => Length::Known(length),
-            None => Length::Unknown,
+            Some(length) if !framed => Length::Known(length),
+            _ => Length::Unknown,
         };
         self.length_known = length != Length::Unknown;
         x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.spelling, lines));
+        self.chunks = (framed && x.content_wanted()).then(|| Box::new(Chunks::new()));
         Ok(())
     }
 
@@ -256,6 +269,9 @@ impl<'c> Call<'c> {
     }
 
     async fn send_file(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<(), Fault> {
+        if self.chunks.is_some() {
+            return Err(Fault::Broken("a file has no chunks"));
+        }
         let process = self.errand.process().ok_or(Fault::Broken("the worker is gone"))?;
         let taken = file::take(&process, part);
         self.errand.file_taken();

@@ -11,6 +11,7 @@ enum Fate {
     Pass,
     /// The server frames its messages itself.
     Drop,
+    Coding,
     Length,
     Server,
     Date,
@@ -26,11 +27,8 @@ impl Spelling {
             let name = Name::of(part.text().as_bytes());
             let fate = match name {
                 Name::ContentLength => Fate::Length,
-                Name::TransferEncoding
-                | Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::Upgrade => Fate::Drop,
+                Name::TransferEncoding => Fate::Coding,
+                Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::Upgrade => Fate::Drop,
                 Name::Server => Fate::Server,
                 Name::Date => Fate::Date,
                 _ => Fate::Pass,
@@ -58,6 +56,8 @@ pub(crate) struct Reply<'h> {
     pub(crate) status: Status,
     /// `Content-Length`.
     pub(crate) length: Option<u64>,
+    /// `Transfer-Encoding: chunked`.
+    pub(crate) chunked: bool,
     pub(crate) own: Own,
     fields: wire::Fields<'h>,
 }
@@ -70,7 +70,8 @@ impl<'h> Reply<'h> {
     pub(crate) fn read(head: &'h [u8], spelling: &Spelling) -> Result<Reply<'h>, &'static str> {
         let (code, fields) = wire::response(head).map_err(|_| "a head without a status")?;
         let status = Status::of(code).ok_or("a status that has not three digits")?;
-        let mut reply = Reply { status, length: None, own: Own::default(), fields: fields.clone() };
+        let mut reply =
+            Reply { status, length: None, chunked: false, own: Own::default(), fields: fields.clone() };
         for field in fields {
             let field = field.map_err(|_| "a malformed head")?;
             if field.known.is_none() && !scan::is_token(field.name) {
@@ -87,6 +88,7 @@ impl<'h> Reply<'h> {
                     }
                     reply.length = Some(length);
                 }
+                Fate::Coding => reply.chunked = scan::trim(field.value).eq_ignore_ascii_case(b"chunked"),
                 Fate::Server => reply.own.server = true,
                 Fate::Date => reply.own.date = true,
                 Fate::Pass | Fate::Drop => {}
@@ -99,7 +101,7 @@ impl<'h> Reply<'h> {
     pub(crate) fn write(&self, spelling: &Spelling, lines: &mut Lines<'_>) {
         for field in self.fields.clone().flatten() {
             match spelling.of(&field) {
-                (Fate::Drop | Fate::Length, _) => {}
+                (Fate::Drop | Fate::Coding | Fate::Length, _) => {}
                 (_, Some(text)) => lines.line(text.as_bytes(), field.value),
                 (_, None) => lines.line(field.name, field.value),
             }

@@ -151,6 +151,18 @@ fn later_and_in_pieces() {
 }
 
 #[test]
+fn bodies_that_are_framed_already_are_not_framed_again() {
+    let rig = all();
+    let mut client = rig.connect();
+    client.get("/chunks").expect(200, "abc");
+    client.send("HEAD /chunks HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.through("\r\n\r\n");
+    assert_eq!(client.get("/").status, 200);
+    client.send("GET /chunks?no HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!client.rest().ends_with(b"0\r\n\r\n"), "what is cut short does not look whole");
+}
+
+#[test]
 fn files_are_sent_by_the_server() {
     let rig = all();
     let path = rig::scratch("files").join("a file");

@@ -56,6 +56,12 @@ my %paths = (
         };
     },
 
+    # Framed by itself, as some frameworks do.
+    '/chunks' => sub {
+        my ($env) = @_;
+        return [200, ['Transfer-Encoding' => 'chunked'], $env->{QUERY_STRING} ? ['no chunk'] : ["2\r\nab\r\n1;x=y\r\n", "c\r\n0\r\n\r\n"]];
+    },
+
     '/delayed' => sub {
         return sub { $_[0]->([201, ['X-Late' => 'yes'], ['later']]) };
     },

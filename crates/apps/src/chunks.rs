@@ -1,0 +1,57 @@
+//! A body that its application has framed by itself, as `Transfer-Encoding: chunked` in its head says.
+
+use http::body::Body;
+use http::{Framing, Limits};
+use net::Fault;
+
+const BROKEN: Fault = Fault::Broken("the application's chunks are none");
+
+/// Takes the application's framing off: the server has one of its own.
+pub(crate) struct Chunks(Body);
+
+impl Chunks {
+    pub(crate) fn new() -> Chunks {
+        Chunks(Body::new(Framing::Chunked, u64::MAX).expect("no length is announced"))
+    }
+
+    /// The content in the next bytes; `last` where no more follow.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`] for what is not framed so.
+    pub(crate) fn content(&mut self, mut bytes: &[u8], last: bool) -> Result<Vec<u8>, Fault> {
+        let mut content = Vec::with_capacity(bytes.len());
+        while !bytes.is_empty() && !self.0.is_end() {
+            let piece = self.0.feed(bytes, &Limits::default()).map_err(|_| BROKEN)?;
+            content.extend_from_slice(&bytes[piece.data_start..piece.data_end]);
+            bytes = &bytes[piece.consumed..];
+        }
+        match bytes.is_empty() && (self.0.is_end() || !last) {
+            true => Ok(content),
+            false => Err(BROKEN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_framed_comes_out_wherever_it_is_cut() {
+        let bytes = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
+        for cut in 0..bytes.len() {
+            let (first, second) = bytes.split_at(cut);
+            let mut chunks = Chunks::new();
+            let mut content = chunks.content(first, false).unwrap();
+            content.extend(chunks.content(second, true).unwrap());
+            assert_eq!(content, b"abcde");
+        }
+    }
+
+    #[test]
+    fn what_is_not_framed_is_found() {
+        for (bytes, last) in [("plain", false), ("3\r\nabc", true), ("", true), ("0\r\n\r\nmore", true)] {
+            assert!(Chunks::new().content(bytes.as_bytes(), last).is_err(), "{bytes}");
+        }
+    }
+}
