@@ -33,7 +33,7 @@ pub(crate) async fn link(core: &Core, origin: &Origin, timeout_ms: u64) -> Resul
     let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
         Fault::Timeout => Failure::new(Kind::Tls, "no handshake in time"),
         Fault::Gone => Failure::new(Kind::Tls, "connection closed in the handshake; is it an https server?"),
-        fault => Failure::new(Kind::Tls, plain(&fault)),
+        fault => Failure::new(Kind::Tls, with_remedy(plain(&fault))),
     })?;
     let tls_ns = Some(now_ns() - began_ns - connect_ns);
     Ok((Link::Tls(Box::new(shaken)), Spent { connect_ns, tls_ns }))
@@ -45,6 +45,14 @@ fn plain(fault: &Fault) -> String {
     let words = text.split(" (os error").next().unwrap_or_default();
     let mut letters = words.chars();
     letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
+}
+
+/// What is wrong with a certificate, and the options that may help.
+fn with_remedy(words: String) -> String {
+    if !words.contains("certificate") {
+        return words;
+    }
+    words + " (--ca FILE names whom to trust, --sni NAME the server, --insecure takes any certificate)"
 }
 
 /// Connects once to each origin, to tell at once what can never work.

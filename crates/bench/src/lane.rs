@@ -15,6 +15,7 @@ use crate::dial;
 use crate::failure::Failure;
 use crate::moment::now_ns;
 use crate::plan::Pace;
+use crate::quantity;
 use crate::tally::Kind;
 use crate::world::{Facts, Job, SCRATCH_BYTES, World};
 
@@ -77,6 +78,7 @@ pub(crate) async fn run(world: Rc<World>, origin: usize, delay: Duration) {
     let mut back_off_ms = BACK_OFF_MS;
     loop {
         let outcome = lane.live().await;
+        let outcome = outcome.map_err(|failure| lane.explained(failure));
         let served = lane.served;
         lane.forget_connection();
         match outcome {
@@ -448,6 +450,21 @@ impl Lane {
         self.ended = false;
         while let Some(Sent { job, .. }) = self.under_way.pop_back() {
             self.again.push_front(job);
+        }
+    }
+
+    /// A response that took too long, with what there was of it.
+    fn explained(&self, failure: Failure) -> Failure {
+        match failure.kind {
+            Kind::Timeout if self.content_bytes > 0 => Failure::new(
+                Kind::Timeout,
+                format!(
+                    "the response did not end in time, after {} of content",
+                    quantity::bytes(self.content_bytes as f64)
+                ),
+            ),
+            Kind::Timeout => Failure::new(Kind::Timeout, "no response in time"),
+            _ => failure,
         }
     }
 

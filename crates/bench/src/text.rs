@@ -89,27 +89,27 @@ fn latencies(outcome: &Outcome) -> String {
 }
 
 fn server(outcome: &Outcome, spent: &Spent) -> String {
-    let responses = outcome.measured.responses_in_time.max(1) as f64;
+    let cores = digits(outcome.server_cores().unwrap_or(0.0));
+    let responses = outcome.measured.responses_in_time as f64;
     let us = |ns: u64| digits(ns as f64 / 1e3 / responses);
-    let mut text = format!(
-        "\n  {:<12}CPU {} µs a request (user {}, system {})\n",
-        "Server",
-        us(spent.cpu.total_ns),
-        us(spent.cpu.user_ns()),
-        us(spent.cpu.system_ns),
-    );
-    text += &format!(
-        "  {:<12}{} requests/s per 1 % CPU; {} cores busy\n",
-        "",
-        Figure::named("per-cpu").and_then(|figure| figure.of(outcome)).map_or("?".into(), digits),
-        digits(outcome.server_cores().unwrap_or(0.0)),
-    );
-    text += &format!(
-        "  {:<12}{} voluntary and {} forced context switches a request\n",
-        "",
-        digits(spent.cpu.switches_voluntary as f64 / responses),
-        digits(spent.cpu.switches_involuntary as f64 / responses)
-    );
+    let mut text = match outcome.cpu_us() {
+        // Nothing to share it among.
+        None => format!("\n  {:<12}{cores} cores busy\n", "Server"),
+        Some(cpu_us) => format!(
+            "\n  {:<12}CPU {} µs a request (user {}, system {})\n\
+             \x20 {:<12}{} requests/s per 1 % CPU; {cores} cores busy\n\
+             \x20 {:<12}{} voluntary and {} forced context switches a request\n",
+            "Server",
+            digits(cpu_us),
+            us(spent.cpu.user_ns()),
+            us(spent.cpu.system_ns),
+            "",
+            Figure::named("per-cpu").and_then(|figure| figure.of(outcome)).map_or("?".into(), digits),
+            "",
+            digits(spent.cpu.switches_voluntary as f64 / responses),
+            digits(spent.cpu.switches_involuntary as f64 / responses)
+        ),
+    };
     let mut table = Table::new(&["Memory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
     for process in memory_rows(spent) {
         let [name, rest @ ..] = process;

@@ -154,7 +154,7 @@ struct Showing {
     vs_cmd: Option<String>,
     /// Pairs of runs for --vs, each run of the length of -d (unless given, 400 ms): many short ones tell more than few
     /// long ones
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pairs: u16,
     /// What must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
     #[arg(long, value_name = "CONDITION", value_parser = expectation)]

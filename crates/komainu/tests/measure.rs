@@ -111,6 +111,11 @@ fn expectations_decide_and_faults_are_told() {
     assert!(code == Some(1) && said.contains("expected p50 < 1us, found"), "{said}");
     for (arguments, what) in [
         (&["bench", "-n", "1", "http://127.0.0.1:1/"][..], "connection refused"),
+        (&["bench", "-n", "1", "http://no-such-host.invalid/"], "no-such-host.invalid is not known"),
+        (
+            &["bench", "-n", "1", "--connect-timeout", "300ms", "http://192.0.2.1/"],
+            "cannot connect to 192.0.2.1",
+        ),
         (&["bench", "-n", "1", "ftp://x/"], "only http and https"),
         (&["bench", "-n", "1", "-k", &url.replace("http:", "https:")], "TLS"),
         (&["bench", "-n", "1", "--html", "/no/such/folder/r.html", &url], "cannot write"),
@@ -126,9 +131,100 @@ fn expectations_decide_and_faults_are_told() {
 
 #[test]
 fn a_full_disk_costs_the_file_and_not_the_figures() {
-    let done = komainu(&["bench", "-n", "50", "--json", "/dev/full", &format!("http://{}/", server())]);
-    assert_eq!(done.status.code(), Some(2));
-    assert!(text(&done.stdout).contains("requests/s: 50 in") && text(&done.stderr).contains("/dev/full"));
+    let url = format!("http://{}/", server());
+    for form in ["--json", "--csv", "--html"] {
+        let done = komainu(&["bench", "-n", "50", form, "/dev/full", &url]);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{form}");
+        assert!(text(&done.stdout).contains("requests/s: 50 in"), "{form}");
+        assert!(said.contains("cannot write /dev/full") && said.contains("No space"), "{form}: {said}");
+    }
+}
+
+/// A server that answers whatever connects with `begin`, and then with `more` for as long as somebody reads.
+fn odd_server(begin: &'static [u8], more: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                let mut going = stream.write_all(begin).is_ok() && !more.is_empty();
+                while going {
+                    going = stream.write_all(more).is_ok();
+                }
+            });
+        }
+    });
+    format!("http://{address}/")
+}
+
+#[test]
+fn answers_that_are_none_are_told_as_such() {
+    static PIECE: [u8; 65536] = [b'x'; 65536];
+    for (begin, more, what) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\n"[..], &PIECE[..], "the response did not end in time, after"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", b"", "closed"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-Y: z\r\n", "too many fields"),
+        (b"SSH-2.0-OpenSSH_10.0\r\n", b"", "malformed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi!", b"", "malformed"),
+        (b"", b"", "connection closed without a response"),
+    ] {
+        let url = odd_server(begin, more);
+        let done = komainu(&["bench", "-q", "-n", "2", "-c", "1", "--timeout", "1s", &url]);
+        let printed = text(&done.stdout);
+        let words = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(done.status.code(), Some(1), "{what}: {printed}\n{}", text(&done.stderr));
+        assert!(words.contains(what) && words.contains("There was no response at all"), "{what}: {printed}");
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_told_with_the_remedies() {
+    let folder = Folder::new("certificate");
+    // Without a configuration of its own, openssl makes a certificate of an authority, which is none of a server.
+    let conf = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
+                [more]\nsubjectAltName = DNS:localhost\n";
+    std::fs::write(folder.file("openssl.conf"), conf).unwrap();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-days", "2", "-config", &folder.file("openssl.conf")])
+        .args(["-keyout", &folder.file("key.pem"), "-out", &folder.file("cert.pem")])
+        .output()
+        .expect("openssl, from the package openssl");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut server = Command::new("openssl")
+        .args(["s_server", "-www", "-quiet", "-accept", &format!("127.0.0.1:{port}")])
+        .args(["-cert", &folder.file("cert.pem"), "-key", &folder.file("key.pem")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+        assert!(server.try_wait().unwrap().is_none(), "openssl s_server ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let ca = folder.file("cert.pem");
+    let (by_name, by_address) = (format!("https://localhost:{port}/"), format!("https://127.0.0.1:{port}/"));
+    let outcomes = [
+        (&[by_name.as_str()][..], "(--ca FILE names whom to trust"),
+        (&["--ca", &ca, &by_address], "the certificate is for another name (--ca FILE"),
+        (&["--ca", &ca, &by_name], ""),
+        (&["--ca", &ca, "--sni", "localhost", &by_address], ""),
+        (&["--insecure", &by_address], ""),
+    ]
+    .map(|(arguments, said)| {
+        let done = komainu(&[&["bench", "-q", "-n", "3", "-c", "1"], arguments].concat());
+        (done.status.code(), text(&done.stderr), said)
+    });
+    server.kill().unwrap();
+    server.wait().unwrap();
+    for (code, stderr, said) in outcomes {
+        let expected = if said.is_empty() { 0 } else { 2 };
+        assert!(code == Some(expected) && stderr.contains(said), "{said}: {code:?} {stderr}");
+    }
 }
 
 #[test]
@@ -197,11 +293,12 @@ fn the_short_forms_of_the_labs_run() {
 #[test]
 fn a_broken_subject_is_shown_as_such() {
     let folder = Folder::new("broken");
-    let lab = folder.file("l.toml");
+    let (lab, mended) = (folder.file("l.toml"), folder.file("mended"));
     let text_of = format!(
         "title = \"Broken\"\n[load]\nduration = \"100ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
-         [[subject]]\nname = \"fine\"\nrun = \"{KOMAINU} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}\"\n\
-         [[subject]]\nname = \"dies\"\nrun = \"echo no such option; exit 3\"\n\
+         [[subject]]\nname = \"fine\"\nours = true\nrun = \"{{{{komainu}}}} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}\"\n\
+         [[subject]]\nname = \"dies\"\nrun = \"sh -c 'test -e {mended} || (echo no such option; exit 3) || exit 3; \
+         exec {KOMAINU} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}'\"\n\
          [[subject]]\nname = \"absent\"\nneeds = \"no-such-program from no-such-package\"\nrun = \"x\"\n\
          [[subject]]\nname = \"not yet\"\nskip = \"a reason\"\n"
     );
@@ -216,4 +313,18 @@ fn a_broken_subject_is_shown_as_such() {
     ] {
         assert!(printed.contains(part), "{part}\n{printed}");
     }
+    // Mended, the same command measures what was broken, and nothing else.
+    let lines = || std::fs::read_to_string(folder.file("out/l.jsonl")).unwrap().lines().count();
+    let before = lines();
+    std::fs::write(&mended, "").unwrap();
+    let done = komainu(&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab]);
+    let printed = text(&done.stdout);
+    assert!(done.status.success() && !printed.contains("BROKEN"), "{printed}\n{}", text(&done.stderr));
+    assert_eq!(lines(), before + 1);
+    // Another load is another experiment, and so is another build beside this one.
+    let also = format!("twin={KOMAINU}");
+    let options = ["--set", "duration=50ms", "--also", &also, "--only", "fine", "--out", &folder.file("out")];
+    let done = komainu(&[&["lab", "run", "--quiet"], &options[..], &[&lab]].concat());
+    assert!(done.status.success() && text(&done.stdout).contains("fine, twin"), "{}", text(&done.stderr));
+    assert!(komainu(&["lab", "run", "--set", "durations=1s", &lab]).status.code() == Some(2));
 }
