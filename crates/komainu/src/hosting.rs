@@ -33,7 +33,7 @@ const PYTHON: Language = Language { name: "python", interpreter: Some("python3")
 const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
 
 /// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in
-/// `../lib/komainu` from there.
+/// `../lib/komainu` from there. Python's may also have been installed in the application's virtual environment.
 fn module(language: &Language) -> io::Result<PathBuf> {
     let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
     let program = std::env::current_exe()?.canonicalize()?;
@@ -60,16 +60,23 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// What is missing: its file, its language's module, its user.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let target = target(app).map_err(|text| told(name, &text))?;
-    let script = module(target.language).map_err(|error| told(name, &error.to_string()))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
-    let interpreter = match (&app.interpreter, target.language.name) {
+    let is_python = target.language.name == "python";
+    let environment = match is_python {
+        true => environment(app, folder.as_deref()).map_err(|text| told(name, &text))?,
+        false => None,
+    };
+    let interpreter = match (&app.interpreter, &environment) {
         (Some(interpreter), _) => Some(interpreter.into()),
-        (None, "python") => Some(python(app, folder.as_deref()).map_err(|text| told(name, &text))?),
-        (None, _) => target.language.interpreter.map(OsString::from),
+        (None, Some(environment)) => Some(environment.join("bin/python").into_os_string()),
+        (None, None) => target.language.interpreter.map(OsString::from),
+    };
+    let script = match environment.as_deref().and_then(installed) {
+        Some(folder) => folder,
+        None => module(target.language).map_err(|error| told(name, &error.to_string()))?,
     };
     let script = script.join(target.language.script).into_os_string();
     let command = interpreter.into_iter().chain([script]).chain(target.arguments).collect();
-    let is_python = target.language.name == "python";
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
         max: workers.max as usize,
@@ -151,13 +158,13 @@ fn target(app: &config::App) -> Result<Target, String> {
     }
 }
 
-/// The python of the application's virtual environment, or else the one that is found.
-fn python(app: &config::App, folder: Option<&Path>) -> Result<OsString, String> {
-    let inside = |environment: &Path| environment.join("bin/python");
+/// The virtual environment of a Python application, if it has one.
+fn environment(app: &config::App, folder: Option<&Path>) -> Result<Option<PathBuf>, String> {
+    let is_one = |environment: &Path| environment.join("bin/python").exists();
     if let Some(environment) = &app.virtualenv {
-        let python = std::path::absolute(inside(environment)).map_err(|error| error.to_string())?;
-        return match python.exists() {
-            true => Ok(python.into()),
+        let environment = std::path::absolute(environment).map_err(|error| error.to_string())?;
+        return match is_one(&environment) {
+            true => Ok(Some(environment)),
             false => {
                 Err(format!("{} is no virtual environment: it has no bin/python", environment.display()))
             }
@@ -166,10 +173,15 @@ fn python(app: &config::App, folder: Option<&Path>) -> Result<OsString, String> 
     let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
     let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
     let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
-    let is_one =
-        |environment: &PathBuf| environment.join("pyvenv.cfg").exists() && inside(environment).exists();
-    let found = active.into_iter().chain(beside).find(is_one);
-    Ok(found.map_or_else(|| "python3".into(), |environment| inside(&environment).into()))
+    let found = |environment: &PathBuf| environment.join("pyvenv.cfg").exists() && is_one(environment);
+    Ok(active.into_iter().chain(beside).find(found))
+}
+
+/// The module that `pip install` has brought into a virtual environment.
+fn installed(environment: &Path) -> Option<PathBuf> {
+    let versions = fs::read_dir(environment.join("lib")).ok()?;
+    let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
+    packages.find(|package| package.join(PYTHON.script).exists())
 }
 
 fn told(app: &str, text: &str) -> io::Error {

@@ -66,13 +66,15 @@ static PyObject *address(const komainu_field *host, const komainu_field *port) {
 }
 
 static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
-    PyObject *below, *whole;
+    PyObject *above, *below, *whole;
     if (!path || (!root && (path->value_len == 1 || path->value[0] != '/')))
         return known(slash_text);
     below = PyUnicode_DecodeUTF8(path->value, path->value_len, "replace");
     if (!root || !below)
         return below;
-    whole = PyUnicode_FromFormat("%.*s%U", (int)root->value_len, root->value, below);
+    above = PyUnicode_DecodeUTF8(root->value, root->value_len, "replace");
+    whole = above ? PyUnicode_Concat(above, below) : NULL;
+    Py_XDECREF(above);
     Py_DECREF(below);
     return whole;
 }
