@@ -134,7 +134,8 @@ impl Lane {
             if self.under_way.is_empty() {
                 self.think().await;
                 if !self.have_job().await {
-                    return Ok(true);
+                    // It is closed with all the others, when the run has been counted.
+                    return std::future::pending().await;
                 }
                 // Closed while it idled: that is the server's right, and no request was lost.
                 if self.served > 0 && !link.is_fresh() {

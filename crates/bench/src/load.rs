@@ -130,6 +130,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     let outcome = gathered.listen(&receiver, &shared, stop, observer);
     // They have nothing more to say: their senders are gone, or a failure ends them.
     shared.stop.store(true, Ordering::Relaxed);
+    shared.counted.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().map_err(|_| "a load thread panicked".to_string())?;
     }
@@ -158,6 +159,7 @@ struct Gathering {
     measured: Measured,
     /// Slices of which not every thread has told yet: by their number, how many told, and what.
     open: BTreeMap<u64, (usize, Slice)>,
+    over: usize,
     ended: usize,
     /// Where what counts began: CPU time of this process, and whether that is behind us.
     cpu_ns: u64,
@@ -179,6 +181,7 @@ impl Gathering {
             planned_s: plan.duration.map(|duration| duration.as_secs_f64()),
             measured: Measured::default(),
             open: BTreeMap::new(),
+            over: 0,
             ended: 0,
             cpu_ns: 0,
             counting: false,
@@ -205,9 +208,10 @@ impl Gathering {
                 self.measured.interrupted = true;
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            if !counted_out && now_ns >= self.schedule.end_ns {
+            if !counted_out && (now_ns >= self.schedule.end_ns || self.over == self.threads) {
                 counted_out = true;
                 self.count_ends(observer);
+                shared.counted.store(true, Ordering::Relaxed);
             }
             let until_ns = if self.counting { self.schedule.end_ns } else { self.schedule.count_ns };
             let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns))
@@ -223,9 +227,6 @@ impl Gathering {
                 points: &self.measured.points,
                 tally: &self.measured.tally,
             });
-        }
-        if !counted_out {
-            self.count_ends(observer);
         }
         self.close();
         Ok(())
@@ -249,6 +250,7 @@ impl Gathering {
                 total.tls.add(&tally.tls);
             }
             Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
+            Report::Over => self.over += 1,
             Report::End { rest, cpu_ns, wall_ns, last_ns } => {
                 self.ended += 1;
                 self.last_ns = self.last_ns.max(last_ns);

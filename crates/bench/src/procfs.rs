@@ -69,6 +69,11 @@ impl Reading {
         sum
     }
 
+    /// Takes in a reading of other processes.
+    pub fn add(&mut self, others: Reading) {
+        self.0.extend(others.0);
+    }
+
     /// What was used since the processes began.
     #[must_use]
     pub fn whole(&self) -> Cpu {

@@ -102,10 +102,14 @@ impl Watch {
     }
 
     fn look(&mut self) -> Reading {
-        if !self.roots.is_empty() {
-            self.pids = procfs::tree(&self.roots);
+        // Looking for further processes takes its time: those that are known come first.
+        let mut cpu = procfs::cpu(&self.pids);
+        let known = std::mem::replace(&mut self.pids, procfs::tree(&self.roots));
+        let further: Vec<u32> = self.pids.iter().copied().filter(|pid| !known.contains(pid)).collect();
+        if !further.is_empty() {
+            cpu.add(procfs::cpu(&further));
         }
-        procfs::cpu(&self.pids)
+        cpu
     }
 
     /// CPU time of what belongs to the measurement beside the server: this process, and what the server needs.
@@ -144,6 +148,9 @@ impl Observer for Watch {
     }
 
     fn count_ends(&mut self) {
+        if self.begin.is_none() {
+            return;
+        }
         let cpu = self.look();
         let Some(begin) = &self.begin else { return };
         self.spent.cpu = cpu.since(&begin.cpu);

@@ -38,6 +38,8 @@ pub(crate) struct Schedule {
 pub(crate) enum Report {
     /// A stretch of time. The first ones may be the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
+    /// Nothing more is asked; what remains is to end.
+    Over,
     /// The thread has ended. What an open loop still got after the end, and CPU time and wall-clock time from where
     /// it counts to the end.
     End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
@@ -108,8 +110,13 @@ async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u6
     }
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
     world.end();
+    // Where nobody listens any more, nobody counts either.
+    let _ = reports.send(Report::Over);
     if plan.is_open() {
         settle(&world, &part).await;
+    }
+    while !part.shared.counted.load(Ordering::Relaxed) {
+        world.core.sleep(1).await;
     }
     spent
 }

@@ -33,6 +33,9 @@ pub(crate) struct Job {
 pub(crate) struct Shared {
     /// Set to end the run early.
     pub(crate) stop: AtomicBool,
+    /// Set when what the run cost the server has been read: until then no connection is closed, because that would be
+    /// in the account, and the threads that some servers give to connections would be out of it.
+    pub(crate) counted: AtomicBool,
     /// What the server says of itself.
     pub(crate) facts: OnceLock<Facts>,
     /// Length and hash of the first response to each request.
