@@ -211,6 +211,15 @@ static void put_header(pTHX_ HV *env, const komainu_field *field) {
     put_text(aTHX_ env, key, field->value, field->value_len);
 }
 
+/* The server has checked that it is decimal. Nothing ends a value but its length. */
+static STRLEN number_of(const komainu_field *field) {
+    STRLEN number = 0;
+    uint32_t at;
+    for (at = 0; at < field->value_len; at++)
+        number = number * 10 + (STRLEN)(field->value[at] - '0');
+    return number;
+}
+
 HV *make_env(pTHX) {
     const komainu_field *fields;
     size_t count = komainu_fields(current, &fields), at;
@@ -242,8 +251,8 @@ HV *make_env(pTHX) {
         default:
             if (field->id == 0 || field->id >= 32)
                 put_header(aTHX_ env, field);
-            if (field->id == length_id) /* decimal, as the server has checked */
-                length = (STRLEN)strtoull(field->value, NULL, 10);
+            if (field->id == length_id)
+                length = number_of(field);
             else if (field->id == coding_id)
                 is_chunked = 1;
             continue;

@@ -1,6 +1,8 @@
 //! One request in a worker's hands, from its slot to the last byte of the response.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::{Length, Status};
 use net::{Exchange, Fault, Interest};
@@ -17,6 +19,9 @@ use crate::websocket::Socket;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
+/// How often a worker's process is looked for, and with which pause.
+const PROCESS_LOOKS_MAX: u32 = 1000;
+const PROCESS_LOOK_MS: u64 = 5;
 
 /// How a call ended.
 pub(crate) enum Ended {
@@ -268,11 +273,23 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// The worker's process. A worker that has just begun may answer before the supervisor has heard of it.
+    async fn process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
+        for _ in 0..PROCESS_LOOKS_MAX {
+            match self.errand.process() {
+                Some(process) => return Ok(process),
+                None if self.errand.is_void() => break,
+                None => x.core().sleep(PROCESS_LOOK_MS).await,
+            }
+        }
+        Err(Fault::Broken("the worker is gone"))
+    }
+
     async fn send_file(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<(), Fault> {
         if self.chunks.is_some() {
             return Err(Fault::Broken("a file has no chunks"));
         }
-        let process = self.errand.process().ok_or(Fault::Broken("the worker is gone"))?;
+        let process = self.process(x).await?;
         let taken = file::take(&process, part);
         self.errand.file_taken();
         match taken {

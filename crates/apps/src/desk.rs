@@ -495,6 +495,11 @@ impl Errand {
         self.desk.server.borrow_mut().file_taken(self.ticket);
     }
 
+    /// Whether it is over, whatever came of it.
+    pub(crate) fn is_void(&self) -> bool {
+        self.desk.with_entry(self.ticket, |_| ()).is_none()
+    }
+
     /// The process that holds it, for taking a descriptor out of it.
     pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
         let Seat(seat) = self.desk.server.borrow().claimant(self.ticket)?;

@@ -121,8 +121,8 @@ my %paths = (
     '/wide' => sub { return [200, [], ["\x{263a}"]] },
     '/split' => sub { return [200, ["X-A" => "1\r\nX-B: 2"], ['split']] },
     '/empty' => sub { return [204, [], []] },
-    '/exit' => sub { exit 0 },
-    '/kill' => sub { kill KILL => $$; sleep 1 },
+    '/exit' => sub { print STDERR "exits\n"; exit 0 },
+    '/kill' => sub { print STDERR "is killed\n"; kill KILL => $$; sleep 1 },
     '/sleep' => sub { my ($env) = @_; select undef, undef, undef, $env->{QUERY_STRING}; return [200, [], ["slept in $$"]] },
     '/eat' => sub { our $eaten = 'x' x (64 << 20); return [200, [], ['full']] },
 );

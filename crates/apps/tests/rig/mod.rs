@@ -15,7 +15,7 @@ use net::{Bind, Exchange, Fault, Record, Service};
 /// Nothing here takes this long, unless it never ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Only(Handle);
+struct Only(Handle, Arc<Mutex<Vec<String>>>);
 
 impl Service for Only {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
@@ -26,7 +26,14 @@ impl Service for Only {
         self.0.serve(x, &mount).await
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, record: &Record<'_>) {
+        if let Some(fault) = record.fault {
+            self.1
+                .lock()
+                .unwrap()
+                .push(format!("{:?} after {} bytes: {fault:?}", record.status, record.body_bytes));
+        }
+    }
 }
 
 /// A server with one application.
@@ -73,10 +80,10 @@ impl Rig {
             ..net::Options::default()
         };
         let next = AtomicUsize::new(0);
-        let served = app.clone();
+        let (served, faults) = (app.clone(), log.clone());
         let server =
             net::Server::start(&net_options, &[Bind::Tcp(([127, 0, 0, 1], 0).into())], move |core| {
-                Ok(Only(served.handle(core, next.fetch_add(1, Ordering::Relaxed))))
+                Ok(Only(served.handle(core, next.fetch_add(1, Ordering::Relaxed)), faults.clone()))
             })
             .unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
