@@ -78,6 +78,20 @@ fn a_worker_that_ends_costs_its_own_request() {
 }
 
 #[test]
+fn a_worker_with_threads_leaves_when_it_is_told() {
+    let rig = python("wsgi", "plain.py", |options| {
+        one_worker(options);
+        options.threads = 3;
+    });
+    let worker = rig.ready(1);
+    rig.get("/").expect(200, "made");
+    assert!(rig::kill(worker[0], "-TERM"));
+    until("it leaves", || !rig::is_alive(worker[0]));
+    rig.get("/").expect(200, "made");
+    assert!(!rig.log().contains("killed"), "{}", rig.log());
+}
+
+#[test]
 fn an_event_loop_answers() {
     let rig = python("auto", "events.py", one_worker);
     let mut client = rig.connect();

@@ -83,6 +83,9 @@ def serve(app, seats):
             ends.append(error)
             _native.leave()
 
+    if signal.getsignal(signal.SIGCONT) is signal.SIG_DFL:
+        # Only a signal with a handler ends a wait.
+        signal.signal(signal.SIGCONT, lambda *_: None)
     threads = [threading.Thread(target=work, args=(seat,), name=f"komainu-{at}") for at, seat in enumerate(seats)]
     for thread in threads:
         thread.start()

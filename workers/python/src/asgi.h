@@ -49,11 +49,6 @@ extern PyObject *keys[KEYS];
 extern PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
 extern PyObject *empty_bytes, *done_ready;
 
-static inline PyObject *known(PyObject *object) {
-    Py_INCREF(object);
-    return object;
-}
-
 /* ---- ready.c ---- */
 
 int ready_init(PyObject *module);

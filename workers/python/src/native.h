@@ -50,6 +50,11 @@ typedef struct {
     komainu_worker *worker; /* NULL once it is given up */
 } Seat;
 
+static inline PyObject *known(PyObject *object) {
+    Py_INCREF(object);
+    return object;
+}
+
 /* ---- native.c ---- */
 
 /* Raises Gone or an OSError if the code is none of the good ones: -1 then. */
@@ -63,6 +68,12 @@ PyObject *intern(const char *text);
 
 PyObject *latin1(const char *bytes, size_t len);
 PyObject *field_text(const komainu_field *field);
+/* A longer value is made anew each time. */
+#define KEPT_BYTES_MAX 256
+/* Whether a field is one client's secret, and so not kept for the next request. */
+int is_secret(unsigned id);
+/* As field_text; a value that a well-known field had in the request before is the same string. */
+PyObject *field_text_kept(const komainu_field *field);
 int field_is(const komainu_field *field, const char *text);
 
 /* Makes bytes that nobody else has seen longer or shorter; `used` of them are kept. -1 with an exception, and NULL. */

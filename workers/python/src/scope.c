@@ -35,16 +35,43 @@ static PyObject *header_name(const komainu_field *field) {
     return PyBytes_FromStringAndSize(name, field->name_len);
 }
 
-static int add_header(PyObject *headers, const komainu_field *field) {
-    PyObject *name, *value, *pair;
-    int failed;
-    if (field->id > 255 || (field->id && !header_names[field->id]) || field->name_len > NAME_BYTES_MAX)
-        return 0;
-    name = header_name(field);
-    value = bytes_of(field->value, field->value_len);
+static PyObject *header_pair(const komainu_field *field) {
+    PyObject *name = header_name(field), *value = bytes_of(field->value, field->value_len), *pair;
     pair = name && value ? PyTuple_Pack(2, name, value) : NULL;
     Py_XDECREF(name);
     Py_XDECREF(value);
+    return pair;
+}
+
+#ifdef KOMAINU_WHOLE_API
+/* Threads would have to take turns at it. */
+static PyObject *header_pair_kept(const komainu_field *field) { return header_pair(field); }
+#else
+/* The pair is the same as in the request before where the value is. */
+static PyObject *header_pair_kept(const komainu_field *field) {
+    static PyObject *kept[256];
+    PyObject *pair = kept[field->id], *value;
+    if (pair) {
+        value = PyTuple_GetItem(pair, 1);
+        if (PyBytes_Size(value) == field->value_len &&
+            memcmp(PyBytes_AsString(value), field->value, field->value_len) == 0)
+            return known(pair);
+    }
+    pair = header_pair(field);
+    if (pair && field->id && field->value_len <= KEPT_BYTES_MAX && !is_secret(field->id)) {
+        Py_XDECREF(kept[field->id]);
+        kept[field->id] = known(pair);
+    }
+    return pair;
+}
+#endif
+
+static int add_header(PyObject *headers, const komainu_field *field) {
+    PyObject *pair;
+    int failed;
+    if (field->id > 255 || (field->id && !header_names[field->id]) || field->name_len > NAME_BYTES_MAX)
+        return 0;
+    pair = header_pair_kept(field);
     failed = pair ? PyList_Append(headers, pair) : -1;
     Py_XDECREF(pair);
     return failed;

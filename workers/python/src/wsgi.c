@@ -53,11 +53,6 @@ static PyObject *header_key(const char *name, size_t len) {
     return latin1(text, 5 + len);
 }
 
-static PyObject *known(PyObject *text) {
-    Py_INCREF(text);
-    return text;
-}
-
 /* Takes the value over. */
 static int put(PyObject *environ, PyObject *key, PyObject *value) {
     int failed = value ? PyDict_SetItem(environ, key, value) : -1;
@@ -74,7 +69,7 @@ static int put_header(PyObject *environ, PyObject *key, const komainu_field *fie
         Py_XDECREF(value);
         return put(environ, key, both);
     }
-    return PyErr_Occurred() ? -1 : put(environ, key, field_text(field));
+    return seen && PyErr_Occurred() ? -1 : put(environ, key, field_text_kept(field));
 }
 
 static int put_unknown(PyObject *environ, const komainu_field *field) {
@@ -92,11 +87,11 @@ static int put_unknown(PyObject *environ, const komainu_field *field) {
 /* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
 static PyObject *path_of(const komainu_field *field) {
     int is_root = field->value_len == 1 || (field->value_len && field->value[0] != '/');
-    return is_root ? known(slash_text) : field_text(field);
+    return is_root ? known(slash_text) : field_text_kept(field);
 }
 
 static int put_target(PyObject *environ, const komainu_field *field) {
-    PyObject *text = field_text(field);
+    PyObject *text = field_text_kept(field);
     if (!text)
         return -1;
     if (PyDict_SetItem(environ, keys[RAW_URI], text) != 0) {
@@ -110,19 +105,19 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     unsigned id = field->id;
     switch (id) {
     case KOMAINU_METHOD:
-        return put(environ, keys[METHOD], field_is(field, "GET") ? known(get_text) : field_text(field));
+        return put(environ, keys[METHOD], field_is(field, "GET") ? known(get_text) : field_text_kept(field));
     case KOMAINU_TARGET: return put_target(environ, field);
-    case KOMAINU_SCRIPT_NAME: return put(environ, keys[SCRIPT], field_text(field));
+    case KOMAINU_SCRIPT_NAME: return put(environ, keys[SCRIPT], field_text_kept(field));
     case KOMAINU_PATH: return put(environ, keys[PATH], path_of(field));
-    case KOMAINU_QUERY: return put(environ, keys[QUERY], field_text(field));
+    case KOMAINU_QUERY: return put(environ, keys[QUERY], field_text_kept(field));
     case KOMAINU_PROTOCOL:
-        return put(environ, keys[PROTOCOL], field_is(field, "HTTP/1.1") ? known(one_one_text) : field_text(field));
+        return put(environ, keys[PROTOCOL], field_is(field, "HTTP/1.1") ? known(one_one_text) : field_text_kept(field));
     case KOMAINU_SCHEME:
         return put(environ, keys[SCHEME], known(field_is(field, "https") ? https_text : http_text));
-    case KOMAINU_REMOTE_ADDR: return put(environ, keys[ADDRESS], field_text(field));
+    case KOMAINU_REMOTE_ADDR: return put(environ, keys[ADDRESS], field_text_kept(field));
     case KOMAINU_REMOTE_PORT: return put(environ, keys[PEER], field_text(field));
-    case KOMAINU_SERVER_NAME: return put(environ, keys[SERVER], field_text(field));
-    case KOMAINU_SERVER_PORT: return put(environ, keys[PORT], field_text(field));
+    case KOMAINU_SERVER_NAME: return put(environ, keys[SERVER], field_text_kept(field));
+    case KOMAINU_SERVER_PORT: return put(environ, keys[PORT], field_text_kept(field));
     case 0: return put_unknown(environ, field);
     default: break;
     }
@@ -172,8 +167,13 @@ static PyMethodDef call_methods[] = {
 static PyObject *start_response(Call *self, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"status", "headers", "exc_info", NULL};
     PyObject *status, *headers, *error = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO|O", names, &status, &headers, &error) ||
-        must_be_free(self) != 0)
+    if (!keywords && PyTuple_Size(arguments) == 2) {
+        status = PyTuple_GetItem(arguments, 0);
+        headers = PyTuple_GetItem(arguments, 1);
+    } else if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO|O", names, &status, &headers, &error)) {
+        return NULL;
+    }
+    if (must_be_free(self) != 0)
         return NULL;
     if (error != Py_None) {
         if (self->head_written) {
@@ -549,14 +549,20 @@ static PyType_Spec call_spec = {"komainu.StartResponse", sizeof(Call), 0, Py_TPF
 
 PyObject *wsgi_prepare(PyObject *module, PyObject *arguments) {
     PyObject *constants;
+    int at;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "O!OOO", &PyDict_Type, &constants, &wrapper_class, &file_part, &failed))
         return NULL;
     Py_INCREF(wrapper_class);
     Py_INCREF(file_part);
     Py_INCREF(failed);
-    if (!(template = PyDict_Copy(constants)) || PyDict_SetItem(template, keys[SCRIPT], empty_text) != 0 ||
-        PyDict_SetItem(template, keys[QUERY], empty_text) != 0)
+    if (!(template = PyDict_Copy(constants)))
+        return NULL;
+    /* With a place for each of them, its copies need not grow. */
+    for (at = 0; at < KEYS; at++)
+        if (PyDict_SetItem(template, keys[at], empty_text) != 0)
+            return NULL;
+    if (PyDict_DelItem(template, keys[PEER]) != 0)
         return NULL;
     return known(Py_None);
 }
