@@ -2,10 +2,10 @@
 
 use crate::quantity;
 
-/// Width and height of a chart in its own units; the page scales it.
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 240.0;
-const LEFT: f64 = 64.0;
+/// Width and height of a chart in its own units; the page scales it, so these are about what it has there.
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 190.0;
+const LEFT: f64 = 60.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 30.0;
@@ -65,8 +65,10 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     }
     for tick in ticks(across, x.scale) {
         let (at, _) = place(&(tick, up.0));
+        // The last one has no room on its right.
+        let anchor = if at > WIDTH - RIGHT - 20.0 { "end" } else { "middle" };
         body += &format!(
-            "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
             HEIGHT - BOTTOM + 18.0,
             escape(&(x.label)(tick))
         );
@@ -75,7 +77,8 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
         let path: Vec<String> =
             one.points.iter().map(&place).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !path.is_empty() {
-            body += &format!("<path class=\"line s{number}\" d=\"M{}\"/>", path.join("L"));
+            // A line of no length shows a single point.
+            body += &format!("<path class=\"line s{number}\" d=\"M{}h0\"/>", path.join("L"));
         }
     }
     let legend: String = series
@@ -83,7 +86,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
         .enumerate()
         .map(|(number, s)| format!("<span><i class=\"s{number}\"></i>{}</span>", escape(&s.name)))
         .collect();
-    figure(title, &legend, &svg(title, HEIGHT, &body))
+    figure(title, &legend, &svg(title, WIDTH, HEIGHT, &body), "")
 }
 
 /// One bar of a chart.
@@ -104,13 +107,14 @@ pub struct Bar {
 #[must_use]
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 26.0;
-    const NAME: f64 = 230.0;
-    const VALUE: f64 = 96.0;
+    const ALL: f64 = 900.0;
+    const NAME: f64 = 330.0;
+    const VALUE: f64 = 110.0;
     let most = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     if most <= 0.0 {
         return String::new();
     }
-    let length = |value: f64| value / most * (WIDTH - NAME - VALUE);
+    let length = |value: f64| value / most * (ALL - NAME - VALUE);
     let mut body = String::new();
     for (number, bar) in bars.iter().enumerate() {
         let top = number as f64 * ROW + 4.0;
@@ -134,27 +138,27 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
             escape(&bar.label)
         );
     }
-    figure(title, "", &svg(title, bars.len() as f64 * ROW + 8.0, &body))
+    figure(title, "", &svg(title, ALL, bars.len() as f64 * ROW + 8.0, &body), " class=\"wide\"")
 }
 
 fn shortened(name: &str) -> String {
-    const MAX: usize = 38;
+    const MAX: usize = 48;
     match name.chars().count() > MAX {
         true => name.chars().take(MAX - 1).chain(['…']).collect(),
         false => name.to_string(),
     }
 }
 
-fn svg(title: &str, height: f64, body: &str) -> String {
+fn svg(title: &str, width: f64, height: f64, body: &str) -> String {
     format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
+        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">{body}</svg>",
         escape(title)
     )
 }
 
-fn figure(title: &str, legend: &str, svg: &str) -> String {
+fn figure(title: &str, legend: &str, svg: &str, class: &str) -> String {
     format!(
-        "<figure><figcaption>{}<span class=\"legend\">{legend}</span></figcaption>{svg}</figure>\n",
+        "<figure{class}><figcaption>{}<span class=\"legend\">{legend}</span></figcaption>{svg}</figure>\n",
         escape(title)
     )
 }

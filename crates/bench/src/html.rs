@@ -8,6 +8,7 @@ use crate::outcome::Outcome;
 use crate::procfs;
 use crate::quantity::{self, thousands};
 use crate::table::Table;
+use crate::tally::Times;
 use crate::text;
 use crate::versus::Comparison;
 
@@ -32,7 +33,7 @@ pub fn report(outcome: &Outcome) -> String {
     page(&outcome.setup.what, &(heading(outcome) + &run(outcome) + &footer(outcome)))
 }
 
-/// The page of two things compared, with the last run of each.
+/// The page of two things compared, pair by pair.
 #[must_use]
 pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let title = format!("{} against {}", compared.names[0], compared.names[1]);
@@ -42,13 +43,47 @@ pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String
         escape(&compared.basis),
         table(&compared.table())
     );
-    if let Some((a, b)) = pairs.last() {
-        for (name, outcome) in [("A", a), ("B", b)] {
-            body += &format!("<h2>{name}, the last run</h2>\n{}{}", heading(outcome), run(outcome));
+    if let Some((a, _)) = pairs.last() {
+        body += &format!(
+            "<p class=\"how\">Each run: {}</p>\n<h2>Pair by pair</h2>\n<div class=\"charts\">\n",
+            escape(&a.setup.how)
+        );
+        body += &pair_by_pair(pairs);
+        let (mut of_a, mut of_b) = (Times::default(), Times::default());
+        for (a, b) in pairs {
+            of_a.add(&a.measured.tally.latency);
+            of_b.add(&b.measured.tally.latency);
         }
+        body += "</div>\n<h2>Latency of all runs</h2>\n<div class=\"charts\">\n";
+        body += &distribution(&[("A", &of_a), ("B", &of_b)]);
+        body += "</div>\n";
         body += &footer(a);
     }
     page(&title, &body)
+}
+
+/// The figures that matter most, on either side, over the pairs.
+fn pair_by_pair(pairs: &[(Outcome, Outcome)]) -> String {
+    let mut charts = String::new();
+    let number = Axis { scale: Scale::Linear, label: short_number };
+    for (name, title, axis) in [
+        ("cpu", "Server CPU a request", &LATENCY_EVEN),
+        ("rate", "Requests a second", &RATE),
+        ("p50", "p50", &LATENCY_EVEN),
+        ("p99", "p99", &LATENCY_EVEN),
+    ] {
+        let figure = Figure::named(name).expect("a figure's name");
+        let side = |name: &str, of: fn(&(Outcome, Outcome)) -> &Outcome| Series {
+            name: name.to_string(),
+            points: (1..)
+                .zip(pairs)
+                .filter_map(|(at, pair)| Some((f64::from(at), figure.of(of(pair))?)))
+                .collect(),
+        };
+        charts +=
+            &chart::lines(title, &[side("A", |pair| &pair.0), side("B", |pair| &pair.1)], &number, axis);
+    }
+    charts
 }
 
 fn heading(outcome: &Outcome) -> String {
@@ -84,7 +119,7 @@ fn run(outcome: &Outcome) -> String {
     );
     body += &over_time(outcome);
     body += "</div>\n<h2>Latency</h2>\n<div class=\"charts\">\n";
-    body += &distribution(outcome);
+    body += &distribution(&[("latency", &outcome.measured.tally.latency)]);
     body += "</div>\n";
     body += &table(&latencies(outcome));
     body += "<h2>Answers</h2>\n";
@@ -108,6 +143,7 @@ fn run(outcome: &Outcome) -> String {
 
 const SECONDS: Axis = Axis { scale: Scale::Linear, label: |s| format!("{} s", short_number(s)) };
 const RATE: Axis = Axis { scale: Scale::Linear, label: short_number };
+const LATENCY_EVEN: Axis = Axis { scale: Scale::Linear, label: short_time };
 const LATENCY: Axis = Axis { scale: Scale::Log, label: short_time };
 
 fn over_time(outcome: &Outcome) -> String {
@@ -163,30 +199,53 @@ fn together(points: &[Point]) -> Vec<Point> {
 }
 
 /// Latency by percentile, and how often each latency came.
-fn distribution(outcome: &Outcome) -> String {
-    let latency = &outcome.measured.tally.latency;
-    let total = latency.count().max(1) as f64;
-    let (mut below, mut steps) = (0u64, Vec::new());
-    let mut often: Vec<(f64, f64)> = Vec::new();
-    // Buckets of a tenth of an octave, so that the shape is seen and not the histogram's own grain.
-    const PER_OCTAVE: f64 = 10.0;
-    for (ns, count) in latency.buckets() {
-        below += count;
-        let us = ns as f64 / 1e3;
-        // The last one stands for half a request beyond it: there is no place for 100 % on this axis.
-        steps.push(((below as f64 / total).min(1.0 - 0.5 / total) * 100.0, us));
-        let bucket = (us.log2() * PER_OCTAVE).round() / PER_OCTAVE;
-        match often.last_mut() {
-            Some((last, sum)) if *last == bucket => *sum += count as f64,
-            _ => often.push((bucket, count as f64)),
-        }
+fn distribution(sides: &[(&str, &Times)]) -> String {
+    let (mut steps, mut often) = (Vec::new(), Vec::new());
+    for (name, latency) in sides {
+        let series = |points| Series { name: (*name).to_string(), points };
+        steps.push(series(by_percentile(latency)));
+        often.push(series(how_often(latency)));
     }
-    let often = often.into_iter().map(|(bucket, count)| (bucket.exp2(), count / total * 100.0)).collect();
     let percent = Axis { scale: Scale::Linear, label: |p| format!("{} %", short_number(p)) };
     let nines = Axis { scale: Scale::Nines, label: |p| format!("p{}", short_number(p)) };
-    let series = |name: &str, points| [Series { name: name.to_string(), points }];
-    chart::lines("By percentile", &series("latency", steps), &nines, &LATENCY)
-        + &chart::lines("How often", &series("share of requests", often), &LATENCY, &percent)
+    chart::lines("By percentile", &steps, &nines, &LATENCY)
+        + &chart::lines("How often: share of requests", &often, &LATENCY, &percent)
+}
+
+fn by_percentile(latency: &Times) -> Vec<(f64, f64)> {
+    let total = latency.count().max(1) as f64;
+    let mut below = 0u64;
+    let step = |(ns, count): (u64, u64)| {
+        below += count;
+        // The last one stands for half a request beyond it: there is no place for 100 % on this axis.
+        (((below as f64 / total).min(1.0 - 0.5 / total) * 100.0), ns as f64 / 1e3)
+    };
+    latency.buckets().map(step).collect()
+}
+
+fn how_often(latency: &Times) -> Vec<(f64, f64)> {
+    // Buckets of a tenth of an octave, so that the shape is seen and not the histogram's own grain.
+    const PER_OCTAVE: f64 = 10.0;
+    let total = latency.count().max(1) as f64;
+    let mut often: Vec<(i64, u64)> = Vec::new();
+    for (ns, count) in latency.buckets() {
+        let bucket = ((ns as f64 / 1e3).log2() * PER_OCTAVE).round() as i64;
+        match often.last_mut() {
+            Some((last, sum)) if *last == bucket => *sum += count,
+            // Between two that are apart lie some that nothing fell into.
+            last => {
+                let last = last.map_or(bucket - 2, |(last, _)| *last);
+                if last + 1 < bucket {
+                    often.extend([(last + 1, 0), (bucket - 1, 0)]);
+                }
+                often.push((bucket, count));
+            }
+        }
+    }
+    often.extend(often.last().map(|(last, _)| (last + 1, 0)));
+    let point =
+        |(bucket, count): (i64, u64)| ((bucket as f64 / PER_OCTAVE).exp2(), count as f64 / total * 100.0);
+    often.into_iter().map(point).collect()
 }
 
 fn latencies(outcome: &Outcome) -> Table {
@@ -305,7 +364,7 @@ mod tests {
         assert!(
             page.contains("one against two")
                 && page.contains("no telling apart")
-                && page.contains("B, the last run")
+                && page.contains("Pair by pair")
         );
     }
 
