@@ -372,6 +372,17 @@ mod tests {
     }
 
     #[test]
+    fn handlers_and_sockets() {
+        let text = "[apps.a]\nhandler = \"a.so\"\n[apps.b]\nasgi = \"b:app\"\n\
+            websockets = { message = \"64KiB\", idle = \"5s\" }\n";
+        let config = parse(text).unwrap();
+        assert_eq!(config.apps[0].1.handler.as_deref(), Some(Path::new("/etc/k/a.so")));
+        assert_eq!(config.apps[0].1.websockets.message_bytes_max, 1 << 20);
+        let sockets = &config.apps[1].1.websockets;
+        assert_eq!((sockets.message_bytes_max, sockets.idle), (64 << 10, Duration::from_secs(5)));
+    }
+
+    #[test]
     fn files_first_and_then_the_application() {
         let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
         let route = &config.sites[0].routes[0];
@@ -384,6 +395,8 @@ mod tests {
         for (text, said) in [
             ("[apps.a]\n", "an application of no language"),
             ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two languages"),
+            ("[apps.a]\nhandler = \"a.so\"\nwsgi = \"b\"\n", "of two languages"),
+            ("[apps.a]\nasgi = \"a\"\nwebsockets = { idle = \"1ms\" }\n", "too short"),
             ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
             ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),

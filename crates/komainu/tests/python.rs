@@ -185,6 +185,11 @@ fn bare_files_that_define_the_callable() {
         "def application(environ, start_response):\n    start_response('200 OK', [])\n    return [b'bare']\n";
     let rig = run(folder("bare.py", app), &["bare.py"]);
     rig.get("/").expect(200, "bare");
+    // What else has this name stays out of it.
+    let beside = folder("bare.py", app);
+    beside.write("bare.so", "no module").write("bare/__init__.py", "raise ValueError");
+    let rig = run(beside, &["bare.py"]);
+    rig.get("/").expect(200, "bare");
     let rig = run(folder("bare.py", "x = 1\n"), &["bare.py"]);
     let answer = rig.get("/");
     answer.expect_status(500);

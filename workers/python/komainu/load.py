@@ -31,9 +31,9 @@ def load_file(path):
         raise NotFound(f"there is no file {path}")
     sys.path.insert(0, folder)
     name = name[:-3]
-    if name.isidentifier() and name not in sys.modules and os.path.dirname(found(name) or "") == folder:
+    if name.isidentifier() and name not in sys.modules and found(name) == path:
         return importlib.import_module(name)
-    # Its name is taken, or none that could be imported.
+    # Its name is taken (by a module, or by another file beside it), or none that could be imported.
     spec = importlib.util.spec_from_file_location(f"komainu_application_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
