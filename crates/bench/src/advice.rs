@@ -19,6 +19,12 @@ const STALL_S_MIN: f64 = 0.1;
 /// What is doubtful about the run, each as one sentence.
 #[must_use]
 pub fn warnings(outcome: &Outcome) -> Vec<String> {
+    warnings_up_to(outcome, 99.99)
+}
+
+/// The same where no percentile beyond this one is shown.
+#[must_use]
+pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
     let mut told = Vec::new();
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
     if measured.interrupted {
@@ -54,7 +60,7 @@ pub fn warnings(outcome: &Outcome) -> Vec<String> {
             noise * 100.0
         ));
     }
-    if let Some(percentile) = too_far(tally.latency.count()) {
+    if let Some(percentile) = too_far(tally.latency.count()).filter(|&percent| percent <= percentile_max) {
         told.push(format!(
             "{} requests are too few for percentiles from p{percentile} on: fewer than ten lie beyond.",
             quantity::thousands(tally.latency.count() as f64)

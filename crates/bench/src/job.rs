@@ -195,7 +195,7 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
     for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
-        for warning in crate::advice::warnings(outcome) {
+        for warning in crate::advice::warnings_up_to(outcome, versus::PERCENTILE_MAX) {
             // The numbers differ from run to run, the doubt does not.
             let doubt = format!("{side}: {warning}");
             let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();

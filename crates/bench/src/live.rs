@@ -25,11 +25,6 @@ impl<W: Write> Live<W> {
         Live { out, title: title.to_string(), columns: columns.clamp(40, 120), drawn: None, lines: 0 }
     }
 
-    /// Gives up what is drawn and begins anew below another title.
-    pub fn retitle(&mut self, title: &str) {
-        self.title = title.to_string();
-    }
-
     fn draw(&mut self, picture: &str) {
         // A terminal that has gone away is no reason to stop measuring.
         let _ = write!(self.out, "{}", self.erasing());

@@ -11,6 +11,9 @@ use crate::table::Table;
 /// The figures that are compared, where both sides have them.
 const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
 
+/// No percentile beyond this one is compared.
+pub const PERCENTILE_MAX: f64 = 99.0;
+
 /// One figure of two things.
 #[derive(Clone, Debug)]
 pub struct Line {
