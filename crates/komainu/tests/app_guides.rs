@@ -1,4 +1,4 @@
-//! The pages about Python applications and native handlers: each of their examples is run as it stands there.
+//! The pages about applications and native handlers: each of their examples is run as it stands there.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod hosted;
@@ -104,6 +104,11 @@ fn every_example(page: &str, answers: usize) {
         seen += run(section);
     }
     assert_eq!(seen, answers);
+}
+
+#[test]
+fn perl_and_ruby() {
+    every_example("applications.md", 6);
 }
 
 #[test]
