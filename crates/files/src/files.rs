@@ -118,7 +118,7 @@ impl Files {
                 Ok(())
             }
             Plan::Part(range) => send_part(x, &variant, range).await,
-            Plan::Parts(ranges) => self.send_parts(x, &variant, ranges).await,
+            Plan::Parts(ranges) => Box::pin(self.send_parts(x, &variant, ranges)).await,
             Plan::NotModified => x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await,
             Plan::Failed => {
                 x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await

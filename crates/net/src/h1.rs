@@ -9,7 +9,7 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -329,7 +329,11 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     let (served, note) = {
         let source = conn.stream.source_rc();
         let mut exchange = Exchange::new(conn);
-        let served = guarded(&source, engine, engine.service.serve(&mut exchange)).await;
+        // Pinned here and passed by reference: by value it would stand twice in every connection's future.
+        let served = {
+            let serving = pin!(engine.service.serve(&mut exchange));
+            guarded(&source, engine, serving).await
+        };
         (served, exchange.note())
     };
     let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
@@ -357,9 +361,8 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
 async fn guarded<S>(
     source: &crate::source::Source,
     engine: &Engine<S>,
-    serving: impl Future<Output = Result<(), Fault>>,
+    mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
 ) -> Result<(), Fault> {
-    let mut serving = pin!(serving);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
         Ok(Poll::Pending) if source.ready() & GONE != 0 => Poll::Ready(Err(Fault::Gone)),
         Ok(polled) => polled,

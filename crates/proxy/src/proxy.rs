@@ -275,7 +275,7 @@ impl Proxy {
                 let Leg { mut link, buffers, .. } = leg;
                 let early = buffers.rest().to_vec();
                 drop(buffers);
-                net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms).await?;
+                Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
             }
         }
         Ok(())
@@ -306,8 +306,10 @@ impl Proxy {
         let turn = self.group.dialled.get();
         self.group.dialled.set(turn.wrapping_add(1));
         let connect_by_ms = now_ms.saturating_add(self.rules.options.timeouts.connect_ms).min(deadline_ms);
-        let (link, address) =
-            dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms).await?;
+        // Boxed, as it is seldom: what it needs would make the future of every request larger.
+        let dialling =
+            Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
+        let (link, address) = dialling.await?;
         Ok(Leg::new(link, address, self.group.spare.lend()))
     }
 
