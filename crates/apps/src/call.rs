@@ -129,7 +129,7 @@ impl<'c> Call<'c> {
             if let (Some(head), Some(wish)) = (head, self.wish)
                 && reply::accepts_upgrade(&buffer[..head])
             {
-                return self.upgrade(x, wish, &buffer[..head], &buffer[head..body_end], stop).await;
+                return Box::pin(self.upgrade(x, wish, &buffer[..head], &buffer[head..body_end], stop)).await;
             }
             if let Some(head) = head {
                 let whole = stop.is_some_and(|stop| stop.part == Part::End);
