@@ -261,6 +261,8 @@ impl<'s> Socket<'s> {
             self.up = Vec::new();
             self.up_at = 0;
             self.given = self.told;
+            // Nobody listened to the client meanwhile.
+            (self.heard_ms, self.pinged) = (errand.desk.core.now_ms(), false);
         }
         taken > 0
     }

@@ -230,6 +230,20 @@ fn a_client_that_vanishes_and_one_that_is_silent() {
     assert_eq!(next(&mut silent), (FIN | PING, vec![]));
     assert_eq!(closed(&mut silent).0, 1001);
     rig.logged("/silent-client told 1006");
+    // A client that cannot be heard is not silent: the application takes its time.
+    let mut unheard = open(&rig, "/asleep");
+    for size in [1, 300_000, 2] {
+        unheard.send(frame(FIN | BINARY, &vec![b'x'; size]));
+    }
+    let mut got = 0;
+    while got < 300_003 {
+        let (first, payload) = next(&mut unheard);
+        assert_ne!(first, FIN | CLOSE, "{payload:?}");
+        got += if first & 0xf > BINARY { 0 } else { payload.len() };
+        if first == FIN | PING {
+            unheard.send(frame(FIN | PONG, &payload));
+        }
+    }
 }
 
 #[test]

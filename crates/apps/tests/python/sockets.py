@@ -34,6 +34,6 @@ async def app(scope, receive, send):
         if event["type"] == "websocket.disconnect":
             print(f"{path} told {event['code']} {event['reason']!r}", flush=True)
             return
-        if path == "/slow":
-            await asyncio.sleep(0.05)
+        if path == "/asleep":
+            await asyncio.sleep(1.5)
         await send({key: event[key] for key in event if key != "type"} | {"type": "websocket.send"})
