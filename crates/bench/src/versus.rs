@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::figure::{self, Better, Figure};
+use crate::figure::{self, Better, Figure, Unit};
 use crate::outcome::Outcome;
 use crate::record;
 use crate::stats::{self, CONFIDENCE, Ratio};
@@ -38,6 +38,11 @@ pub struct Comparison {
     pub lines: Vec<Line>,
 }
 
+/// Memory is read again and again of the same two processes: that says nothing of what another start would take.
+fn judged(figure: &Figure) -> bool {
+    figure.unit != Unit::Bytes
+}
+
 /// Compares pairs of runs that were made one right after the other.
 #[must_use]
 pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison {
@@ -50,7 +55,12 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
         let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
         // B to A: what changes when A is given up for B.
         let swapped: Vec<(f64, f64)> = values.iter().map(|&(a, b)| (b, a)).collect();
-        lines.push(Line { figure: figure.name, a, b, ratio: stats::ratio(&swapped) });
+        lines.push(Line {
+            figure: figure.name,
+            a,
+            b,
+            ratio: judged(figure).then(|| stats::ratio(&swapped)).flatten(),
+        });
     }
     let basis = format!("{} pairs of runs in turns, medians", pairs.len());
     Comparison { names, basis, lines }
@@ -78,7 +88,7 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
             false => stats::ratio_of_sets(&values_b, &values_a),
             true => stats::ratio_of_sets(&parts(runs_b[0], figure.name), &parts(runs_a[0], figure.name)),
         };
-        lines.push(Line { figure: figure.name, a, b, ratio });
+        lines.push(Line { figure: figure.name, a, b, ratio: ratio.filter(|_| judged(figure)) });
     }
     let basis = match alone {
         true => {
