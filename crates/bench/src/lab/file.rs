@@ -473,6 +473,20 @@ skip = "not yet"
     }
 
     #[test]
+    fn every_lab_that_is_shipped_is_understood() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if let Err(error) = Lab::parse(&std::fs::read_to_string(&path).unwrap()) {
+                panic!("{}: {error}", path.display());
+            }
+            count += 1;
+        }
+        assert!(count >= 8);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (change, to, what) in [
             ("title = \"T\"", "", "title"),
