@@ -50,6 +50,14 @@ static int echo(komainu_request *request) {
     return code;
 }
 
+/* Texts have a length, and no end beside it. */
+static long number(komainu_text text) {
+    long value = 0;
+    for (size_t at = 0; at < text.len && text.text[at] >= '0' && text.text[at] <= '9' && value < 1000000; at++)
+        value = value * 10 + (text.text[at] - '0');
+    return value;
+}
+
 /* More than anybody would hold in memory, if the client asks for it. */
 static int many(komainu_request *request, long lines) {
     char line[32];
@@ -90,7 +98,7 @@ static int handle(komainu_request *request, void *process, void *thread) {
     if (is(path, "/echo"))
         return echo(request);
     if (is(path, "/many"))
-        return many(request, query.len ? strtol(query.text, NULL, 10) : 10);
+        return many(request, query.len ? number(query) : 10);
     if (is(path, "/file"))
         return file(request, "/proc/self/exe");
     if (is(path, "/log")) {
