@@ -57,10 +57,13 @@ pub(crate) fn engine(config: &Config, descriptors: u64) -> net::Options {
     }
 }
 
-/// How many threads serve.
+/// How many threads serve. Beside applications half of the processors: the others are for the workers, and every thread
+/// that is woken for less work than it could do costs a request more.
 pub(crate) fn threads(config: &Config) -> usize {
+    let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        0 if config.apps.is_empty() => processors(),
+        0 => processors().div_ceil(2),
         threads => threads as usize,
     }
 }
