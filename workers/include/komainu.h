@@ -74,6 +74,7 @@ typedef struct komainu_field {
 #define KOMAINU_SERVER_ADDR 12
 #define KOMAINU_REQUEST_ID 13
 #define KOMAINU_REASON 14     /* in a response: the reason phrase */
+#define KOMAINU_APP_TARGET 16 /* which of several targets of the application is meant, if not the first */
 #define KOMAINU_WEBSOCKET 15  /* the client wants a WebSocket: the subprotocols it speaks, with commas between */
 
 /*

@@ -20,6 +20,8 @@ pub struct Mount<'m> {
     pub scheme: &'m str,
     /// The host and port for requests that name none.
     pub host: &'m [u8],
+    /// Which of several targets of the application is meant; empty for the one that it names first.
+    pub target: &'m [u8],
 }
 
 /// What an application is asked for, of a path as sent (`raw`) and as routes are matched against (`normal`, see
@@ -116,6 +118,9 @@ pub(crate) fn encode(
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
     put_peer(into, request.client().address)?;
     put_host(into, request.authority(), mount)?;
+    if !mount.target.is_empty() {
+        wire::put(into, Part::APP_TARGET, mount.target)?;
+    }
     if let Some(wish) = socket {
         wire::put(into, Part::WEBSOCKET, &wish.protocols)?;
     }

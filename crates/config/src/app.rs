@@ -66,6 +66,9 @@ directives! {
         "wsgi" wsgi: Option<String> = absent("no WSGI application"), Maybe(CALLABLE);
         /// The same, as ASGI.
         "asgi" asgi: Option<String> = absent("no ASGI application"), Maybe(CALLABLE);
+        /// More callables of a Python application, by names under which routes ask for them (`app = { name = "shop", target =
+        /// "admin" }`). They live in the same processes, and are of the same kind as the first.
+        "targets" targets: Vec<(String, String)> = {}, Map { what: "names of targets", key: name, value: CALLABLE };
         /// A native handler: a shared object, in C or what else speaks the ABI of `komainu_handler.h`.
         "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(Place("a shared object"));
         /// The program that runs it, such as the `perl` of an installation of one's own; for a native handler, one that
@@ -190,6 +193,9 @@ directives! {
     Mounted in "`app`" {
         /// The application: `NAME` of an `[apps.NAME]`.
         "name" name: String = required(""), Text { what: "the name of an application", parse: name };
+        /// Which of the application's `targets` answers.
+        "target" target: Option<String> = absent("the one that the application names first"),
+            Maybe(Text { what: "the name of a target", parse: name });
         /// Taken off the start of the path, and told to the application as the place where it is mounted
         /// (`SCRIPT_NAME`): `true` takes off what the route's `path` says before its final `/*`, a text takes off that text.
         "strip_prefix" strip_prefix: StripPrefix = false,
@@ -227,6 +233,15 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
             finding.related(first.key_at.clone(), "this").help("make it two applications, or take one away");
         }
     }
+    if let Some(entry) =
+        node.entry("targets").filter(|_| app.python.is_none() && app.wsgi.is_none() && app.asgi.is_none())
+    {
+        check.error(
+            &entry.key_at,
+            "`targets` of what is no Python application".to_owned(),
+            "make each an application",
+        );
+    }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
     }
@@ -235,7 +250,8 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
 /// Places that a Python application names are found from the configuration file, as those of files are.
 fn resolve(app: &mut App, check: &Check) {
     let folder = check.resolve("");
-    for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten() {
+    let more = app.targets.iter_mut().map(|(_, named)| named);
+    for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten().chain(more) {
         if named.ends_with(".py") || named.contains(".py:") {
             *named = folder.join(&*named).to_string_lossy().into_owned();
         } else if app.folder.is_none() {
@@ -398,6 +414,11 @@ mod tests {
             ("[apps.a]\nhandler = \"a.so\"\nwsgi = \"b\"\n", "of two languages"),
             ("[apps.a]\nasgi = \"a\"\nwebsockets = { idle = \"1ms\" }\n", "too short"),
             ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
+            ("[apps.a]\npsgi = \"a\"\ntargets = { b = \"c\" }\n", "no Python application"),
+            (
+                "[[route]]\napp = { name = \"a\", target = \"admn\" }\n[apps.a]\nwsgi = \"a\"\ntargets = { admin = \"b\" }\n",
+                "did you mean `admin`?",
+            ),
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
             ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),

@@ -7,7 +7,7 @@ use crate::header::ResponseHeaders;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
 use crate::network::TrustedProxies;
-use crate::node::{Data, Node};
+use crate::node::{Data, Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
@@ -365,7 +365,8 @@ fn apps_exist(node: &Node, check: &mut Check) {
         let Some(entry) = route.entry("app") else { continue };
         let at = entry.value.entry("name").map_or(&entry.value, |entry| &entry.value);
         let Data::Text(name) = &at.data else { continue };
-        if names().any(|known| known == name) {
+        if let Some(app) = entries.iter().find(|entry| entry.key == *name) {
+            target_exists(&entry.value, &app.value, name, check);
             continue;
         }
         let label = match nearest(name, names()) {
@@ -375,6 +376,27 @@ fn apps_exist(node: &Node, check: &mut Check) {
         let title = format!("there is no `[apps.{}]`", shortened(name));
         check.error(&at.at, title, label);
     }
+}
+
+/// The target that a route asks for is one of the application's.
+fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Check) {
+    let Some(Entry { value: Node { at, data: Data::Text(target) }, .. }) = mounted.entry("target") else {
+        return;
+    };
+    let targets = match app.entry("targets").map(|entry| &entry.value.data) {
+        Some(Data::Table(entries)) => entries.as_slice(),
+        _ => &[],
+    };
+    let names = || targets.iter().map(|entry| entry.key.as_str());
+    if names().any(|known| known == target) {
+        return;
+    }
+    let label = match nearest(target, names()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "no such target".to_owned(),
+    };
+    let title = format!("`[apps.{}]` has no target `{}`", shortened(name), shortened(target));
+    check.error(at, title, label);
 }
 
 fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Check) {

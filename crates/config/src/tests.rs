@@ -3,9 +3,9 @@
 use crate::record::{Record, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    App, AppLimits, AppTimeouts, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive, Limits,
-    Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle,
-    Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts,
+    App, AppLimits, AppTimeouts, AppWebSockets, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive,
+    Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls,
+    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts,
     TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Check, node::Node};
@@ -58,6 +58,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<ProxyLimits>(),
         written_out::<App>(),
         written_out::<AppTimeouts>(),
+        written_out::<AppWebSockets>(),
         written_out::<AppLimits>(),
         written_out::<Recycle>(),
         written_out::<Workers>(),

@@ -215,8 +215,9 @@ fn route(
     };
     let app = |app: &config::Mounted| {
         let prefix = stripped(&app.strip_prefix);
+        let target = app.target.clone().unwrap_or_default().into_bytes();
         let handle = seat.and_then(|seat| seat.handles.of(&app.name));
-        handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix }))
+        handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
     };
     let handler = match &route.action {
         Action::NotFound => not_found(),

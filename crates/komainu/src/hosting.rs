@@ -147,12 +147,16 @@ fn target(app: &config::App) -> Result<Target, String> {
         target.arguments.insert(0, interface.into());
         Ok(target)
     };
+    let several = |mut target: Target| {
+        target.arguments.extend(app.targets.iter().map(|(name, place)| format!("{name}={place}").into()));
+        target
+    };
     match app {
         config::App { psgi: Some(psgi), .. } => file(&PERL, psgi),
         config::App { rack: Some(rack), .. } => file(&RUBY, rack),
-        config::App { python: Some(python), .. } => named("auto", python),
-        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi),
-        config::App { asgi: Some(asgi), .. } => named("asgi", asgi),
+        config::App { python: Some(python), .. } => named("auto", python).map(several),
+        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
+        config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
         config::App { handler: Some(handler), .. } => file(&NATIVE, handler),
         _ => Err("it is of no language".into()),
     }
@@ -364,6 +368,8 @@ pub(crate) struct Mounted {
     pub(crate) app: Handle,
     /// What is taken off paths that begin with it, and told as the place.
     pub(crate) prefix: Vec<u8>,
+    /// Which of its targets is meant.
+    pub(crate) target: Vec<u8>,
 }
 
 impl Mounted {
@@ -382,7 +388,7 @@ impl Mounted {
         };
         let info = path_info(prefix, copied.as_deref().unwrap_or(path), path);
         let scheme = if exchange.request().client().secure { "https" } else { "http" };
-        let mount = Mount { prefix, path: &info, scheme, host: b"localhost" };
+        let mount = Mount { prefix, path: &info, scheme, host: b"localhost", target: &self.target };
         self.app.serve(exchange, &mount).await
     }
 }

@@ -233,6 +233,26 @@ fn several_applications_in_one_server() {
     assert!(rig.get("/hello/you").text().starts_with("site you"));
 }
 
+#[test]
+fn several_targets_in_one_application() {
+    let config = format!(
+        "[[route]]\npath = \"/admin/*\"\napp = {{ name = \"shop\", target = \"admin\", strip_prefix = true }}\n\
+         [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", target = \"other\" }}\n\
+         [[route]]\napp = \"shop\"\n\
+         [apps.shop]\nwsgi = \"flask_app:create_app('shop')\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
+         targets = {{ admin = \"flask_app.py:create_app('admin')\" }}\n\
+         [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
+         targets = {{ other = \"fastapi_app:starlette\" }}\n",
+        environment().display()
+    );
+    let rig = start(applications(), &config);
+    assert!(rig.get("/hello/you").text().starts_with("shop you"));
+    assert!(rig.get("/admin/hello/you").text().starts_with("admin you"));
+    // Starlette's answer, to a path that it has no route for.
+    rig.get("/api/").expect(404, "Not Found");
+    rig.get("/admin").expect_status(404);
+}
+
 /// How much fifty workers of a Django application share, and how long the first answer takes. For people: it prints.
 #[test]
 #[ignore = "prints figures; run it with --ignored --nocapture on a release build"]

@@ -56,6 +56,8 @@ parts! {
     REASON = 14 ":reason",
     /// The client wants a WebSocket: the subprotocols it speaks, with commas between.
     WEBSOCKET = 15 ":websocket",
+    /// Which of several targets of the application is meant.
+    APP_TARGET = 16 ":app-target",
 }
 
 /// Header field names, from id 32 on. Only ever append: an id is for good.

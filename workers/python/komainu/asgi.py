@@ -263,9 +263,11 @@ def serve(app, seats):
 
 async def live(app, seat, loop):
     state = {}
-    lifespan = Lifespan(app, state)
+    # Each has its own; what they leave in the state is for all.
+    lifespans = [Lifespan(target, state) for target in getattr(app, "targets", [app])]
     try:
-        await lifespan.begin()
+        for lifespan in lifespans:
+            await lifespan.begin()
     except NotStarted as error:
         raise NotFound(str(error)) from None
     worker = Worker(app, seat, int(os.environ.get("KOMAINU_CONCURRENCY", "1000")), loop)
@@ -280,4 +282,5 @@ async def live(app, seat, loop):
         await worker.serve()
     finally:
         await worker.finish()
-        await lifespan.end()
+        for lifespan in reversed(lifespans):
+            await lifespan.end()

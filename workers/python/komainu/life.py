@@ -9,27 +9,30 @@ import traceback
 
 import komainu
 from komainu import _native
-from komainu.load import NotFound, interface_of, load
+from komainu.load import NotFound, interface_of, load, several
 
 NOT_LOADED = 3
 
 
-def run(interface, target):
-    """The whole life of the process. ``interface`` is ``wsgi``, ``asgi`` or ``auto``."""
+def run(interface, target, *more):
+    """The whole life of the process. ``interface`` is ``wsgi``, ``asgi`` or ``auto``; ``more`` are ``NAME=TARGET``."""
     for stream in (sys.stdout, sys.stderr):  # pipes to the log
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     role = _native.begin()
-    app, interface = load_or_leave(interface, target)
+    app, interface = load_or_leave(interface, target, more)
     if role == "prototype" and not prototype():
         leave(0)
     work(app, interface)
 
 
-def load_or_leave(interface, target):
+def load_or_leave(interface, target, more):
     try:
         app = load(target)
         if interface == "auto":
             interface = interface_of(app)
+        if more:
+            named = (text.partition("=") for text in more)
+            app = several(app, {name: load(target) for name, _, target in named}, interface)
         run_hooks("on_load")
         return app, interface
     except NotFound as error:

@@ -87,6 +87,26 @@ def attribute(module, text, target):
     return value
 
 
+def several(first, others, interface):
+    """One application of several, of which a request names another than the first."""
+    for name, app in others.items():
+        # Where it was said what the first is, the others are believed too.
+        if interface_of(first) == interface != interface_of(app):
+            raise NotFound(f"the target {name} is {interface_of(app).upper()}, and the application {interface.upper()}")
+    if interface == "wsgi":
+
+        def choose(environ, start_response):
+            return others.get(environ.get("komainu.target"), first)(environ, start_response)
+
+    else:
+
+        def choose(scope, receive, send):
+            return others.get(scope.get("komainu.target"), first)(scope, receive, send)
+
+        choose.targets = [first, *others.values()]
+    return choose
+
+
 def names(module):
     return [name for name, value in vars(module).items() if not name.startswith("_") and callable(value)]
 

@@ -9,7 +9,7 @@
 static const char *const key_texts[KEYS] = {
     "type",    "http_version", "method", "scheme", "path",       "raw_path", "query_string", "root_path", "headers",
     "client",  "server",       "state",  "extensions", "body",   "more_body", "status",      "trailers",  "more_trailers",
-    "links",   "subprotocols",
+    "links",   "subprotocols", "komainu.target",
 };
 
 static PyTypeObject *call_type;

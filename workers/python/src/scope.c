@@ -161,11 +161,11 @@ static int fill_request(PyObject *scope, const komainu_field *method, const koma
 
 /* Fills a scope, and tells how much of a body is to be expected. */
 static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
-    const komainu_field *parts[16] = {NULL}, *fields, *field;
+    const komainu_field *parts[17] = {NULL}, *fields, *field;
     size_t count = komainu_fields(call->request, &fields);
     call->body_ended = 1;
     for (field = fields; field < fields + count; field++) {
-        if (field->id > 0 && field->id < 16) {
+        if (field->id > 0 && field->id < 17) {
             parts[field->id] = field;
             continue;
         }
@@ -184,6 +184,9 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
         put(scope, RAW_PATH, raw_path(parts[KOMAINU_TARGET])) != 0 ||
         put(scope, CLIENT, address(parts[KOMAINU_REMOTE_ADDR], parts[KOMAINU_REMOTE_PORT])) != 0 ||
         put(scope, SERVER, address(parts[KOMAINU_SERVER_NAME], parts[KOMAINU_SERVER_PORT])) != 0)
+        return -1;
+    field = parts[KOMAINU_APP_TARGET];
+    if (field && put(scope, TARGET, field_text(field)) != 0)
         return -1;
     field = parts[KOMAINU_QUERY];
     if (field && put(scope, QUERY, bytes_of(field->value, field->value_len)) != 0)

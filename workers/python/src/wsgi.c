@@ -17,11 +17,12 @@ typedef struct {
     size_t unwaited; /* bytes written so far that nobody had to wait for */
 } Call;
 
-enum { METHOD, SCRIPT, PATH, QUERY, URI, RAW_URI, SERVER, PORT, PROTOCOL, ADDRESS, PEER, SCHEME, INPUT, KEYS };
+enum { METHOD, SCRIPT, PATH, QUERY, URI, RAW_URI, SERVER, PORT, PROTOCOL, ADDRESS, PEER, SCHEME, INPUT, TARGET, KEYS };
 
 static const char *const key_texts[KEYS] = {
     "REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO",       "QUERY_STRING", "REQUEST_URI", "RAW_URI",         "SERVER_NAME",
     "SERVER_PORT",    "SERVER_PROTOCOL", "REMOTE_ADDR", "REMOTE_PORT",  "wsgi.url_scheme", "wsgi.input",
+    "komainu.target",
 };
 
 static PyTypeObject *call_type;
@@ -118,6 +119,7 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     case KOMAINU_REMOTE_PORT: return put(environ, keys[PEER], field_text(field));
     case KOMAINU_SERVER_NAME: return put(environ, keys[SERVER], field_text_kept(field));
     case KOMAINU_SERVER_PORT: return put(environ, keys[PORT], field_text_kept(field));
+    case KOMAINU_APP_TARGET: return put(environ, keys[TARGET], field_text_kept(field));
     case 0: return put_unknown(environ, field);
     default: break;
     }
@@ -562,7 +564,7 @@ PyObject *wsgi_prepare(PyObject *module, PyObject *arguments) {
     for (at = 0; at < KEYS; at++)
         if (PyDict_SetItem(template, keys[at], empty_text) != 0)
             return NULL;
-    if (PyDict_DelItem(template, keys[PEER]) != 0)
+    if (PyDict_DelItem(template, keys[PEER]) != 0 || PyDict_DelItem(template, keys[TARGET]) != 0)
         return NULL;
     return known(Py_None);
 }

@@ -22,7 +22,7 @@ impl Service for Only {
         let raw = x.request().path().to_vec();
         let normal = http::target::normal_path(&raw)?;
         let path = apps::path_info(b"", &raw, &normal);
-        let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost" };
+        let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost", target: b"" };
         self.0.serve(x, &mount).await
     }
 
