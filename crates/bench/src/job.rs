@@ -172,7 +172,10 @@ fn compared(job: &Job, versus: &Versus, out: &mut dyn Write) -> Result<bool, Str
     if pairs.is_empty() {
         return Err("interrupted before a pair of runs was whole".into());
     }
-    let comparison = versus::of_pairs(names.clone(), &pairs);
+    let mut comparison = versus::of_pairs(names.clone(), &pairs);
+    if pairs.len() < job.pairs {
+        comparison.basis += &format!("; interrupted before all {} were made", job.pairs);
+    }
     let json = comparison.json(&pairs);
     print(
         out,

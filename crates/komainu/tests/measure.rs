@@ -227,22 +227,58 @@ fn a_certificate_that_is_not_trusted_is_told_with_the_remedies() {
     }
 }
 
-#[test]
-fn ctrl_c_prints_the_figures_so_far() {
-    let url = format!("http://{}/", server());
-    let mut child: Child = Command::new(KOMAINU)
-        .args(["bench", "-d", "1h", "--warm-up", "0s", &url])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+/// What it prints when it is interrupted once `ready` says so.
+fn interrupted(arguments: &[&str], mut ready: impl FnMut() -> bool) -> String {
+    let mut child: Child =
+        Command::new(KOMAINU).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    while !ready() {
+        assert!(child.try_wait().unwrap().is_none(), "{arguments:?} ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .unwrap();
     let mut printed = String::new();
     child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     child.wait().unwrap();
+    printed
+}
+
+#[test]
+fn ctrl_c_prints_the_figures_so_far() {
+    let url = format!("http://{}/", server());
+    let after = |ms: u64| {
+        let began = std::time::Instant::now();
+        move || began.elapsed().as_millis() as u64 >= ms
+    };
+    let printed = interrupted(&["bench", "-d", "1h", "--warm-up", "0s", &url], after(1_500));
     assert!(printed.contains("The run was interrupted") && printed.contains("p99"), "{printed}");
+    let pairs = ["bench", "-d", "20ms", "-c", "2", "--pairs", "1000", "--vs", &url, &url];
+    let printed = interrupted(&pairs, after(3_000));
+    assert!(
+        printed.contains("interrupted before all 1000 were made") && printed.contains("B / A"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_lab_that_is_interrupted_prints_what_it_has_and_goes_on() {
+    let folder = Folder::new("interrupted");
+    let (lab, kept) = (folder.file("l.toml"), folder.file("out/l.jsonl"));
+    let text_of = "title = \"Long\"\n[load]\nduration = \"100ms\"\nwarm-up = \"0s\"\nrepetitions = 500\n\
+                   connections = 2\n[[subject]]\nname = \"it\"\n\
+                   run = \"{{komainu}} run --listen 127.0.0.1:{{port}} --listing {{dir}}\"\n";
+    std::fs::write(&lab, text_of).unwrap();
+    let lines = || std::fs::read_to_string(&kept).unwrap_or_default().lines().count();
+    let run = ["lab", "run", "--quiet", "--out", &folder.file("out"), &lab];
+    let printed = interrupted(&run, || lines() >= 3);
+    let before = lines();
+    assert!(printed.contains("requests/s") && before >= 3, "{printed}");
+    interrupted(&run, || lines() > before);
+    let text = std::fs::read_to_string(&kept).unwrap();
+    let repetition =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["repetition"].as_u64();
+    let repetitions: Vec<_> = text.lines().skip(1).map(repetition).collect();
+    assert_eq!(repetitions, (0..repetitions.len() as u64).map(Some).collect::<Vec<_>>());
 }
 
 #[test]
