@@ -213,7 +213,7 @@ fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
         "nobody comes back yet"
     );
     well.store(false, Ordering::SeqCst);
-    eventually("b is out", || answers(&rig, 4).get("b").is_none());
+    eventually("b is out", || !answers(&rig, 4).contains_key("b"));
     assert_eq!(answers(&rig, 20), BTreeMap::from([("a".into(), 20)]));
     well.store(true, Ordering::SeqCst);
     eventually("b is back", || answers(&rig, 20).contains_key("b"));
@@ -275,7 +275,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
     let folder = Folder::new();
     let mut rig = Rig::config(folder, config(1).split_once('\n').unwrap().1);
     // One long request hangs on each.
-    let mut long = vec![asking(&rig, "/wait"), asking(&rig, "/wait")];
+    let mut long = [asking(&rig, "/wait"), asking(&rig, "/wait")];
     eventually("both are busy", || gate.waiting() == 2);
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let clients: Vec<_> = (0..4)
