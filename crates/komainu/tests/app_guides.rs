@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use hosted::server;
+use hosted::{Client, server};
 use rig::{Folder, Rig, text};
 
 /// What stands under one heading: files by name, and commands.
@@ -65,7 +65,8 @@ fn run(section: &Section) -> usize {
             rig = Some(Rig::start(served(arguments, place.path()), place));
         } else if let Some(asked) = command.strip_prefix("curl http://127.0.0.1:8080") {
             let (path, expected) = asked.split_once('#').expect("what comes back");
-            rig.as_ref().expect("a server before its client").get(path.trim()).expect(200, expected.trim());
+            let rig = rig.as_ref().expect("a server before its client");
+            assert_eq!(Client::new(rig.address).get(path.trim()), (200, expected.trim().to_owned()));
             answers += 1;
         } else {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
