@@ -157,7 +157,7 @@ fn large_bodies(language: Language, mib: u64) {
     let worker = ready(&rig, 1)[0];
     let mut client = Client::new(rig.address);
     let piece = vec![b'x'; MIB as usize];
-    let mut upload = |client: &mut Client, mib: u64| {
+    let upload = |client: &mut Client, mib: u64| {
         client.send(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", mib * MIB));
         (0..mib).for_each(|_| client.send(&piece));
         assert_eq!(client.answer(), (200, (mib * MIB).to_string()));
