@@ -156,7 +156,7 @@ impl Findings<'_> {
         let of = self.lab.baseline.as_deref().unwrap_or_default();
         match self.ratio(cell, of, key) {
             None => String::new(),
-            Some((_, Some(r), _)) => format!("{:.2} ({:.2}–{:.2})", r.ratio, r.low, r.high),
+            Some((plain, Some(r), _)) => format!("{plain:.2} ({:.2}–{:.2})", r.low, r.high),
             Some((plain, None, _)) => format!("{plain:.2}"),
         }
     }
