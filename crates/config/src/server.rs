@@ -75,7 +75,7 @@ directives! {
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address"));
         /// Proxies in front of this server whose word on who the client is counts.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
-        /// Threads that serve; 0 for one per core that the server may use, or half of them where it runs applications.
+        /// Threads that serve; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. Off, such a
         /// request is refused: what two servers read in two ways is how requests are smuggled.

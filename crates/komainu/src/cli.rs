@@ -65,7 +65,7 @@ pub(crate) struct Run {
     /// Address to serve on: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
     #[arg(long, short, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
-    /// Threads that serve; 0 for one a core, or for each two cores beside an application
+    /// Threads that serve; 0 for one a core
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) threads: u32,
     /// Show the contents of folders that have no index.html
