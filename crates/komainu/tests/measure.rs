@@ -297,8 +297,15 @@ fn labs() -> PathBuf {
 fn short(name: &str) {
     let folder = Folder::new(name);
     let lab = labs().join(format!("{name}.toml"));
-    let done =
-        komainu(&["lab", "run", "--short", "--quiet", "--out", &folder.file(""), &lab.display().to_string()]);
+    let run = || {
+        let out = folder.file("");
+        komainu(&["lab", "run", "--short", "--quiet", "--out", &out, &lab.display().to_string()])
+    };
+    let mut done = run();
+    if !done.status.success() {
+        // A busy machine may leave a cell no time at all; what is broken is tried again, and what is truly so stays so.
+        done = run();
+    }
     let printed = text(&done.stdout);
     assert!(done.status.success(), "{printed}\n{}", text(&done.stderr));
     assert!(printed.contains("requests/s") || printed.contains("skipped"), "{printed}");
@@ -310,9 +317,7 @@ fn short(name: &str) {
     }
     // What was measured is not measured again.
     let kept = std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap();
-    let again =
-        komainu(&["lab", "run", "--short", "--quiet", "--out", &folder.file(""), &lab.display().to_string()]);
-    assert!(again.status.success());
+    assert!(run().status.success());
     assert_eq!(std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap(), kept);
     let json = folder.file(&format!("{name}.json"));
     assert!(komainu(&["lab", "compare", &json, &json]).status.success() || !printed.contains("/s"));
