@@ -6,8 +6,8 @@ mod rig;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use apps::{Options, Workers};
-use rig::{Rig, modules, scratch, until};
+use apps::Options;
+use rig::{Rig, modules, one_worker, scratch, until};
 
 fn workers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers")
@@ -42,10 +42,6 @@ fn native(object: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     options.stop_ms_max = 5_000;
     adapt(&mut options);
     Rig::start(options)
-}
-
-fn one_worker(options: &mut Options) {
-    options.workers = Workers { min: 1, max: 1 };
 }
 
 #[test]

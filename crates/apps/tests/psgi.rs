@@ -5,7 +5,7 @@ mod rig;
 
 use std::io::Write;
 
-use rig::{Rig, is_alive, kill, until};
+use rig::{Rig, is_alive, kill, one_worker, until};
 
 fn all() -> Rig {
     Rig::perl("all", |_| {})
@@ -39,7 +39,7 @@ fn the_environment_is_psgi_1_1() {
 
 #[test]
 fn nothing_of_a_request_is_left_for_the_next() {
-    let rig = Rig::perl("all", |options| options.workers = apps::Workers { min: 1, max: 1 });
+    let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     let fresh = client.get("/env").text();
     for _ in 0..3 {
@@ -123,7 +123,7 @@ fn bytes_go_both_ways_at_once() {
 
 #[test]
 fn large_bodies_cost_no_memory() {
-    let rig = Rig::perl("all", |options| options.workers = apps::Workers { min: 1, max: 1 });
+    let rig = Rig::perl("all", one_worker);
     let worker = rig.ready(1)[0];
     let mut client = rig.connect();
     let before = apps::Usage::of(worker).unwrap().rss_bytes;
@@ -186,7 +186,7 @@ fn files_are_sent_by_the_server() {
 
 #[test]
 fn extensions() {
-    let rig = Rig::perl("all", |options| options.workers = apps::Workers { min: 1, max: 1 });
+    let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     client.send("GET /hint HTTP/1.1\r\nHost: a\r\n\r\n");
     let hint = client.answer();
@@ -205,7 +205,7 @@ fn extensions() {
 
 #[test]
 fn mistakes_cost_their_own_request() {
-    let rig = Rig::perl("all", |options| options.workers = apps::Workers { min: 1, max: 1 });
+    let rig = Rig::perl("all", one_worker);
     let worker = rig.ready(1);
     let mut client = rig.connect();
     for (path, told) in [

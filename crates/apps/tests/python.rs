@@ -5,8 +5,8 @@ mod rig;
 
 use std::path::Path;
 
-use apps::{Options, Workers};
-use rig::{Rig, modules, until};
+use apps::Options;
+use rig::{Rig, modules, one_worker, until};
 
 /// Serves `tests/python/TARGET` with two workers, or as `adapt` wishes.
 fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -20,10 +20,6 @@ fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Ri
     options.concurrency = if interface == "wsgi" { 1 } else { 100 };
     adapt(&mut options);
     Rig::start(options)
-}
-
-fn one_worker(options: &mut Options) {
-    options.workers = Workers { min: 1, max: 1 };
 }
 
 #[test]

@@ -6,8 +6,8 @@ mod rig;
 use std::io::Write;
 use std::path::Path;
 
-use apps::{Options, Workers};
-use rig::{Rig, is_alive, kill, modules, scratch, until};
+use apps::Options;
+use rig::{Rig, is_alive, kill, modules, one_worker, scratch, until};
 
 /// Serves `tests/ruby/FILE` with two workers, or as `adapt` wishes.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -21,10 +21,6 @@ fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
 
 fn all() -> Rig {
     ruby("all.ru", |_| {})
-}
-
-fn one_worker(options: &mut Options) {
-    options.workers = Workers { min: 1, max: 1 };
 }
 
 #[test]

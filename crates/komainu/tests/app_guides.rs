@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hosted::{Client, server};
-use rig::{Folder, Rig, text};
+use rig::{Folder, Rig, environment, text};
 
 /// What stands under one heading: files by name, and commands.
 #[derive(Default)]
@@ -81,8 +81,7 @@ fn run(section: &Section) -> usize {
 
 /// The server with these arguments, on a port that is free, in the environment of the tests.
 fn served(arguments: &str, place: &Path) -> Command {
-    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap();
-    let environment = target.join("venv");
+    let environment = environment();
     assert!(environment.exists(), "no virtual environment in {} (scripts/setup test)", environment.display());
     let mut command = server();
     // As a shell splits them: some stand in quotes.

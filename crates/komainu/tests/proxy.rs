@@ -367,24 +367,7 @@ fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
         eprintln!("SKIPPED: nginx is not installed; scripts/setup test brings it");
         return None;
     };
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-        ])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext"])
-        .args(["basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", text(&made.stderr));
+    folder.certify();
     let (address, here) = (nobody(), folder.path().display());
     folder.write(
         "nginx.conf",

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rig::{Folder, Rig, eventually, komainu, read_answer};
+use rig::{Folder, Rig, environment, eventually, komainu, read_answer};
 
 /// A block of code of the page.
 struct Block {
@@ -51,9 +51,8 @@ fn file_name(text: &str) -> Option<&str> {
 
 /// Where programs are looked for: Debian's places, and the virtual environment that scripts/setup makes.
 fn path() -> std::ffi::OsString {
-    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap().to_path_buf();
     let given = std::env::var_os("PATH").unwrap_or_default();
-    let more = [target.join("venv/bin"), PathBuf::from("/usr/sbin")];
+    let more = [environment().join("bin"), PathBuf::from("/usr/sbin")];
     std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
 }
 
@@ -180,23 +179,12 @@ fn every_configuration_of_the_page_is_one() {
     folder.write("public/hello.txt", "");
     let tomls: Vec<Block> = blocks(&page).into_iter().filter(|block| block.language == "toml").collect();
     assert!(tomls.len() >= 2);
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-subj",
-        ])
-        .args(["/CN=proxy", "-keyout", "proxy.key", "-out", "proxy.pem"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    fs::copy(folder.at("proxy.pem"), folder.at("internal-ca.pem")).unwrap();
+    folder.certify();
+    for (made, named) in
+        [("cert.pem", "proxy.pem"), ("key.pem", "proxy.key"), ("cert.pem", "internal-ca.pem")]
+    {
+        fs::copy(folder.at(made), folder.at(named)).unwrap();
+    }
     for block in tomls {
         folder.write("komainu.toml", &block.text);
         let output = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();

@@ -11,10 +11,9 @@ use std::process::{Command, Stdio};
 use hosted::{Client, folder, logged, modules, ready, server, start};
 use rig::{Folder, Rig, eventually, komainu, text};
 
-/// The virtual environment that `scripts/setup test` makes.
-fn environment() -> PathBuf {
-    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap();
-    let environment = target.join("venv");
+/// The virtual environment, with the frameworks in it.
+fn frameworks() -> PathBuf {
+    let environment = rig::environment();
     assert!(
         environment.join("bin/flask").exists(),
         "no Django, FastAPI and Flask in {} (scripts/setup test installs them)",
@@ -37,7 +36,7 @@ fn applications() -> Folder {
 fn run(folder: Folder, arguments: &[&str]) -> Rig {
     let mut command = server();
     command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
-    command.env("VIRTUAL_ENV", environment());
+    command.env("VIRTUAL_ENV", frameworks());
     Rig::start(command, folder)
 }
 
@@ -150,7 +149,7 @@ fn fastapi() {
 #[test]
 fn websockets_with_the_library_of_that_name() {
     let rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
-    let client = Command::new(environment().join("bin/python"))
+    let client = Command::new(frameworks().join("bin/python"))
         .arg(rig.folder.at("sockets.py"))
         .arg(format!("ws://{}", rig.address))
         .output()
@@ -212,7 +211,7 @@ fn several_applications_in_one_server() {
     let folder = applications();
     folder.write("a.psgi", "sub { [200, [], ['perl']] }");
     folder.write("b.ru", "run ->(env) { [200, {}, ['ruby']] }");
-    let environment = environment();
+    let environment = frameworks();
     let config = format!(
         "[[route]]\npath = \"/perl/*\"\napp = \"perl\"\n[[route]]\npath = \"/ruby/*\"\napp = \"ruby\"\n\
          [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", strip_prefix = true }}\n\
@@ -243,7 +242,7 @@ fn several_targets_in_one_application() {
          targets = {{ admin = \"flask_app.py:create_app('admin')\" }}\n\
          [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
          targets = {{ other = \"fastapi_app:starlette\" }}\n",
-        environment().display()
+        frameworks().display()
     );
     let rig = start(applications(), &config);
     assert!(rig.get("/hello/you").text().starts_with("shop you"));

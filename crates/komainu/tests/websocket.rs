@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use rig::{Folder, Rig, text};
+use rig::{Folder, Rig, environment, text};
 
 const SERVER: &str = r#"
 import asyncio, websockets
@@ -55,8 +55,7 @@ asyncio.run(main())
 
 /// The interpreter of the virtual environment that scripts/setup makes.
 fn python() -> PathBuf {
-    let target = PathBuf::from(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap().to_path_buf();
-    target.join("venv/bin/python")
+    environment().join("bin/python")
 }
 
 /// A process that ends with its test.

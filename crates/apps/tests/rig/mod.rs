@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use apps::{App, Handle, Line, Mount, Options};
+use apps::{App, Handle, Line, Mount, Options, Workers};
 use net::{Bind, Exchange, Fault, Record, Service};
 
 /// Nothing here takes this long, unless it never ends.
@@ -151,6 +151,11 @@ impl Drop for Rig {
             drained.unwrap();
         }
     }
+}
+
+/// One worker, neither more nor less.
+pub fn one_worker(options: &mut Options) {
+    options.workers = Workers { min: 1, max: 1 };
 }
 
 /// Waits for something to become true.

@@ -40,12 +40,31 @@ impl Folder {
         fs::write(path, content).unwrap();
         self
     }
+
+    /// A certificate for `localhost` that has signed itself, in `cert.pem`, and its key in `key.pem`.
+    pub fn certify(&self) -> &Folder {
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+            .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"])
+            .current_dir(&self.0)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        self
+    }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// The virtual environment that `scripts/setup test` makes beside what cargo builds.
+pub fn environment() -> PathBuf {
+    let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap();
+    target.join("venv")
 }
 
 /// The binary, not yet running.
