@@ -76,6 +76,9 @@ impl Routes {
     }
 
     fn choose(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
+        if self.exact.is_empty() && self.below.is_empty() {
+            return self.default.map(|site| (site, SiteMatch::Default));
+        }
         let mut space = [0; HOST_BYTES_MAX];
         let host = bare_host(host, &mut space);
         if let Some(&site) = self.exact.get(host) {
@@ -95,8 +98,17 @@ impl Routes {
     /// which is in lower case; of several such fields, whichever the caller thinks counts.
     pub fn find<'h>(&self, request: &Request, header: impl Fn(&str) -> Option<&'h [u8]>) -> Option<RouteId> {
         let site = self.site(request.host)?;
-        let route = self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())?;
-        Some(RouteId { site, route })
+        self.find_in(site, request, header).map(|route| RouteId { site, route })
+    }
+
+    /// The first route of a site that fits, whatever host the request is for.
+    pub fn find_in<'h>(
+        &self,
+        site: usize,
+        request: &Request,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Option<usize> {
+        self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())
     }
 
     /// Why `find` finds what it finds: the site, and what becomes of each of its routes, in order.

@@ -22,13 +22,14 @@ pub struct Body {
     allowed: u64,
     content: u64,
     overhead: u64,
-    trailers: Fields,
-    section: Section,
+    /// Few bodies have one.
+    section: Option<Box<Section>>,
 }
 
 /// The trailer section, as far as it came.
 #[derive(Debug, Default)]
 struct Section {
+    trailers: Fields,
     /// The line that is not whole, kept because it may come in pieces.
     line: Vec<u8>,
     cursor: Cursor,
@@ -90,6 +91,18 @@ impl Body {
         Ok(Body { state, allowed: bytes_max, ..Body::default() })
     }
 
+    /// Sets the most content that it may have, before any of it has been read.
+    ///
+    /// # Errors
+    /// 413 for an announced length above it.
+    pub(crate) fn limit(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        self.allowed = bytes_max;
+        match self.state {
+            State::Left(length) if length > bytes_max => Err(TOO_LARGE),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether all of it has come.
     #[must_use]
     pub fn is_end(&self) -> bool {
@@ -99,7 +112,8 @@ impl Body {
     /// The trailer fields, complete once the body has ended. Fields that would steer framing are left out.
     #[must_use]
     pub fn trailers(&self) -> &Fields {
-        &self.trailers
+        static NONE: Fields = Fields::new();
+        self.section.as_ref().map_or(&NONE, |section| &section.trailers)
     }
 
     /// The bytes still to come, where the framing says so.
@@ -210,7 +224,8 @@ impl Body {
 
     /// One byte at a time is enough: trailers are rare and bounded.
     fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
-        let Section { line, cursor, bytes: section_bytes, fields } = &mut self.section;
+        let section = self.section.get_or_insert_default();
+        let Section { trailers, line, cursor, bytes: section_bytes, fields } = &mut **section;
         while at < bytes.len() && self.state == State::Trailers {
             if *section_bytes == limits.head_bytes_max {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "trailers too large"));
@@ -227,7 +242,7 @@ impl Body {
                 Line::Field(field) => {
                     *fields += 1;
                     if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
-                        let pushed = self.trailers.try_push(field.name.of(line), field.value.of(line));
+                        let pushed = trailers.try_push(field.name.of(line), field.value.of(line));
                         pushed.expect("a field that was read is valid");
                     }
                 }

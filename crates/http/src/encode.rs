@@ -56,11 +56,14 @@ impl Outgoing {
     /// Writes the head's beginning: the status line, `common` and what frames the message. More field lines
     /// may follow, then the blank line.
     pub fn open(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8]) {
-        out.extend_from_slice(b"HTTP/1.1 ");
-        out.extend_from_slice(&status.digits());
-        out.push(b' ');
-        out.extend_from_slice(status.reason().as_bytes());
-        out.extend_from_slice(b"\r\n");
+        match status.line() {
+            Some(line) => out.extend_from_slice(line.as_bytes()),
+            None => {
+                out.extend_from_slice(b"HTTP/1.1 ");
+                out.extend_from_slice(&status.digits());
+                out.extend_from_slice(b" \r\n");
+            }
+        }
         out.extend_from_slice(common);
         if let Some(length) = self.length {
             out.extend_from_slice(b"Content-Length: ");

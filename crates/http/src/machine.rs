@@ -87,7 +87,7 @@ impl Server {
     /// 413 where the announced length is above it.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         if let Phase::Body(body) = &mut self.phase {
-            *body = Body::new(self.head.framing, bytes_max)?;
+            body.limit(bytes_max)?;
         }
         Ok(())
     }

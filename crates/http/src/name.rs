@@ -101,15 +101,73 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
+/// A name as three words: two of the same length are equal where these are.
+#[inline(always)]
+const fn words(name: &[u8]) -> [u64; 3] {
+    match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            let middle = match name.split_at(8).1.first_chunk::<8>() {
+                Some(middle) => u64::from_le_bytes(*middle),
+                None => 0,
+            };
+            [u64::from_le_bytes(*first), middle, u64::from_le_bytes(*last)]
+        }
+        _ => match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+            (Some(first), Some(last)) => {
+                [u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0, 0]
+            }
+            _ => {
+                let mut word = 0;
+                let mut at = 0;
+                while at < name.len() {
+                    word = word << 8 | name[at] as u64;
+                    at += 1;
+                }
+                [word, 0, 0]
+            }
+        },
+    }
+}
+
+/// The words of each known name, and the bits in which an equal name may differ: those of case, in letters alone.
+const WORDS: [([u64; 3], [u64; 3]); KNOWN.len()] = {
+    let mut all = [([0; 3], [0; 3]); KNOWN.len()];
+    let mut index = 0;
+    while index < KNOWN.len() {
+        let text = KNOWN[index].1.as_bytes();
+        assert!(text.len() <= LEN_MAX, "a known name fits three words");
+        let mut cases = [0u8; LEN_MAX];
+        let mut at = 0;
+        while at < text.len() {
+            cases[at] = if text[at].is_ascii_alphabetic() { 0x20 } else { 0 };
+            at += 1;
+        }
+        all[index] = (words(text), words(cases.split_at(text.len()).0));
+        index += 1;
+    }
+    all
+};
+
+/// Bytes of the longest name that three words hold.
+const LEN_MAX: usize = 24;
+
 impl Name {
     /// The known name equal to `name` without regard to case, or `Other`.
     #[must_use]
+    #[inline]
     pub fn of(name: &[u8]) -> Name {
         if name.is_empty() {
             return Name::Other;
         }
-        match KNOWN.get(TABLE[place(name)] as usize) {
-            Some((known, text)) if text.as_bytes().eq_ignore_ascii_case(name) => *known,
+        let index = TABLE[place(name)] as usize;
+        let Some((known, text)) = KNOWN.get(index) else { return Name::Other };
+        if text.len() != name.len() {
+            return Name::Other;
+        }
+        // Eight bytes at a time, with the case bit of letters left out: every head has some of these.
+        let ([a, b, c], (text, cases)) = (words(name), &WORDS[index]);
+        match ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]) {
+            0 => *known,
             _ => Name::Other,
         }
     }
@@ -160,6 +218,15 @@ mod tests {
             assert_eq!(name.text(), text);
             assert_eq!(Name::of(format!("{text}x").as_bytes()), Name::Other);
             assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
+            // Any other byte in any place makes another name: also one that differs in the bit of case alone.
+            for at in 0..text.len() {
+                for byte in 0..=255u8 {
+                    let mut other = text.as_bytes().to_vec();
+                    other[at] = byte;
+                    let same = other.eq_ignore_ascii_case(text.as_bytes());
+                    assert_eq!(Name::of(&other) == name, same, "{text} with {byte:#x} at {at}");
+                }
+            }
         }
         assert_eq!(Name::of(b""), Name::Other);
         assert_eq!(Name::Other.text(), "");

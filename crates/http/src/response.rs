@@ -89,6 +89,14 @@ impl ResponseHead {
     }
 
     fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
+        // What nearly every response begins with, in one look.
+        if let Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', b' ', code @ .., b' ']) =
+            window.first_chunk::<13>()
+            && let [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9'] = code
+        {
+            self.version = Version::Http11;
+            return self.reason_in(window, code, 13, bare_lf);
+        }
         let Some(version) = window.get(..8) else {
             return match request::version_so_far(window) {
                 true => Ok(false),
@@ -105,9 +113,7 @@ impl ResponseHead {
         if !window[8..].iter().zip(shape).all(|(&byte, fits)| fits(byte)) {
             return Err(Reject::bad("invalid status"));
         }
-        let Some(&[_, a, b, c]) = window[8..].first_chunk::<4>() else { return Ok(false) };
-        let code = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-        self.status = Status::of(code).ok_or(Reject::bad("invalid status"))?;
+        let Some([_, code @ ..]) = window[8..].first_chunk::<4>() else { return Ok(false) };
         let reason_start = match window.get(12) {
             None => return Ok(false),
             Some(b' ') => 13,
@@ -115,6 +121,19 @@ impl ResponseHead {
             Some(b'\r' | b'\n') => 12,
             Some(_) => return Err(Reject::bad("invalid status")),
         };
+        self.reason_in(window, code, reason_start, bare_lf)
+    }
+
+    /// What follows the three digits of the status.
+    fn reason_in(
+        &mut self,
+        window: &[u8],
+        code: &[u8; 3],
+        reason_start: usize,
+        bare_lf: bool,
+    ) -> Result<bool, Reject> {
+        let code = code.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        self.status = Status::of(code).ok_or(Reject::bad("invalid status"))?;
         let reason_end = reason_start + scan::value(&window[reason_start..]);
         let Some(end) = line::line_end(window, reason_end, bare_lf)? else { return Ok(false) };
         self.reason = Span::new(reason_start, reason_end);

@@ -72,10 +72,44 @@ fn run(bytes: &[u8], class: u8) -> usize {
     bytes.iter().position(|&byte| CLASSES[byte as usize] & class == 0).unwrap_or(bytes.len())
 }
 
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES * 0x80;
+const LOWS: u64 = ONES * 0x7f;
+
+/// Eight bytes at a time: `doubtful` gives a word's bytes that need a look, as their high bits; a byte that `fits`
+/// after all is passed.
+#[inline(always)]
+fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -> bool) -> usize {
+    let mut rest = bytes;
+    loop {
+        while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
+            let doubts = doubtful(u64::from_le_bytes(*chunk));
+            if doubts != 0 {
+                rest = &rest[doubts.trailing_zeros() as usize / 8..];
+                break;
+            }
+            rest = after;
+        }
+        match rest {
+            [byte, after @ ..] if fits(*byte) => rest = after,
+            _ => return bytes.len() - rest.len(),
+        }
+    }
+}
+
 /// How many bytes at the start of `bytes` may stand in a token (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
-    run(bytes, TOKEN)
+    // Letters and hyphens are what names are made of. Below 0x80, adding what is missing to 0x80 tells what is at
+    // least so large in the high bit, without a carry.
+    let doubtful = |word: u64| {
+        let folded = (word | (ONES * 0x20)) & LOWS;
+        let letters = (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64));
+        let from_hyphen = word ^ (ONES * b'-' as u64);
+        let others = ((from_hyphen & LOWS) + LOWS) | from_hyphen;
+        (!letters | word) & others & HIGHS
+    };
+    run_of_words(bytes, doubtful, |byte| CLASSES[byte as usize] & TOKEN != 0)
 }
 
 /// Whether `bytes` is a whole, non-empty token.
@@ -100,28 +134,13 @@ pub fn host(bytes: &[u8]) -> usize {
 /// (RFC 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
 #[must_use]
 pub fn value(bytes: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let mut at = 0;
-    loop {
-        // Eight bytes at a time: `word - 0x20` borrows into the high bit where a byte is below 0x20, and
-        // `word ^ 0x7f` is zero where it is DEL. False alarms only send us to the exact check below.
-        while let Some(chunk) = bytes[at..].first_chunk::<8>() {
-            let word = u64::from_le_bytes(*chunk);
-            let low = word.wrapping_sub(ONES * 0x20) & !word;
-            let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
-            let hits = (low | del) & HIGHS;
-            if hits != 0 {
-                at += hits.trailing_zeros() as usize / 8;
-                break;
-            }
-            at += 8;
-        }
-        match bytes.get(at) {
-            Some(&byte) if is_value_byte(byte) => at += 1,
-            _ => return at,
-        }
-    }
+    // `word - 0x20` borrows into the high bit where a byte is below 0x20, and `word ^ 0x7f` is zero where it is DEL.
+    let doubtful = |word: u64| {
+        let low = word.wrapping_sub(ONES * 0x20) & !word;
+        let from_del = word ^ (ONES * 0x7f);
+        (low | (from_del.wrapping_sub(ONES) & !from_del)) & HIGHS
+    };
+    run_of_words(bytes, doubtful, is_value_byte)
 }
 
 /// Whether `byte` may stand in a field value.
@@ -132,10 +151,18 @@ pub const fn is_value_byte(byte: u8) -> bool {
 
 /// `bytes` without leading and trailing spaces and tabs (OWS, RFC 9110 section 5.6.3).
 #[must_use]
-pub fn trim(mut bytes: &[u8]) -> &[u8] {
+pub fn trim(bytes: &[u8]) -> &[u8] {
+    trim_end(trim_start(bytes))
+}
+
+pub(crate) fn trim_start(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = bytes {
         bytes = rest;
     }
+    bytes
+}
+
+pub(crate) fn trim_end(mut bytes: &[u8]) -> &[u8] {
     while let [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;
     }
@@ -203,18 +230,24 @@ pub const fn hex(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn value_scan_agrees_with_the_byte_by_byte_rule() {
-        for bad in 0..=255u8 {
-            for at in 0..20 {
-                let mut bytes = vec![b'a'; 20];
-                bytes[3] = 0xff;
-                bytes[5] = b'\t';
-                bytes[at] = bad;
-                let exact = bytes.iter().position(|&byte| !is_value_byte(byte)).unwrap_or(20);
-                assert_eq!(value(&bytes), exact, "byte {bad:#x} at {at}");
+    /// Holds a scan of eight bytes at a time against the rule for one, with each byte in each place of `usual`.
+    fn agree(scan: impl Fn(&[u8]) -> usize, rule: impl Fn(u8) -> bool, usual: &[u8]) {
+        for other in 0..=255u8 {
+            for at in 0..usual.len() {
+                let mut bytes = usual.to_vec();
+                bytes[at] = other;
+                let exact = bytes.iter().position(|&byte| !rule(byte)).unwrap_or(bytes.len());
+                assert_eq!(scan(&bytes), exact, "byte {other:#x} at {at}");
             }
         }
+    }
+
+    #[test]
+    fn scans_agree_with_their_byte_by_byte_rules() {
+        agree(value, is_value_byte, b"aaa\xffa\taaaaaaaaaaaaaa");
+        agree(token, is_tchar, b"azAZ-az-azAZ0az_AZ-a");
+        assert_eq!(value(&[0x80; 9]), 9);
+        assert_eq!(token(&[0xe1; 9]), 0);
     }
 
     #[test]

@@ -18,6 +18,15 @@ macro_rules! statuses {
                     _ => "",
                 }
             }
+
+            /// The whole status line of a response of version 1.1; `None` for a code that is not registered.
+            #[must_use]
+            pub(crate) const fn line(self) -> Option<&'static str> {
+                match self.0 {
+                    $($code => Some(concat!("HTTP/1.1 ", $code, " ", $reason, "\r\n")),)*
+                    _ => None,
+                }
+            }
         }
     };
 }

@@ -163,12 +163,12 @@ impl Router {
             request.fields().find_map(same)
         };
         let site = table.routes.site(wanted.host);
-        let found = table.routes.find(&wanted, header);
+        let found = site.and_then(|site| Some((site, table.routes.find_in(site, &wanted, header)?)));
         exchange.set_pages(table.pages[site.unwrap_or(table.sites.len())].clone());
-        let Some(id) = found else {
+        let Some((site, route)) = found else {
             return exchange.refuse(Status::NOT_FOUND, "nothing here answers to this address").await;
         };
-        serve_route(&table.sites[id.site][id.route], exchange, &path).await
+        serve_route(&table.sites[site][route], exchange, &path).await
     }
 }
 

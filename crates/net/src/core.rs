@@ -338,11 +338,13 @@ impl Core {
     /// Polls a task once, if there is one.
     fn run(&self, task: u32) {
         let Some(mut future) = self.take_future(task) else { return };
-        let waker = self.0.wakers.borrow()[task as usize].clone();
+        // Taken out and put back: a clone would count up and down, atomically, at each poll.
+        let waker = std::mem::replace(&mut self.0.wakers.borrow_mut()[task as usize], Waker::noop().clone());
         let outer = self.0.current.replace(task);
         let polled =
             catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
         self.0.current.set(outer);
+        self.0.wakers.borrow_mut()[task as usize] = waker;
         let next = match polled {
             Ok(Poll::Pending) => Task::Future(future),
             Ok(Poll::Ready(Some(parked))) => Task::Parked(parked),

@@ -143,12 +143,17 @@ impl<S: Service> Parked for Idle<S> {
         // The deadline that woke it, if one did, is looked at again by the clock.
         self.stream.source().take_expired();
         self.stream.source().set_deadline(u64::MAX);
-        Box::pin(drive(self))
+        in_place(|| drive(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
         (self.served > 0 && self.begun.is_empty()).then_some(self.since_ms)
     }
+}
+
+/// A future made where it stays: `Box::pin` copies all of it there, kilobytes that hold nothing yet.
+fn in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
 
 /// Serves a connection until it is idle for long, or over.

@@ -42,7 +42,8 @@ impl Remote {
 
     /// Takes what was woken. The bell is edge-triggered and need not be read.
     pub(crate) fn take(&self, into: &mut Vec<u32>) {
-        if self.rung.swap(false, Ordering::AcqRel) {
+        // Read before it is written: each turn of the core asks.
+        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel) {
             into.append(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }

@@ -229,10 +229,17 @@ fn claims_a_client(name: &[u8]) -> bool {
 /// 400 where there are too many to be honest.
 pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
     let mut named = Vec::new();
+    let is_usual = |token: &[u8]| {
+        let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
+        usual.iter().any(|word| word.eq_ignore_ascii_case(token))
+    };
     for field in fields.iter().filter(|field| field.id == Name::Connection) {
-        for token in scan::tokens(field.value.of(bytes)) {
-            let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
-            if usual.iter().any(|word| word.eq_ignore_ascii_case(token)) {
+        let value = field.value.of(bytes);
+        if is_usual(value) {
+            continue;
+        }
+        for token in scan::tokens(value) {
+            if is_usual(token) {
                 continue;
             }
             if named.len() == NAMED_MAX {
@@ -263,15 +270,41 @@ pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &Ask<'_>) {
     }
 }
 
+/// Each octet of an address with the dot after it, and how many bytes that is.
+const OCTETS: [([u8; 4], usize); 256] = {
+    let mut octets = [([b'.'; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits = [b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8];
+        let skipped = if octet < 10 {
+            2
+        } else if octet < 100 {
+            1
+        } else {
+            0
+        };
+        let mut at = skipped;
+        while at < 3 {
+            octets[octet].0[at - skipped] = digits[at];
+            at += 1;
+        }
+        octets[octet].1 = 4 - skipped;
+        octet += 1;
+    }
+    octets
+};
+
 fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
     // IPv4 without the formatting machinery: it is on every request's way.
     if let IpAddr::V4(v4) = ip {
-        for (index, octet) in v4.octets().into_iter().enumerate() {
-            if index > 0 {
-                lines.part(b".");
-            }
-            lines.number(octet.into());
+        let mut text = [0; 16];
+        let mut len = 0;
+        for octet in v4.octets() {
+            let (digits, count) = OCTETS[usize::from(octet)];
+            text[len..len + 4].copy_from_slice(&digits);
+            len += count;
         }
+        lines.part(&text[..len - 1]);
         return;
     }
     lines.part(ip.to_string().as_bytes());
