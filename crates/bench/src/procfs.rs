@@ -238,7 +238,7 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine in one line: processor, cores, memory, kernel.
+/// The machine in one line: processor, cores, memory, kernel and its TCP congestion control, which costs time too.
 #[must_use]
 pub fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -246,12 +246,14 @@ pub fn machine() -> String {
         cpu.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
     let kernel = fs::read_to_string(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let congestion = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
     let gibibytes = field(&memory, "MemTotal:").unwrap_or(0) as f64 / 1024.0 / 1024.0;
     format!(
-        "{}, {} cores, {gibibytes:.0} GiB, Linux {}",
+        "{}, {} cores, {gibibytes:.0} GiB, Linux {}, {}",
         model.map_or("unknown processor", |(_, name)| name),
         cores(),
-        kernel.trim()
+        kernel.trim(),
+        congestion.trim()
     )
 }
 

@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::h1::{Engine, Idle};
 use crate::service::Service;
 use crate::source::{READ, Source};
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
@@ -110,9 +110,8 @@ fn bind_once(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(So
 }
 
 fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // What it sets holds for the sockets accepted from it: one call here instead of one a connection.
+    let socket = stream::tcp_socket(address.ip())?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if reuse_port {
         sockopt::set_socket_reuseport(&socket, true)?;
@@ -120,8 +119,6 @@ fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Resul
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
-    // Accepted sockets inherit it: one call here instead of one a connection.
-    sockopt::set_tcp_nodelay(&socket, true)?;
     Ok(socket)
 }
 
@@ -284,4 +281,30 @@ fn accept_one(listener: &OwnedFd) -> Result<(OwnedFd, Peer), Errno> {
     let (socket, address) = rustix::net::acceptfrom_with(listener, flags)?;
     let peer = address.and_then(|address: SocketAddrAny| SocketAddr::try_from(address).ok());
     Ok((socket, peer.map_or(Peer::Unix, Peer::Tcp)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn loopback_is_not_paced_and_the_rest_is_as_the_system_is_set() {
+        let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        let control = |socket: &OwnedFd| sockopt::tcp_congestion(socket).unwrap();
+        for (ip, wanted) in [
+            (IpAddr::from([127, 0, 0, 1]), "reno"),
+            (Ipv6Addr::LOCALHOST.into(), "reno"),
+            (Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), "reno"),
+            (Ipv4Addr::UNSPECIFIED.into(), system.trim()),
+            (IpAddr::from([192, 0, 2, 1]), system.trim()),
+        ] {
+            assert_eq!(control(&stream::tcp_socket(ip).unwrap()), wanted, "{ip}");
+        }
+        let (address, sockets) = bind_tcp(([127, 0, 0, 1], 0).into(), false, 1).unwrap();
+        let _client = TcpStream::connect(address).unwrap();
+        let (accepted, _) = accept_one(sockets[0].fd()).unwrap();
+        assert_eq!(control(&accepted), "reno", "a socket accepted from the listener");
+    }
 }
