@@ -80,24 +80,34 @@ fn write_path(out: &mut Vec<u8>, map: Option<&PathMap>, path: &[u8]) {
     out.extend_from_slice(rest);
 }
 
-/// Whether a segment is `.` or `..`, written plainly or with `%2e`.
+/// Whether a segment is `.` or `..`, written plainly or with `%2e`. An encoded slash ends a segment too: upstream
+/// servers that decode first see one there.
 fn has_dot_segment(path: &[u8]) -> bool {
     // Nearly every path is done with here.
     if !path.iter().any(|&byte| byte == b'.' || byte == b'%') {
         return false;
     }
-    path.split(|&byte| byte == b'/').any(|segment| {
-        let mut rest = segment;
-        let mut dots = 0;
-        loop {
-            rest = match rest {
-                [b'.', after @ ..] | [b'%', b'2', b'e' | b'E', after @ ..] => after,
-                [] => return dots == 1 || dots == 2,
-                _ => return false,
-            };
-            dots += 1;
-        }
-    })
+    let (mut rest, mut dots, mut others) = (path, 0, false);
+    loop {
+        rest = match rest {
+            [b'.', after @ ..] | [b'%', b'2', b'e' | b'E', after @ ..] => {
+                dots += 1;
+                after
+            }
+            [] | [b'/', ..] | [b'%', b'2', b'f' | b'F', ..] if !others && (dots == 1 || dots == 2) => {
+                return true;
+            }
+            [] => return false,
+            [b'/', after @ ..] | [b'%', b'2', b'f' | b'F', after @ ..] => {
+                (dots, others) = (0, false);
+                after
+            }
+            [_, after @ ..] => {
+                others = true;
+                after
+            }
+        };
+    }
 }
 
 /// A decoded path with everything encoded again that may not stand in one (RFC 3986 section 3.3).
