@@ -259,6 +259,7 @@ impl Proxy {
             && self.group.budget.get().spend().is_some();
         let plan = Plan {
             options,
+            request: &self.rules.request,
             response: &self.rules.response,
             upstream: &upstream.authority,
             deadline_ms: trial.deadline_ms,

@@ -8,7 +8,7 @@ use net::{BodyPiece, Exchange, Fault};
 use crate::failure::Failure;
 use crate::leg::{self, Leg, Read};
 use crate::options::Options;
-use crate::request::Sent;
+use crate::request::{RequestRules, Sent};
 use crate::response::{self, ResponseRules};
 use crate::template::Ask;
 
@@ -57,6 +57,7 @@ pub(crate) enum Outcome {
 /// The parts of a proxy that a relay needs.
 pub(crate) struct Plan<'p> {
     pub(crate) options: &'p Options,
+    pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
@@ -223,8 +224,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.kept.ended = true;
         self.up = Up::Done;
         if self.framing == Framing::Chunked {
-            let none = http::Fields::new();
-            last_chunk(&mut self.leg.buffers.out, self.x.trailers().unwrap_or(&none));
+            let ask = Ask::of(&self.x.request(), self.plan.upstream);
+            let trailers = self.x.trailers().map(|trailers| self.plan.request.trailers(trailers, &ask));
+            last_chunk(&mut self.leg.buffers.out, &trailers.unwrap_or_default());
         }
     }
 
@@ -437,7 +439,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if let Some(body) = self.leg.buffers.machine.body()
             && !body.trailers().is_empty()
         {
-            self.x.end(body.trailers())?;
+            self.x.end(&self.plan.response.trailers(body.trailers()))?;
         }
         Ok(Outcome::Complete(self.up == Up::Done))
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{Dialect, Field, Framing, Method, Name, Reject, Version, scan};
+use http::{Dialect, Field, Fields, Framing, Method, Name, Reject, Version, scan};
 
 use crate::options::{self, Edits, Host, Options, PathMap};
 use crate::path;
@@ -87,6 +87,22 @@ impl RequestRules {
         let upgrade = self.write_connection(&mut lines, ask);
         out.extend_from_slice(b"\r\n");
         Ok(Sent { upgrade, expects: head.expects_continue })
+    }
+
+    /// The trailer fields that go through: some servers read them as if they had stood in the head, so that what
+    /// may not stand there may not come behind the body either.
+    #[must_use]
+    pub fn trailers(&self, trailers: &Fields, ask: &Ask<'_>) -> Fields {
+        let mut passed = Fields::new();
+        // The head was written, so there are not too many.
+        let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
+        for (name, value) in trailers.iter() {
+            let passes = !claims_a_client(name) && (self.options.underscores || !name.contains(&b'_'));
+            if passes && !is_edited(&self.options.edits, name) && !is_named(&named, name) {
+                passed.try_push(name, value).expect("a field that was read is valid");
+            }
+        }
+        passed
     }
 
     fn host<'a>(&'a self, ask: &Ask<'a>) -> &'a [u8] {

@@ -88,6 +88,16 @@ impl ResponseRules {
         lines.whole(&prepared.more);
     }
 
+    /// The trailer fields that go through: what edits take out of the head does not come behind the body.
+    #[must_use]
+    pub fn trailers(&self, trailers: &Fields) -> Fields {
+        let mut passed = Fields::new();
+        for (name, value) in trailers.iter().filter(|(name, _)| !is_edited(&self.options.edits, name)) {
+            passed.try_push(name, value).expect("a field that was read is valid");
+        }
+        passed
+    }
+
     /// Which of the lines that every response has come from the upstream or from edits.
     #[must_use]
     pub fn own(&self, head: &ResponseHead) -> Own {

@@ -283,3 +283,25 @@ fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
         assert!(client.raw(40 * 1024).len() == 40 * 1024);
     }
 }
+
+#[test]
+fn what_may_not_stand_in_a_head_cannot_come_behind_the_body() {
+    let origin = Origin::start(|mut caller, _| {
+        caller.head().unwrap();
+        caller.rest_until(b"\r\n\r\n");
+        caller.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
+        caller.send("0\r\nX-Internal: secret\r\nX-Done: yes\r\n\r\n");
+    });
+    let mut options = proxy::Options::to(vec![origin.server()]);
+    options.request.edits.remove = vec!["x-user".into()];
+    options.response.edits.remove = vec!["x-internal".into()];
+    let rig = Rig::with(options);
+    let response = rig.ask(
+        "POST / HTTP/1.1\r\nHost: site.test\r\nTransfer-Encoding: chunked\r\nConnection: X-Hop\r\n\r\n\
+         0\r\nX-User: admin\r\nX-Real-IP: 6.6.6.6\r\nX-Forwarded-Port: 1\r\nX_Forwarded_For: 6.6.6.6\r\n\
+         X-Hop: 1\r\nX-Sum: 1\r\n\r\n",
+    );
+    assert_eq!(response.text(), "ok");
+    assert!(origin.seen().ends_with("\r\n\r\n0\r\nX-Sum: 1\r\n\r\n"), "{}", origin.seen());
+    assert_eq!(response.trailers, "X-Done: yes\r\n");
+}
