@@ -15,8 +15,13 @@ pub(crate) struct Names {
     /// When they are to be resolved again; `u64::MAX` for an address given as such.
     until_ms: AtomicU64,
     resolving: AtomicBool,
+    /// How often the resolver was asked.
+    #[cfg(test)]
+    asked: AtomicU64,
 }
 
+/// How often those who wait for a name's first addresses look for them.
+const LOOK_MS: u64 = 5;
 /// How long a name that could not be resolved is not asked for again.
 const FAILED_MS: u64 = 1_000;
 
@@ -30,6 +35,8 @@ impl Names {
             until_ms: AtomicU64::new(if known.is_empty() { 0 } else { u64::MAX }),
             known: Mutex::new(known.into()),
             resolving: AtomicBool::new(false),
+            #[cfg(test)]
+            asked: AtomicU64::new(0),
         }
     }
 
@@ -46,26 +53,36 @@ impl Names {
     /// The addresses. Known ones are used while they are resolved anew in the background; only a name that has none
     /// yet is waited for.
     pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_ms: u64) -> Arc<[SocketAddr]> {
-        let known = self.known();
-        if core.now_ms() < self.until_ms.load(Ordering::Relaxed) {
-            return known;
+        self.renew(core, again_ms);
+        let mut known = self.known();
+        while known.is_empty() && self.is_due(core) {
+            // However many ask at once, the resolver is asked once: it blocks one of a few threads.
+            core.sleep(LOOK_MS).await;
+            self.renew(core, again_ms);
+            known = self.known();
         }
-        if known.is_empty() {
-            // Several may ask at once, at the very beginning: each waits for an answer of its own.
-            self.clone().resolve(core.clone(), again_ms).await;
-            return self.known();
-        }
-        if !self.resolving.swap(true, Ordering::Relaxed) {
+        known
+    }
+
+    /// Resolves a name anew in the background, where it is time to. Kept connections live on without anybody asking
+    /// for addresses, so this is also to be called now and then.
+    pub(crate) fn renew(self: &Arc<Self>, core: &Core, again_ms: u64) {
+        if self.is_due(core) && !self.resolving.swap(true, Ordering::Relaxed) {
             let this = self.clone();
             let theirs = core.clone();
             core.spawn(async move { this.resolve(theirs, again_ms).await });
         }
-        known
+    }
+
+    fn is_due(&self, core: &Core) -> bool {
+        core.now_ms() >= self.until_ms.load(Ordering::Relaxed)
     }
 
     /// Asks the system's resolver, which blocks, on another thread.
     async fn resolve(self: Arc<Self>, core: Core, again_ms: u64) {
         let (host, port) = (self.host.clone(), self.port);
+        #[cfg(test)]
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let found = core.offload(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)).await;
         let again_ms = match found {
             Ok(mut addresses) if !addresses.is_empty() => {
@@ -78,5 +95,52 @@ impl Names {
         };
         self.until_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
         self.resolving.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl Names {
+    /// As if these had been found a long time ago.
+    pub(crate) fn found(&self, addresses: Vec<SocketAddr>) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn however_many_ask_for_a_name_the_resolver_is_asked_once() {
+        let core = Core::for_client(1).expect("an engine");
+        let names = Arc::new(Names::new("localhost", 80));
+        let (release, held) = mpsc::channel::<()>();
+        let theirs = core.clone();
+        let count = core
+            .run_until_end(async move {
+                // The only thread is busy, so that all of them ask before the first one has its answer.
+                let (busy, core) = (theirs.clone(), theirs);
+                core.spawn(async move { _ = busy.offload(move || held.recv()).await });
+                let answered = Rc::new(Cell::new(0));
+                for _ in 0..100 {
+                    let (names, theirs, answered) = (names.clone(), core.clone(), answered.clone());
+                    core.spawn(async move {
+                        assert!(!names.addresses(&theirs, 60_000).await.is_empty());
+                        answered.set(answered.get() + 1);
+                    });
+                }
+                core.sleep(20).await;
+                release.send(()).expect("the thread waits");
+                while answered.get() < 100 {
+                    core.sleep(5).await;
+                }
+                names.asked.load(Ordering::Relaxed)
+            })
+            .expect("the engine turns");
+        assert_eq!(count, 1);
     }
 }

@@ -408,6 +408,12 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
         core.sleep(SWEEP_MS).await;
         let Some(inner) = inner.upgrade() else { return };
         let now_ms = core.now_ms();
+        for names in inner.shared.servers.iter().filter_map(|server| server.names.as_ref()) {
+            // Names that nobody has asked for yet are left alone.
+            if !names.known().is_empty() {
+                names.renew(&core, inner.shared.options.resolve_ms);
+            }
+        }
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == Standing::Down;
             pool.sweep(now_ms, |rested| !down && inner.fits(server, rested));
@@ -430,5 +436,34 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
             this.turned(server, if well { Turn::Well } else { Turn::Ill });
         }
         core.sleep(check.interval_ms).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Place, Server};
+
+    #[test]
+    fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
+        let core = Core::for_client(1).expect("an engine");
+        let server = Server::at(Place::Tcp { host: "localhost".into(), port: 80 });
+        let shared = Shared::new(Options::to(vec![server])).expect("valid options");
+        let names = shared.servers[0].names.clone().expect("a name");
+        let old = "192.0.2.1:80".parse().expect("an address");
+        names.found(vec![old]);
+        let theirs = core.clone();
+        let group = Group::new(&core, &shared);
+        let moved = core.run_until_end(async move {
+            let _group = group;
+            for _ in 0..100 {
+                if !names.has(old) {
+                    return true;
+                }
+                theirs.sleep(100).await;
+            }
+            false
+        });
+        assert!(moved.expect("the engine turns"));
     }
 }
