@@ -224,6 +224,11 @@ fn from_hex(text: &[u8]) -> Option<u64> {
 }
 
 impl Ticket<'_> {
+    /// Whether it sees if a server that was ejected is back.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.probes.get()
+    }
+
     /// The server has answered. True where that ends its ejection.
     pub(crate) fn succeeded(&self) -> bool {
         self.probes.set(false);

@@ -257,6 +257,11 @@ impl Proxy {
         let may_retry = trial.attempts < options.retry.attempts_max
             && (x.request().method().is_idempotent() || options.retry.non_idempotent)
             && self.group.budget.get().spend().is_some();
+        let answered = || {
+            if ticket.is_probe() && ticket.succeeded() {
+                self.group.turned(ticket.server, Turn::Back);
+            }
+        };
         let plan = Plan {
             options,
             request: &self.rules.request,
@@ -265,6 +270,7 @@ impl Proxy {
             deadline_ms: trial.deadline_ms,
             cookie: cookie.as_deref().map(str::as_bytes),
             may_retry,
+            answered: &answered,
         };
         let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
         if ticket.succeeded() {

@@ -67,6 +67,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) cookie: Option<&'p [u8]>,
     /// A response of a status that counts as a failure may still be tried elsewhere.
     pub(crate) may_retry: bool,
+    /// Told once a response begins, however long that goes on.
+    pub(crate) answered: &'p dyn Fn(),
 }
 
 /// The relay of one attempt.
@@ -401,6 +403,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             (Framing::None, None) => Length::Known(0),
             (Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
         };
+        (self.plan.answered)();
         let rules = self.plan.response;
         let ask = Ask::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);

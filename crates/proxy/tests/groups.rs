@@ -305,3 +305,39 @@ fn a_rolling_restart_loses_nothing() {
     stop.store(true, Ordering::SeqCst);
     assert!(load.join().unwrap() > 0);
 }
+
+#[test]
+fn a_response_that_never_ends_shows_that_its_server_is_back() {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = well.clone();
+    let b = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            if !is_well.load(Ordering::SeqCst) {
+                return;
+            }
+            if request.starts_with(b"GET /events ") {
+                caller.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nb\r\n");
+                caller.rest();
+                return;
+            }
+            caller.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb");
+        }
+    });
+    let a = named("a");
+    let mut options = group(&[&a, &b]);
+    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    assert_eq!(names(&rig, 4), "aaaa");
+    well.store(true, Ordering::SeqCst);
+    // The request that finds b well again is a stream of events, which goes on for as long as its client stays.
+    let mut streams = Vec::new();
+    while !b.seen().contains("GET /events") {
+        let mut stream = rig.client();
+        stream.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.raw(12);
+        streams.push(stream);
+    }
+    let seen = names(&rig, 10);
+    streams.iter().for_each(|stream| rig::reset(&stream.stream));
+    assert!(seen.contains('b'), "b is back: {seen}");
+}
