@@ -103,6 +103,7 @@ impl Chooser {
         (0..shared.count()).find(|&server| {
             !tried.contains(&server)
                 && shared.standing(server, now_ms) == Standing::Probe
+                && shared.is_its_turn(server, now_ms)
                 && shared.servers[server].health.claim_probe()
         })
     }

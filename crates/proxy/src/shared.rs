@@ -94,7 +94,18 @@ impl Shared {
 
     /// Whether a server may be handed a request that has waited.
     pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
+        self.serves(server, now_ms) && self.is_its_turn(server, now_ms)
+    }
+
+    fn serves(&self, server: usize, now_ms: u64) -> bool {
         self.options.servers[server].weight > 0 && self.standing(server, now_ms) == Standing::Up
+    }
+
+    /// A backup's turn is when all others are out of service, not when they are busy.
+    pub(crate) fn is_its_turn(&self, server: usize, now_ms: u64) -> bool {
+        let servers = &self.options.servers;
+        !servers[server].backup
+            || !(0..servers.len()).any(|other| !servers[other].backup && self.serves(other, now_ms))
     }
 }
 

@@ -341,3 +341,38 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
     streams.iter().for_each(|stream| rig::reset(&stream.stream));
     assert!(seen.contains('b'), "b is back: {seen}");
 }
+
+#[test]
+fn backups_do_not_stand_in_for_those_that_are_busy() {
+    let (held, backup) = (Held::new("h"), named("b"));
+    let mut options = group(&[&held.origin, &backup]);
+    options.servers[0].connections_max = 1;
+    options.servers[1].backup = true;
+    options.timeouts.queue_ms = 100;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+    assert_eq!(backup.connections(), 0);
+    // But for those that go down while somebody waits.
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    rig.shared.drain(0, true, 1);
+    assert_eq!(names(&rig, 2), "bb");
+}
+
+#[test]
+fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
+    let (a, backup) = (named("a"), Origin::start(|mut caller, _| drop(caller.request())));
+    let mut options = group(&[&a, &backup]);
+    options.servers[1].backup = true;
+    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    let rig = Rig::with(options);
+    rig.shared.drain(0, true, 1);
+    assert_eq!(rig.get("/").status, 502);
+    rig.shared.drain(0, false, 1);
+    let asked = backup.connections();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(names(&rig, 5), "aaaaa");
+    assert_eq!(backup.connections(), asked);
+}
