@@ -225,7 +225,8 @@ impl Proxy {
     }
 
     async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoServer> {
-        let queue_ms = self.rules.options.timeouts.queue_ms;
+        let left_ms = trial.deadline_ms.saturating_sub(self.group.core.now_ms());
+        let queue_ms = self.rules.options.timeouts.queue_ms.min(left_ms);
         self.group.chooser.choose(&self.group.shared, &self.group.core, x, queue_ms, &trial.tried).await
     }
 

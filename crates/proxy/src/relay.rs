@@ -505,7 +505,9 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.begin_body();
             return Ok(());
         }
-        if read <= now_ms || write <= now_ms {
+        // At the end of the whole request's time, too: who was waited for is not the server.
+        let clients_turn = (self.up == Up::Body && self.leg.backlog() == 0) || self.backlog > 0;
+        if read <= now_ms || write <= now_ms || (clients_turn && self.plan.deadline_ms <= now_ms) {
             return Err(Failure::Ours(Fault::Timeout));
         }
         Err(match self.x.has_begun() {

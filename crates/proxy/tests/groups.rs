@@ -376,3 +376,38 @@ fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
     assert_eq!(names(&rig, 5), "aaaaa");
     assert_eq!(backup.connections(), asked);
 }
+
+#[test]
+fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
+    let origin = Origin::start(|mut caller, _| {
+        caller.head();
+        caller.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        caller.rest();
+    });
+    let mut options = group(&[&origin]);
+    options.servers[0].connections_max = 1;
+    options.timeouts.total_ms = 200;
+    options.timeouts.queue_ms = 3_600_000;
+    let rig = Rig::with(options);
+    // A tunnel has the only place, for as long as it likes.
+    let mut tunnel = rig.client();
+    tunnel.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(tunnel.response(http::Method::Get).unwrap().status, 101);
+    assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
+}
+
+#[test]
+fn a_client_that_is_slow_is_not_its_servers_fault() {
+    let (a, b) = (named("a"), named("b"));
+    let mut options = group(&[&a, &b]);
+    options.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
+    options.timeouts.total_ms = 100;
+    let rig = Rig::with(options);
+    for _ in 0..4 {
+        let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh");
+        assert_eq!(response.status, 408, "{}", response.text());
+    }
+    for server in [0, 1] {
+        assert_eq!(rig.shared.standing(server, 0), proxy::health::Standing::Up);
+    }
+}
