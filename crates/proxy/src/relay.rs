@@ -256,7 +256,8 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Takes what the client has sent of the body; true where there was some.
     fn gather(&mut self) -> Result<bool, Failure> {
         let mut gathered = false;
-        while self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES {
+        // However fast both ends are, others have their turn.
+        while self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES && self.moved < TURN_BYTES {
             match self.x.try_read()? {
                 BodyPiece::Pending => break,
                 BodyPiece::End => {
