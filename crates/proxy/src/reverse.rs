@@ -74,6 +74,8 @@ impl Reverse {
 
     fn path<'v>(&self, path: &'v [u8]) -> Cow<'v, [u8]> {
         match self.path.as_ref().and_then(|map| map.back(path)) {
+            // Without a prefix of its own, what is left of the upstream's may be nothing, or a query alone.
+            Some((b"", rest)) if !rest.starts_with(b"/") => Cow::Owned([b"/", rest].concat()),
             Some((prefix, rest)) => Cow::Owned([prefix, rest].concat()),
             None => Cow::Borrowed(path),
         }
@@ -106,7 +108,10 @@ impl Reverse {
                 Some(path) => match self.path(scan::trim(path)) {
                     Cow::Borrowed(_) => None,
                     // A cookie for `/api/` would not be sent to `/api`.
-                    Cow::Owned(path) => Some([b"Path=", path.strip_suffix(b"/").unwrap_or(&path)].concat()),
+                    Cow::Owned(path) => {
+                        let path = path.strip_suffix(b"/").filter(|path| !path.is_empty()).unwrap_or(&path);
+                        Some([b"Path=", path].concat())
+                    }
                 },
                 None => named(trimmed, b"domain=").and_then(|domain| self.domain(scan::trim(domain))),
             };
@@ -206,6 +211,18 @@ mod tests {
         }
         assert_eq!(rewritten(Name::Location, "/", Some(("/api", "/"))), "/api/");
         assert_eq!(rewritten(Name::SetCookie, "a=b; Path=/", Some(("/api", "/"))), "a=b; Path=/api");
+        // A prefix that is only added: the root is still a path.
+        let added = Some(("", "/app"));
+        for (id, value, want) in [
+            (Name::Location, "/app", "/"),
+            (Name::Location, "/app?x", "/?x"),
+            (Name::Location, "/app/x", "/x"),
+            (Name::Location, "http://app.internal:3000/app", "https://shop.test/"),
+            (Name::SetCookie, "a=b; Path=/app", "a=b; Path=/"),
+            (Name::SetCookie, "a=b; Path=/app/", "a=b; Path=/"),
+        ] {
+            assert_eq!(rewritten(id, value, added), want, "{value}");
+        }
     }
 
     #[test]
