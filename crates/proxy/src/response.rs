@@ -80,7 +80,7 @@ impl ResponseRules {
         }
         if let Some(fields) = &prepared.rewritten {
             for (name, value) in fields.iter() {
-                if !(self.edited && is_edited(&self.options.edits, name)) {
+                if !is_named(named, name) && !(self.edited && is_edited(&self.options.edits, name)) {
                     lines.line(name, value);
                 }
             }

@@ -305,3 +305,12 @@ fn what_may_not_stand_in_a_head_cannot_come_behind_the_body() {
     assert!(origin.seen().ends_with("\r\n\r\n0\r\nX-Sum: 1\r\n\r\n"), "{}", origin.seen());
     assert_eq!(response.trailers, "X-Done: yes\r\n");
 }
+
+#[test]
+fn what_a_response_names_in_connection_ends_here_even_where_it_would_be_rewritten() {
+    let origin = Origin::answering(
+        "HTTP/1.1 200 OK\r\nConnection: Set-Cookie, X-Hop\r\nSet-Cookie: a=1\r\nX-Hop: 1\r\nContent-Length: 0\r\n\r\n",
+    );
+    let response = Rig::to(&origin).get("/");
+    assert_eq!((response.field("X-Hop"), response.field("Set-Cookie")), (None, None), "{}", response.head);
+}
