@@ -10,6 +10,8 @@ use crate::shared::Upstream;
 
 /// Bytes of a response's head that a check reads.
 const HEAD_BYTES: usize = 4096;
+/// Interim responses ahead of it.
+const INTERIM_MAX: u32 = 32;
 
 /// Asks a server once; true where it answers as a healthy one does.
 pub(crate) async fn probe(
@@ -54,11 +56,16 @@ async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
     let mut machine = Client::default();
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
     let (mut bytes, mut len) = (vec![0; HEAD_BYTES], 0);
+    let mut interims = 0;
     loop {
         let fed = machine.feed(&bytes[..len], Method::Get, &limits).ok()?;
         if fed.step == Step::Head {
             if !machine.head.status.is_informational() {
                 return Some(machine.head.status.code());
+            }
+            interims += 1;
+            if interims > INTERIM_MAX {
+                return None;
             }
             bytes.copy_within(fed.consumed..len, 0);
             len -= fed.consumed;
