@@ -411,3 +411,43 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
         assert_eq!(rig.shared.standing(server, 0), proxy::health::Standing::Up);
     }
 }
+
+#[test]
+fn who_goes_away_leaves_the_queue() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.servers[0].connections_max = 1;
+    options.queue_max = 1;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    // On a connection that is new, and on one that has been used.
+    for used in [false, true] {
+        let mut gone = rig.client();
+        if used {
+            gone.send("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(gone.response(http::Method::Trace).unwrap().status, 405);
+        }
+        gone.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        // It is known that it waits once another one finds the queue full.
+        loop {
+            let mut other = asking(&rig);
+            other.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            match other.response(http::Method::Get) {
+                Ok(refused) => break assert_eq!(refused.refused().1, "too many requests wait"),
+                Err(_) => rig::reset(&other.stream),
+            }
+        }
+        rig::reset(&gone.stream);
+        drop(gone);
+        // Its place is free: another one waits there, until it goes away too.
+        let mut next = asking(&rig);
+        next.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        assert!(next.response(http::Method::Get).is_err(), "it waits");
+        rig::reset(&next.stream);
+    }
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    held.release(1);
+    assert_eq!(rig.get("/").text(), "h");
+}
