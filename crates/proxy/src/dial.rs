@@ -47,7 +47,7 @@ pub(crate) async fn dial(
 }
 
 /// What `future` gives, or `None` at the deadline.
-async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut late) = (pin!(future), pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms()))));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),

@@ -5,13 +5,13 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::{Fields, Method, Name, Status};
+use http::{Fields, Framing, Method, Name, Status};
 use net::preface::{self, Ends};
-use net::{Core, Exchange, Fault};
+use net::{BodyPiece, Core, Exchange, Fault};
 
 use crate::check;
 use crate::choose::{Chooser, NoServer, Ticket};
-use crate::dial::dial;
+use crate::dial::{before, dial};
 use crate::failure::Failure;
 use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
@@ -192,6 +192,7 @@ impl Proxy {
             attempts: 0,
             kept: Kept::new(self.kept_bytes_max(x)),
         };
+        self.read_ahead(x, &mut trial).await?;
         // The place of a failed attempt, where the next one is to go to the same server.
         let mut same = None;
         loop {
@@ -222,6 +223,31 @@ impl Proxy {
                 Next::Tell => return give_up(x, &failure).await,
             }
         }
+    }
+
+    /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
+    async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Trial) -> Result<(), Fault> {
+        let Framing::Length(len) = x.request().framing() else { return Ok(()) };
+        // An expectation is the server's to answer.
+        if len > self.rules.options.read_ahead_bytes as u64 || x.continue_due() {
+            return Ok(());
+        }
+        let kept = &mut trial.kept;
+        loop {
+            match x.try_read()? {
+                BodyPiece::Data(bytes) => kept.take_in(bytes),
+                BodyPiece::End => return Ok(kept.end()),
+                BodyPiece::Pending => break,
+            }
+        }
+        // Boxed, as it is seldom: most short bodies come with their heads.
+        let rest = Box::pin(async {
+            while let Some(bytes) = x.read().await? {
+                kept.take_in(bytes);
+            }
+            Ok(kept.end())
+        });
+        before(&self.group.core, trial.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
     async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoServer> {

@@ -116,6 +116,16 @@ impl Kept {
         !self.lost
     }
 
+    /// Takes what was read before a server was asked, which is little.
+    pub(crate) fn take_in(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// All of the body is here.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
     fn keep(&mut self, bytes: &[u8]) {
         if self.bytes.len() + bytes.len() > self.bytes_max {
             self.lost = true;
@@ -193,7 +203,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
         self.frame(&bytes);
-        self.kept.bytes = bytes;
+        // What was read ahead may be more than is worth keeping now.
+        match bytes.len() > self.kept.bytes_max {
+            true => self.kept.lost = true,
+            false => self.kept.bytes = bytes,
+        }
         if self.kept.ended {
             self.end_body();
         }

@@ -168,6 +168,30 @@ fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
 }
 
 #[test]
+fn a_client_that_sends_a_short_body_slowly_holds_no_upstream() {
+    let origin = Origin::mirror();
+    let mut options = proxy::Options::to(vec![origin.server()]);
+    options.servers[0].connections_max = 1;
+    let rig = Rig::with(options);
+    let mut slow = rig.client();
+    slow.send("POST / HTTP/1.1\r\nHost: site.test\r\nContent-Length: 4\r\n\r\nbo");
+    for _ in 0..20 {
+        // The one connection is free for others all the while.
+        assert_eq!(rig.get("/").status, 200);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(!origin.seen().contains("POST"), "{}", origin.seen());
+    slow.send("dy");
+    assert!(slow.response(Method::Post).unwrap().text().ends_with("\r\n\r\nbody"));
+    // Who stops half-way is told, and no server has heard of it.
+    let mut gone = rig.client();
+    gone.send("PUT /gone HTTP/1.1\r\nHost: site.test\r\nContent-Length: 4\r\n\r\nbo");
+    gone.shutdown_write();
+    assert_eq!(gone.response(Method::Put).unwrap().status, 400);
+    assert!(!origin.seen().contains("/gone"), "{}", origin.seen());
+}
+
+#[test]
 fn an_early_response_is_not_lost() {
     // The upstream answers after the head and closes with the body unread, which resets the connection.
     let origin = Origin::start(|mut caller, _| {
