@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::target::normal_path;
+use http::target::{normal_path, routed_path};
 use http::{Reject, TargetForm};
 
 use crate::options::PathMap;
@@ -56,6 +56,8 @@ pub fn write_target(out: &mut Vec<u8>, map: Option<&PathMap>, ask: &Ask<'_>) -> 
             Ok(normal) if map.is_some_and(|map| map.forward(&normal).is_some()) => {
                 write_path(out, map, &normal);
             }
+            // The route may have matched it all the same, by a path in which an encoded slash stays one.
+            Err(reject) if map.is_some_and(|map| is_routed_below(map, raw)) => return Err(reject),
             _ => write_path(out, None, raw),
         }
     }
@@ -64,6 +66,10 @@ pub fn write_target(out: &mut Vec<u8>, map: Option<&PathMap>, ask: &Ask<'_>) -> 
         out.extend_from_slice(query.of(ask.bytes));
     }
     Ok(())
+}
+
+fn is_routed_below(map: &PathMap, raw: &[u8]) -> bool {
+    routed_path(raw).is_ok_and(|path| map.forward(&path).is_some())
 }
 
 fn write_path(out: &mut Vec<u8>, map: Option<&PathMap>, path: &[u8]) {
@@ -190,6 +196,9 @@ mod tests {
             ("/api//evil.test", "/api", "/", "/evil.test"),
             ("/%61pi/x%20y", "/api", "/v1", "/v1/x%20y"),
             ("/api/../x", "/api", "/v1", "/x"),
+            ("/api/a%2Fb", "/api", "/v1", "/v1/a%2Fb"),
+            // It would leave what is mapped: the route has matched it as `/api/a%2Fb`.
+            ("/%61pi/a%2Fb", "/api", "/v1", "encoded slash in path"),
             ("/a/../api/x", "/api", "/v1", "/v1/x"),
         ] {
             assert_eq!(target(raw, Some((from, to))), want, "{raw} {from} {to}");
