@@ -369,7 +369,10 @@ async fn guarded<S>(
     mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
 ) -> Result<(), Fault> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
-        Ok(Poll::Pending) if source.ready() & GONE != 0 => Poll::Ready(Err(Fault::Gone)),
+        // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
+        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.told_end.get() => {
+            Poll::Ready(Err(Fault::Gone))
+        }
         Ok(polled) => polled,
         Err(_) => {
             // The panic hook has told the log.

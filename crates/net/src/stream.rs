@@ -404,6 +404,7 @@ impl Stream {
 
     /// Closes the sending side: the peer reads what was sent, then the end.
     pub fn shutdown_write(&self) {
+        self.source.told_end.set(true);
         match &self.transport {
             // Fails where the peer is gone already.
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),

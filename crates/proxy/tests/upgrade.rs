@@ -99,6 +99,31 @@ fn each_side_may_end_first() {
 }
 
 #[test]
+fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
+    const BYTES: usize = 50_000_000;
+    let (told, read) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let origin = Origin::start(move |mut caller, _| {
+        caller.head().unwrap();
+        caller.send(SWITCH);
+        caller.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut len = 0;
+        while let Some(bytes) = caller.raw() {
+            // Slower than the client, so that the end of that is seen before all of it has gone through.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            len += bytes.len();
+        }
+        told.lock().unwrap().send(len).unwrap();
+    });
+    let rig = Rig::to(&origin);
+    let mut client = upgraded(&rig);
+    assert_eq!(client.rest(), (Vec::new(), true));
+    client.send_bytes(&vec![b'x'; BYTES]);
+    client.shutdown_write();
+    assert_eq!(read.recv().unwrap(), BYTES);
+}
+
+#[test]
 fn a_silent_tunnel_ends() {
     let origin = echo();
     let mut options = Options::to(vec![origin.server()]);
