@@ -74,7 +74,8 @@ impl Link {
 
     /// Whether nothing has happened on it while it lay in a pool. Costs no system call unless something has.
     pub fn is_fresh(&mut self) -> bool {
-        if !self.stream().has_news() {
+        // What TLS has decrypted and nobody has read is no news of the socket's.
+        if matches!(self, Link::Plain(stream) if !stream.has_news()) {
             return true;
         }
         // News may turn out to be none: the last read filled its buffer to the brim, or TLS has sent a ticket.

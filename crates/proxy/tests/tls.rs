@@ -106,10 +106,17 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             let asked = stream.conn.server_name().unwrap_or("nobody").to_owned();
             let closes = request.starts_with(b"GET /close");
             let large = request.starts_with(b"GET /large");
+            let more = request.starts_with(b"GET /more");
             request.clear();
             let body = if large { "x".repeat(3_000_000) } else { asked };
             let length = if closes { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
-            let response = format!("HTTP/1.1 200 OK\r\n{length}\r\n{body}");
+            let mut response = format!("HTTP/1.1 200 OK\r\n{length}\r\n{body}");
+            if more {
+                // What was asked for fills a record and a buffer to the brim; what nobody asked for comes behind it.
+                let body = "x".repeat(16 * 1024 - "HTTP/1.1 200 OK\r\nContent-Length: 16341\r\n\r\n".len());
+                response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                response.push_str("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+            }
             if stream.write_all(response.as_bytes()).is_err() {
                 return;
             }
@@ -136,6 +143,20 @@ fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
     // A body that ends by closing is whole only where TLS says that it is.
     assert_eq!(rig.get("/close").text(), "app.test");
     assert_eq!(secure.connections.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let rig = Rig::with(secure.options(tls));
+    for number in 1..=5 {
+        let body = rig.get("/more").body;
+        assert!(body.iter().all(|&byte| byte == b'x') && body.len() > 16_000);
+        assert_eq!(secure.connections.load(Ordering::SeqCst), number);
+    }
+    assert_eq!(rig.get("/").text(), "app.test");
 }
 
 #[test]
