@@ -54,6 +54,15 @@ impl Link {
         }
     }
 
+    /// Whether bytes that were written have not been handed to the kernel yet: flush it when it can be written.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        match self {
+            Link::Plain(_) => false,
+            Link::Tls(tls) => tls.is_behind(),
+        }
+    }
+
     /// Whether all that was written has been handed to the kernel, as far as that takes it now.
     ///
     /// # Errors

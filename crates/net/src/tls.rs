@@ -173,6 +173,12 @@ impl TlsStream {
         Ok(taken)
     }
 
+    /// Whether something is encrypted that the kernel has not taken yet.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.tls.wants_write()
+    }
+
     /// Hands what is encrypted to the kernel; true where nothing is left.
     ///
     /// # Errors

@@ -139,6 +139,11 @@ impl Leg {
         Leg { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
     }
 
+    /// Whether anything waits to be sent, what TLS has taken and the kernel has not among it.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.backlog() > 0 || self.link.is_behind()
+    }
+
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.buffers.out.len() - self.buffers.out_at
@@ -199,7 +204,7 @@ impl Leg {
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
     pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<Rested> {
         let buffers = &self.buffers;
-        let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && self.backlog() == 0;
+        let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && !self.is_behind();
         let served = self.served.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
         if !clean || worn || !self.link.rest() {

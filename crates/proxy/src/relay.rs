@@ -3,7 +3,7 @@
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Framing, Length, Method, Status};
-use net::{BodyPiece, Exchange, Fault};
+use net::{BodyPiece, Exchange, Fault, Interest};
 
 use crate::failure::Failure;
 use crate::leg::{self, Leg, Read};
@@ -250,15 +250,15 @@ impl<'r, 'c> Relay<'r, 'c> {
     fn push_up(&mut self) -> Result<(), Failure> {
         loop {
             let gathered = self.gather()?;
-            let backlog = self.leg.backlog();
-            if backlog > 0 {
+            let (backlog, behind) = (self.leg.backlog(), self.up != Up::Abandoned && self.leg.is_behind());
+            if behind {
                 // It may have answered before it closed: what it said is read next.
                 if self.leg.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
                 }
             }
-            if backlog != self.leg.backlog() || gathered {
+            if backlog != self.leg.backlog() || (behind && !self.leg.is_behind()) || gathered {
                 self.up_ms = self.x.core().now_ms();
             }
             if !gathered || self.leg.backlog() > 0 || self.moved >= TURN_BYTES {
@@ -473,8 +473,12 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let reads_client = self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES;
         let reads_upstream = down == Down::Dry;
-        let interest = self.leg.link.interest(reads_upstream, self.leg.backlog() > 0);
-        let client = net::Interest::of(reads_client, backlog > 0);
+        let interest = match self.up {
+            // What is left in TLS goes nowhere any more.
+            Up::Abandoned => Interest::of(reads_upstream, false),
+            _ => self.leg.link.interest(reads_upstream, self.leg.backlog() > 0),
+        };
+        let client = Interest::of(reads_client, backlog > 0);
         let deadline_ms = self.deadline_ms(down);
         self.leg.let_go();
         let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
@@ -495,7 +499,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             runs(self.up == Up::Continue, self.up_ms, timeouts.continue_ms),
             runs(self.up == Up::Body && self.leg.backlog() == 0, self.client_read_ms, self.x.body_ms()),
             runs(self.backlog > 0, self.client_write_ms, self.x.write_ms()),
-            runs(self.leg.backlog() > 0, self.up_ms, timeouts.between_ms),
+            runs(self.up != Up::Abandoned && self.leg.is_behind(), self.up_ms, timeouts.between_ms),
             runs(
                 waits && !self.x.has_begun() && matches!(self.up, Up::Done | Up::Abandoned),
                 self.up_ms,

@@ -90,19 +90,25 @@ impl Secure {
 fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resumed: &AtomicUsize) {
     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
     let mut request = Vec::new();
-    let mut first = true;
+    let (mut first, mut waits) = (true, true);
     loop {
         let mut piece = [0; 4096];
         match stream.read(&mut piece) {
             Ok(len) if len > 0 => request.extend_from_slice(&piece[..len]),
             _ => return,
         }
+        // One that takes its time: what is sent meanwhile fills every buffer on the way.
+        let late = request.starts_with(b"POST /late");
+        if late && std::mem::take(&mut waits) {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
         if std::mem::take(&mut first) {
             count.fetch_add(1, Ordering::SeqCst);
             let again = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
             resumed.fetch_add(usize::from(again), Ordering::SeqCst);
         }
-        if request.ends_with(b"\r\n\r\n") {
+        // Its body ends as its head does.
+        if request.ends_with(if late { b"x\r\n\r\n" } else { b"\r\n\r\n" }) {
             let asked = stream.conn.server_name().unwrap_or("nobody").to_owned();
             let closes = request.starts_with(b"GET /close");
             let large = request.starts_with(b"GET /large");
@@ -157,6 +163,34 @@ fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
         assert_eq!(secure.connections.load(Ordering::SeqCst), number);
     }
     assert_eq!(rig.get("/").text(), "app.test");
+}
+
+#[test]
+fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let mut options = secure.options(tls);
+    options.timeouts.head_ms = 10_000;
+    options.ejection = None;
+    let rig = Rig::with(options);
+    // Whatever fits into the sockets on the way: one of these ends where they are full.
+    let clients: Vec<_> = (1..=120)
+        .map(|step| {
+            let mut client = rig.client();
+            std::thread::spawn(move || {
+                let mut body = vec![b'x'; step * 40_000];
+                body.extend_from_slice(b"\r\n\r\n");
+                let len = body.len();
+                client.send(&format!("POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"));
+                client.send_bytes(&body);
+                (len, client.response(http::Method::Post).unwrap().status)
+            })
+        })
+        .collect();
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let failed: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
+    assert!(failed.is_empty(), "{failed:?}");
 }
 
 #[test]
