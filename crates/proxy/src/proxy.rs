@@ -236,7 +236,10 @@ impl Proxy {
         loop {
             match x.try_read()? {
                 BodyPiece::Data(bytes) => kept.take_in(bytes),
-                BodyPiece::End => return Ok(kept.end()),
+                BodyPiece::End => {
+                    kept.end();
+                    return Ok(());
+                }
                 BodyPiece::Pending => break,
             }
         }
@@ -245,7 +248,8 @@ impl Proxy {
             while let Some(bytes) = x.read().await? {
                 kept.take_in(bytes);
             }
-            Ok(kept.end())
+            kept.end();
+            Ok(())
         });
         before(&self.group.core, trial.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }

@@ -80,9 +80,10 @@ impl ResponseRules {
         }
         if let Some(fields) = &prepared.rewritten {
             for (name, value) in fields.iter() {
-                if !is_named(named, name) && !(self.edited && is_edited(&self.options.edits, name)) {
-                    lines.line(name, value);
+                if is_named(named, name) || (self.edited && is_edited(&self.options.edits, name)) {
+                    continue;
                 }
+                lines.line(name, value);
             }
         }
         lines.whole(&prepared.more);
