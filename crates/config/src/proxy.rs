@@ -112,7 +112,7 @@ directives! {
         /// only connects.
         "health" health: Option<Health> = false,
             Toggle { on: Some(|| Some(Health::default())), off: || None, shape: Maybe(brief::<Health>("path")) };
-        /// A server that comes, or comes back, gets its full share only after this time.
+        /// A server that comes back gets its full share only after this time.
         "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
         /// Requests that wait when every server is at its `connections`; more are answered 503.
         "queue" queue_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
@@ -154,7 +154,7 @@ directives! {
         /// Protocols that clients may switch to with `Upgrade`.
         "upgrades" upgrades: Vec<String> = ["websocket"], PROTOCOLS;
         /// Bytes of a response read ahead of a slow client. A response that fits frees its upstream connection at
-        /// once.
+        /// once, and a request whose announced length fits takes one only when its body is here.
         "read_ahead" read_ahead_bytes: u64 = "64KiB", Size { min: 4 * KIB, max: 64 * MIB };
         /// Limits on the heads of responses; one beyond them is answered 502.
         "limits" limits: ProxyLimits = {}, table();
@@ -240,7 +240,8 @@ directives! {
 
 directives! {
     /// When a server that fails is left alone for a while: connections that do not come about, break before the
-    /// response, time out, or bring no valid response. The last server that is left is never ejected.
+    /// response, time out, or bring no valid response. A lone server never is, and where all are, they are asked all
+    /// the same.
     Eject in "`eject` of `proxy`", check eject_agrees {
         /// Failures in a row.
         "failures" failures_max: u32 = 3, Count { min: 1, max: 1000 };

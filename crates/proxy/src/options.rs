@@ -24,7 +24,7 @@ pub struct Options {
     pub ejection: Option<Ejection>,
     /// Requests of the proxy's own that find out which servers are well; `None` for none.
     pub check: Option<Check>,
-    /// A server that comes (back) gets its full share only after this time, in milliseconds; 0 at once (default).
+    /// A server that comes back gets its full share only after this time, in milliseconds; 0 at once (default).
     pub slow_start_ms: u64,
     /// Requests that wait when every server is at its `connections_max`; more are refused with 503. Default 1,000.
     pub queue_max: usize,
@@ -42,7 +42,8 @@ pub struct Options {
     /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`.
     pub upgrades: Vec<String>,
     /// Bytes of a response read ahead of a slow client, beyond what the sockets hold: a response that fits frees
-    /// its upstream connection at once. Default 64 KiB.
+    /// its upstream connection at once, and a request whose announced length fits takes one only when its body is
+    /// here. Default 64 KiB.
     pub read_ahead_bytes: usize,
     /// Sizes of response heads; a head beyond them is a 502. Default 32 KiB, 200 fields.
     pub head: http::Limits,
@@ -172,7 +173,8 @@ pub struct Retry {
 }
 
 /// When a server that fails is left alone for a while. A failure is a connection that does not come about, breaks
-/// before a response, times out or brings no valid response. The last server that is left is never ejected.
+/// before a response, times out or brings no valid response. A lone server never is, and where all are, they are
+/// asked all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// Failures in a row. At least 1. Default 3.
