@@ -25,25 +25,13 @@ const fn is_tchar(byte: u8) -> bool {
         )
 }
 
-/// What may stand in a reg-name or an IPv4 address (RFC 3986 section 3.2), but for percent-encoding.
+/// What may stand in a reg-name or an IPv4 address (RFC 3986 section 3.2), but for percent-encoding; and for the comma,
+/// which no host has, and by which applications take `X-Forwarded-Host` apart.
 const fn is_host_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,
-            b'-' | b'.'
-                | b'_'
-                | b'~'
-                | b'!'
-                | b'$'
-                | b'&'
-                | b'\''
-                | b'('
-                | b')'
-                | b'*'
-                | b'+'
-                | b','
-                | b';'
-                | b'='
+            b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'='
         )
 }
 

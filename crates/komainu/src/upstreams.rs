@@ -30,7 +30,8 @@ pub(crate) struct Way {
 
 impl Groups {
     /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
-    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else.
+    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. Of one that is not,
+    /// servers that were there before go on as well or ill as they were.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
@@ -59,7 +60,7 @@ impl Groups {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
-            None => Shared::new(options).map_err(io::Error::other)?,
+            None => Shared::after(options, before).map_err(io::Error::other)?,
         });
         Ok(self.shared.len() - 1)
     }

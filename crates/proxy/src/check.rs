@@ -5,6 +5,7 @@ use http::{Limits, Method};
 use net::{Core, Link, preface};
 
 use crate::dial::dial;
+use crate::failure::Failure;
 use crate::options::{Check, Options, Probe};
 use crate::shared::Upstream;
 
@@ -13,23 +14,26 @@ const HEAD_BYTES: usize = 4096;
 /// Interim responses ahead of it.
 const INTERIM_MAX: u32 = 32;
 
-/// Asks a server once; true where it answers as a healthy one does.
+/// Asks a server once; true where it answers as a healthy one does. `None` where it could not be asked, for want of
+/// something on our side.
 pub(crate) async fn probe(
     core: &Core,
     options: &Options,
     server: usize,
     upstream: &Upstream,
     check: &Check,
-) -> bool {
+) -> Option<bool> {
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();
     if let Some(version) = options.proxy_protocol {
         preface::write(&mut preface, version, None);
     }
-    let Ok((mut link, _)) = dial(core, options, server, upstream, 0, &preface, deadline_ms).await else {
-        return false;
+    let mut link = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
+        Ok((link, _)) => link,
+        Err(Failure::Starved) => return None,
+        Err(_) => return Some(false),
     };
-    match &check.probe {
+    Some(match &check.probe {
         Probe::Connect => true,
         Probe::Get { path, host, first, last } => {
             let host = host.as_deref().unwrap_or(&upstream.authority);
@@ -39,19 +43,20 @@ pub(crate) async fn probe(
             let status = ask(&mut link, request.as_bytes(), deadline_ms).await;
             status.is_some_and(|status| (*first..=*last).contains(&status))
         }
-    }
+    })
 }
 
 /// Sends a request and reads the head of its response: the status.
 async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
-    let mut sent = 0;
-    while sent < request.len() || !link.try_flush().ok()? {
-        if sent < request.len() {
-            sent += link.try_write(&request[sent..], b"").ok()?;
+    let mut rest = request;
+    loop {
+        if !rest.is_empty() {
+            rest = &rest[link.try_write(rest, b"").ok()?..];
         }
-        if sent < request.len() {
-            link.stream().ready_for(link.interest(false, true), deadline_ms).await.ok()?;
+        if rest.is_empty() && link.try_flush().ok()? {
+            break;
         }
+        link.stream().ready_for(link.interest(false, true), deadline_ms).await.ok()?;
     }
     let mut machine = Client::default();
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };

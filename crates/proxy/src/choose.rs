@@ -1,10 +1,13 @@
 //! Choosing the server for a request: the group's state turned into candidates for [`crate::balance`].
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::net::IpAddr;
+use std::pin::pin;
+use std::task::Poll;
 
 use http::Status;
-use net::{Core, Exchange};
+use net::{Core, Exchange, Interest};
 
 use crate::balance::{self, Candidate, Turns};
 use crate::gate::NoPlace;
@@ -34,6 +37,14 @@ pub(crate) struct Ticket<'s> {
     pub(crate) cookie: Option<String>,
 }
 
+/// Why a request has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTicket {
+    NoServer(NoServer),
+    /// Its client has gone away.
+    Left,
+}
+
 /// Why there is no server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoServer {
@@ -53,8 +64,8 @@ impl Chooser {
         mix(self.dice.get())
     }
 
-    /// Chooses a server and takes a place on it; waits up to `queue_ms` in the queue where all are at their limits. Servers `tried`
-    /// before come last.
+    /// Chooses a server and takes a place on it; waits up to `queue_ms` in the queue where all are at their
+    /// limits. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s Shared,
@@ -62,14 +73,14 @@ impl Chooser {
         x: &Exchange<'_>,
         queue_ms: u64,
         tried: &[usize],
-    ) -> Result<Ticket<'s>, NoServer> {
+    ) -> Result<Ticket<'s>, NoTicket> {
         let now_ms = core.now_ms();
         let ticket =
             |server, probes, cookie| Ticket { shared, core, server, probes: Cell::new(probes), cookie };
         if shared.count() == 1 && !shared.counted && !matches!(shared.options.balance, Balance::Sticky { .. })
         {
             return match shared.standing(0, now_ms) {
-                Standing::Down => Err(NONE),
+                Standing::Down => Err(NoTicket::NoServer(NONE)),
                 _ => Ok(ticket(0, false, None)),
             };
         }
@@ -86,16 +97,24 @@ impl Chooser {
                         return Ok(ticket(server, false, cookie));
                     }
                 }
-                Picked::None => return Err(NONE),
+                Picked::None => return Err(NoTicket::NoServer(NONE)),
                 Picked::Busy => break,
             }
         }
         let usable = |server: usize| shared.is_usable(server, core.now_ms());
-        match shared.gate.wait(usable, core.sleep(queue_ms)).await {
-            Ok(server) => Ok(ticket(server, false, None)),
-            Err(NoPlace::Full) => Err(FULL),
-            Err(NoPlace::TooLong) => Err(TOO_LONG),
-        }
+        let mut too_long = pin!(core.sleep(queue_ms));
+        // Who closes its side while it waits is gone, nearly always; else a thousand of them would keep the queue full.
+        let over = poll_fn(|context| match x.poll_client(Interest::END) {
+            true => Poll::Ready(NoPlace::Left),
+            false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
+        });
+        shared.gate.wait(usable, over).await.map(|server| ticket(server, false, None)).map_err(|no_place| {
+            match no_place {
+                NoPlace::Full => NoTicket::NoServer(FULL),
+                NoPlace::TooLong => NoTicket::NoServer(TOO_LONG),
+                NoPlace::Left => NoTicket::Left,
+            }
+        })
     }
 
     /// A server whose ejection is over and that nobody has probed yet.
@@ -234,7 +253,12 @@ impl Ticket<'_> {
     pub(crate) fn succeeded(&self) -> bool {
         self.probes.set(false);
         // A lone server is never ejected, so nothing need be remembered of it.
-        self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(self.core.now_ms())
+        let now_ms = self.core.now_ms();
+        let back = self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(now_ms);
+        if back {
+            self.shared.gate.came(|server| self.shared.is_usable(server, now_ms));
+        }
+        back
     }
 
     /// It has failed. True where that ejects it.

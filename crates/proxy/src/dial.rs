@@ -98,17 +98,29 @@ fn failure(fault: Fault) -> Failure {
             ErrorKind::NotFound => "the upstream's socket does not exist",
             ErrorKind::PermissionDenied => "the upstream's socket may not be opened",
             ErrorKind::TimedOut => return Failure::ConnectSlow,
-            _ if error.raw_os_error().is_some_and(is_exhaustion) => {
-                "no descriptor or port is left to connect with"
-            }
+            _ if error.raw_os_error().is_some_and(is_exhaustion) => return Failure::Starved,
             _ => "no connection to the upstream came about",
         }),
         _ => Failure::Connect("the upstream closed the connection at once"),
     }
 }
 
-/// Our own want, not the server's fault; but it fails all the same.
+/// Our own want, not the server's fault.
 fn is_exhaustion(code: i32) -> bool {
     // ENFILE, EMFILE, EADDRNOTAVAIL on Linux.
     [23, 24, 99].contains(&code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_lack_is_not_the_servers_fault() {
+        for (code, theirs) in [(23, false), (24, false), (99, false), (111, true), (113, true), (2, true)] {
+            let failure = failure(Fault::Io(std::io::Error::from_raw_os_error(code)));
+            assert_eq!(failure.is_the_servers(), theirs, "{code}: {failure:?}");
+            assert!(failure.is_trouble());
+        }
+    }
 }

@@ -8,6 +8,8 @@ use net::Fault;
 pub(crate) enum Failure {
     /// No connection came about.
     Connect(&'static str),
+    /// None could be made here: we are out of descriptors or ports.
+    Starved,
     /// Nor in the time it may take.
     ConnectSlow,
     /// A kept connection was closed before anything of a response came: most likely while it lay idle.
@@ -27,9 +29,14 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether it counts against the server. A kept connection that was closed does not.
+    /// Whether it counts against the server. A kept connection that was closed does not, nor does our own want.
     pub(crate) fn is_the_servers(&self) -> bool {
-        !matches!(self, Failure::Stale | Failure::Ours(_))
+        !matches!(self, Failure::Stale | Failure::Starved | Failure::Ours(_))
+    }
+
+    /// Whether the log is told. A stale connection is nobody's trouble.
+    pub(crate) fn is_trouble(&self) -> bool {
+        self.is_the_servers() || matches!(self, Failure::Starved)
     }
 }
 

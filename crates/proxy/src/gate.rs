@@ -44,6 +44,8 @@ pub enum NoPlace {
     Full,
     /// The time to wait is over.
     TooLong,
+    /// Who waited has gone away.
+    Left,
 }
 
 impl Gate {
@@ -83,6 +85,11 @@ impl Gate {
     pub fn leave(&self, server: usize, usable: impl Fn(usize) -> bool) {
         self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
         // Pairs with the waiter's own look after it has joined the queue.
+        self.came(usable);
+    }
+
+    /// A server can be asked that could not: who waits may have it.
+    pub fn came(&self, usable: impl Fn(usize) -> bool) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.hand_out(&mut self.lock(), usable);
         }
@@ -116,17 +123,17 @@ impl Gate {
         false
     }
 
-    /// Waits for a place on any usable server, in order of arrival, until `too_long` is ready.
+    /// Waits for a place on any usable server, in order of arrival, until `over` says why not.
     ///
     /// # Errors
     /// [`NoPlace`].
     pub async fn wait(
         &self,
         usable: impl Fn(usize) -> bool,
-        too_long: impl Future<Output = ()>,
+        over: impl Future<Output = NoPlace>,
     ) -> Result<usize, NoPlace> {
         let mut ticket = Ticket { gate: self, waiter: None, usable: &usable };
-        let mut too_long = pin!(too_long);
+        let mut over = pin!(over);
         poll_fn(|context| {
             match &ticket.waiter {
                 None => ticket.waiter = Some(self.join(context.waker(), &usable)?),
@@ -136,7 +143,7 @@ impl Gate {
                 ticket.waiter = None;
                 return Poll::Ready(Ok(server));
             }
-            too_long.as_mut().poll(context).map(|()| Err(NoPlace::TooLong))
+            over.as_mut().poll(context).map(Err)
         })
         .await
     }
@@ -257,7 +264,7 @@ mod tests {
         let gate = Gate::new(vec![1], 1);
         assert!(gate.enter(0));
         let over = Cell::new(false);
-        let too_long = || poll_fn(|_| if over.get() { Poll::Ready(()) } else { Poll::Pending });
+        let too_long = || poll_fn(|_| if over.get() { Poll::Ready(NoPlace::TooLong) } else { Poll::Pending });
         let mut waits = Box::pin(gate.wait(|_| true, too_long()));
         assert!(poll(&mut waits).is_pending());
         let mut refused = Box::pin(gate.wait(|_| true, too_long()));

@@ -56,6 +56,21 @@ impl Health {
         }
     }
 
+    /// Goes on from what was known of the same server: with `ejection`, what requests have told, and with `checks`,
+    /// what those have. A probe that is under way tells the other.
+    pub fn resume(&self, other: &Health, ejection: bool, checks: bool) {
+        if ejection {
+            self.failures.store(other.failures.load(Relaxed), Relaxed);
+            self.ejections.store(other.ejections.load(Relaxed), Relaxed);
+            self.ejected_until_ms.store(other.ejected_until_ms.load(Relaxed), Relaxed);
+        }
+        if checks {
+            self.ill.store(other.ill.load(Relaxed), Relaxed);
+            self.turning.store(other.turning.load(Relaxed), Relaxed);
+        }
+        self.back_since_ms.store(other.back_since_ms.load(Relaxed), Relaxed);
+    }
+
     /// Claims the right to probe it; true for one claimant.
     #[must_use]
     pub fn claim_probe(&self) -> bool {

@@ -10,7 +10,7 @@ use net::preface::{self, Ends};
 use net::{BodyPiece, Core, Exchange, Fault};
 
 use crate::check;
-use crate::choose::{Chooser, NoServer, Ticket};
+use crate::choose::{Chooser, NoServer, NoTicket, Ticket};
 use crate::dial::{before, dial};
 use crate::failure::Failure;
 use crate::health::Standing;
@@ -200,7 +200,8 @@ impl Proxy {
                 Some(ticket) => (ticket, true),
                 None => match self.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
-                    Err(no_server) => {
+                    Err(NoTicket::Left) => return Err(Fault::Gone),
+                    Err(NoTicket::NoServer(no_server)) => {
                         self.report(x, None, no_server.reason, Some(no_server.status));
                         return tell(x, no_server).await;
                     }
@@ -254,7 +255,7 @@ impl Proxy {
         before(&self.group.core, trial.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoServer> {
+    async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoTicket> {
         let left_ms = trial.deadline_ms.saturating_sub(self.group.core.now_ms());
         let queue_ms = self.rules.options.timeouts.queue_ms.min(left_ms);
         self.group.chooser.choose(&self.group.shared, &self.group.core, x, queue_ms, &trial.tried).await
@@ -361,7 +362,7 @@ impl Proxy {
 
     /// A stale connection is nobody's trouble, and a response that breaks off is the connection's fault, logged there.
     fn report_failure(&self, x: &Exchange<'_>, ticket: &Ticket<'_>, failure: &Failure, next: Next) {
-        if failure.is_the_servers() && !x.has_begun() {
+        if failure.is_trouble() && !x.has_begun() {
             let (status, reason) = retry::answer(failure);
             self.report(x, Some(ticket.server), reason, (next == Next::Tell).then_some(status));
         }
@@ -467,10 +468,13 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
         let well = check::probe(&core, &shared.options, server, upstream, check).await;
-        if upstream.health.checked(well, core.now_ms(), check)
+        let now_ms = core.now_ms();
+        if let Some(well) = well
+            && upstream.health.checked(well, now_ms, check)
             && let Some(this) = inner.upgrade()
         {
             this.turned(server, if well { Turn::Well } else { Turn::Ill });
+            shared.gate.came(|server| shared.is_usable(server, now_ms));
         }
         core.sleep(check.interval_ms).await;
     }

@@ -406,6 +406,13 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.leg.buffers.machine.next();
             return Ok(false);
         }
+        // What a server says on an idle connection before it closes it has crossed with the request.
+        if status == Status::REQUEST_TIMEOUT && self.leg.reused && !head.keep_alive {
+            let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
+            if harmless && self.kept.is_whole() {
+                return Err(Failure::Stale);
+            }
+        }
         if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
             return Err(Failure::Refused(status));
         }
@@ -442,6 +449,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let (head, bytes) = self.leg.buffers.head();
         let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
+        // One of those that were passed on, and they alone can have been meant (RFC 9110 section 7.8).
+        let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
+        if !http::scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)) {
+            return Err(Failure::Invalid("the upstream switches to a protocol that was not asked for"));
+        }
         let named = response::named(head, bytes).map_err(|reject| Failure::Invalid(reject.reason))?;
         let rules = self.plan.response;
         let prepared = response::Prepared::default();

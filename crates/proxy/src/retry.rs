@@ -66,7 +66,7 @@ pub(crate) fn next(failure: &Failure, progress: &Progress, options: &Retry) -> N
     match failure {
         Failure::Stale if again && harmless => Next::Fresh,
         _ if !again || progress.attempts >= options.attempts_max => Next::Tell,
-        Failure::Connect(_) | Failure::ConnectSlow => Next::Elsewhere,
+        Failure::Connect(_) | Failure::ConnectSlow | Failure::Starved => Next::Elsewhere,
         Failure::Cut | Failure::Slow | Failure::Refused(_) if harmless => Next::Elsewhere,
         // An invalid response would most likely come again.
         _ => Next::Tell,
@@ -77,6 +77,7 @@ pub(crate) fn next(failure: &Failure, progress: &Progress, options: &Retry) -> N
 pub(crate) fn answer(failure: &Failure) -> (Status, &'static str) {
     match failure {
         Failure::Connect(reason) => (Status::BAD_GATEWAY, reason),
+        Failure::Starved => (Status::SERVICE_UNAVAILABLE, "no descriptor or port is left to connect with"),
         Failure::ConnectSlow => (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time"),
         Failure::Stale | Failure::Cut => {
             (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")

@@ -62,6 +62,22 @@ impl Shared {
         }))
     }
 
+    /// The state of a group that takes the place of others: a server that was among theirs is as well or ill as it was.
+    ///
+    /// # Errors
+    /// As [`Shared::new`].
+    pub fn after(options: Options, before: &[Arc<Shared>]) -> Result<Arc<Shared>, String> {
+        let shared = Shared::new(options)?;
+        for upstream in &shared.servers {
+            let mut others = before.iter().flat_map(|other| other.servers.iter().map(move |it| (other, it)));
+            if let Some((other, it)) = others.find(|(_, it)| it.shown == upstream.shown) {
+                let checked = shared.options.check.is_some() && other.options.check == shared.options.check;
+                upstream.health.resume(&it.health, shared.options.ejection.is_some(), checked);
+            }
+        }
+        Ok(shared)
+    }
+
     /// What it was made by.
     #[must_use]
     pub fn options(&self) -> &Options {

@@ -33,6 +33,34 @@ fn nobody_listens() {
 }
 
 #[test]
+fn a_connection_that_never_comes_about() {
+    // A queue of newcomers that is full: the kernel leaves further ones without an answer.
+    let listener =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
+    let listener = listener.unwrap();
+    rustix::net::bind(&listener, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = std::net::SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+    let wait = std::time::Duration::from_millis(100);
+    let queued: Vec<_> =
+        (0..8).map_while(|_| std::net::TcpStream::connect_timeout(&address, wait).ok()).collect();
+    assert!(queued.len() < 8, "the queue is never full");
+    let mut options = Options::to(vec![server(address)]);
+    options.timeouts.connect_ms = 300;
+    options.retry.attempts_max = 1;
+    let slow = (504, "the upstream could not be reached in time".into());
+    assert_eq!(Rig::with(options.clone()).get("/").refused(), slow);
+    // Another server takes the request, whatever its method.
+    let origin = Origin::answering(OK);
+    options.servers.push(origin.server());
+    options.retry.attempts_max = 2;
+    let rig = Rig::with(options);
+    for _ in 0..4 {
+        assert_eq!(rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").text(), "ok");
+    }
+}
+
+#[test]
 fn a_name_that_nobody_knows() {
     let at = proxy::options::Place::Tcp { host: "no-such-name.invalid".into(), port: 80 };
     let rig = Rig::with(Options::to(vec![proxy::options::Server::at(at)]));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use proxy::Shared;
 use proxy::options::{Balance, Check, Ejection, HashKey, Options, Probe};
 use rig::{Client, Origin, Rig, nobody, server};
 
@@ -413,6 +414,27 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
 }
 
 #[test]
+fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
+    let held = Held::new("h");
+    let mut options = group(&[&held.origin]);
+    options.servers[0].connections_max = 1;
+    let rig = Rig::with(options);
+    let mut first = asking(&rig);
+    held.wait_inside(1);
+    for _ in 0..20 {
+        let mut gone = rig.client();
+        gone.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
+        gone.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(gone.response(http::Method::Get).is_err(), "nobody answers it");
+    }
+    held.release(1);
+    assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
+    held.release(1);
+    assert_eq!(rig.get("/").text(), "h");
+    assert!(!held.origin.seen().contains("/gone"));
+}
+
+#[test]
 fn who_goes_away_leaves_the_queue() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
@@ -450,4 +472,28 @@ fn who_goes_away_leaves_the_queue() {
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
     held.release(1);
     assert_eq!(rig.get("/").text(), "h");
+}
+
+#[test]
+fn a_group_that_is_changed_remembers_how_its_servers_stood() {
+    use proxy::health::Standing;
+    let (well, dead) = (named("w"), nobody());
+    let mut options = group(&[&well]);
+    options.servers.push(server(dead));
+    let rig = Rig::with(options.clone());
+    let mut asked = 0;
+    while rig.shared.standing(1, u64::MAX - 1) == Standing::Up {
+        assert_eq!(rig.get("/").text(), "w");
+        asked += 1;
+        assert!(asked < 100, "it is never ejected");
+    }
+    options.servers[0].weight = 5;
+    options.servers.reverse();
+    let changed = Shared::after(options.clone(), std::slice::from_ref(&rig.shared)).unwrap();
+    assert!(matches!(changed.standing(0, 0), Standing::Ejected(_)));
+    assert_eq!(changed.standing(1, 0), Standing::Up);
+    // Where servers are not ejected any more, none is.
+    options.ejection = None;
+    let changed = Shared::after(options, &[changed]).unwrap();
+    assert_eq!(changed.standing(0, 0), Standing::Up);
 }

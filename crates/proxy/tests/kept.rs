@@ -30,6 +30,35 @@ fn one_connection_carries_many_requests() {
 }
 
 #[test]
+fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
+    use std::sync::{Arc, Barrier};
+    // Three at once make three connections; each answer says which one it came by.
+    let together = Arc::new(Barrier::new(3));
+    let theirs = together.clone();
+    let origin = Origin::start(move |mut caller, number| {
+        while let Some(request) = caller.request() {
+            if request.starts_with(b"GET /together") {
+                theirs.wait();
+            }
+            caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.keep_alive.idle_max = 2;
+    let rig = Rig::with(options);
+    let mut clients: Vec<_> = (0..3).map(|_| rig.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /together HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let mut by: Vec<String> =
+        clients.iter_mut().map(|client| client.response(Method::Get).unwrap().text()).collect();
+    by.sort();
+    assert_eq!(by, ["0", "1", "2"]);
+    // One of them had to go; of the two that are left one alone is used, again and again.
+    let next = rig.get("/").text();
+    assert!((0..20).all(|_| rig.get("/").text() == next));
+    assert_eq!(origin.connections(), 3);
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
@@ -89,6 +118,30 @@ fn a_thousand_idle_closes_are_noticed_before_use() {
         close.send(()).unwrap();
         wait.recv().unwrap();
     }
+}
+
+#[test]
+fn a_timeout_told_of_an_idle_connection_is_no_answer_to_the_request_that_crosses_it() {
+    const LATE: &str = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlate";
+    let origin = Origin::start(|mut caller, number| {
+        caller.request();
+        caller.send(OK);
+        // As if it had been sent while the request was on its way.
+        if number < 2 && caller.request().is_some() {
+            caller.send(LATE);
+        } else {
+            while caller.request().is_some() {
+                caller.send(LATE);
+            }
+        }
+    });
+    let rig = Rig::to(&origin);
+    assert_eq!(rig.get("/").text(), "ok");
+    assert_eq!(rig.get("/").text(), "ok");
+    assert_eq!(origin.connections(), 2);
+    // A request that must not be sent twice is told of it as it is.
+    let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
+    assert_eq!((response.status, response.text().as_str()), (408, "late"));
 }
 
 #[test]

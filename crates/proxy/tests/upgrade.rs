@@ -156,3 +156,22 @@ fn protocols_that_are_not_allowed_are_not_asked_for() {
     options.upgrades = vec!["h2c".into()];
     assert!(proxy::Shared::new(options).is_err());
 }
+
+#[test]
+fn an_upstream_switches_to_what_was_asked_for_or_not_at_all() {
+    for (answer, wanted) in
+        [("websocket", 101), ("WebSocket", 101), ("websocket, h2c", 502), ("h2c", 502), ("", 502)]
+    {
+        let switch =
+            format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {answer}\r\n\r\n");
+        let origin = Origin::start(move |mut caller, _| {
+            caller.head();
+            caller.send(&switch);
+            caller.rest();
+        });
+        let rig = Rig::to(&origin);
+        let mut client = rig.client();
+        client.send(ASK);
+        assert_eq!(client.response(Method::Get).unwrap().status, wanted, "{answer:?}");
+    }
+}
