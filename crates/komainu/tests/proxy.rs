@@ -362,11 +362,7 @@ fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
 
 /// nginx with a certificate of its own, in a folder; `None`, loudly, where it is not installed.
 fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
-    let program = ["/usr/sbin/nginx", "/usr/bin/nginx"].into_iter().find(|path| Path::new(path).exists());
-    let Some(program) = program else {
-        eprintln!("SKIPPED: nginx is not installed; scripts/setup test brings it");
-        return None;
-    };
+    let program = rig::installed("nginx")?;
     folder.certify();
     let (address, here) = (nobody(), folder.path().display());
     folder.write(

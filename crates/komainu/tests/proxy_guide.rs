@@ -6,10 +6,10 @@ mod rig;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rig::{Folder, Rig, environment, eventually, komainu, read_answer};
+use rig::{Folder, Rig, eventually, komainu, read_answer};
 
 /// A block of code of the page.
 struct Block {
@@ -49,13 +49,6 @@ fn file_name(text: &str) -> Option<&str> {
     (matches!(mark, "#" | "//") && name.contains('.') && !name.contains(' ')).then_some(name)
 }
 
-/// Where programs are looked for: Debian's places, and the virtual environment that scripts/setup makes.
-fn path() -> std::ffi::OsString {
-    let given = std::env::var_os("PATH").unwrap_or_default();
-    let more = [environment().join("bin"), PathBuf::from("/usr/sbin")];
-    std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
-}
-
 /// A process and what it started, which end with their test.
 struct App(Child);
 
@@ -70,9 +63,7 @@ impl Drop for App {
 /// Runs the example of a section, and asks it.
 fn example(section: &str, program: &str, greeting: &str) {
     use std::os::unix::process::CommandExt;
-    let installed = std::env::split_paths(&path()).any(|folder| folder.join(program).is_file());
-    if !installed {
-        eprintln!("SKIPPED: {program} is not installed; scripts/setup test brings it");
+    if rig::installed(program).is_none() {
         return;
     }
     let (page, folder) = (page(), Folder::new());
@@ -96,7 +87,7 @@ fn example(section: &str, program: &str, greeting: &str) {
     let mut app = Command::new("sh");
     app.args(["-c", &format!("exec {command}")])
         .current_dir(folder.path())
-        .env("PATH", path())
+        .env("PATH", rig::search_path())
         .process_group(0);
     let _app = App(app.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
     let told = folder.at("app.log");

@@ -67,6 +67,26 @@ pub fn environment() -> PathBuf {
     target.join("venv")
 }
 
+/// Where programs are looked for: in the virtual environment too, and where Debian has its servers.
+pub fn search_path() -> std::ffi::OsString {
+    let given = std::env::var_os("PATH").unwrap_or_default();
+    let more = [environment().join("bin"), PathBuf::from("/usr/sbin")];
+    std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
+}
+
+/// A real server to test against; `None`, loudly, where it is not installed: `make test` sees to it that all are, and
+/// passes over none.
+pub fn installed(program: &str) -> Option<PathBuf> {
+    let found =
+        std::env::split_paths(&search_path()).map(|folder| folder.join(program)).find(|file| file.is_file());
+    if found.is_none() {
+        let missing = format!("{program} is not installed; scripts/setup test brings it");
+        assert!(std::env::var_os("KOMAINU_TEST_ALL").is_none(), "{missing}");
+        eprintln!("SKIPPED: {missing}");
+    }
+    found
+}
+
 /// The binary, not yet running.
 pub fn komainu() -> Command {
     Command::new(env!("CARGO_BIN_EXE_komainu"))
