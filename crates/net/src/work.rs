@@ -131,7 +131,7 @@ pub(crate) struct Works {
 
 impl Work {
     fn weight_bytes(&self) -> usize {
-        WORK_BYTES + self.input.bytes.len() + self.out.capacity()
+        WORK_BYTES + self.input.bytes.capacity() + self.out.capacity()
     }
 }
 
@@ -197,6 +197,18 @@ mod tests {
             assert_eq!(&input.head()[..6], b"a head");
         }
         assert!(input.bytes.len() <= 2 * INPUT_BYTES_STREAMING, "{}", input.bytes.len());
+    }
+
+    #[test]
+    fn what_the_pool_keeps_weighs_what_it_holds_of_memory() {
+        let works = Works::default();
+        let mut work = works.take();
+        work.input.body_room(0);
+        work.input.restore(b"GET / HT");
+        works.give_back(work);
+        assert!(works.kept_bytes() >= INPUT_BYTES_STREAMING, "{}", works.kept_bytes());
+        works.take();
+        assert_eq!(works.kept_bytes(), 0);
     }
 
     #[test]
