@@ -95,7 +95,7 @@ impl RequestHead {
             [b'\r'] => return Ok(false),
             _ => 0,
         };
-        let max = start + limits.start_line_bytes_max.min(limits.head_bytes_max);
+        let max = limits.start_line_bytes_max.saturating_add(start).min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
         match self.request_line(window, start, limits.bare_lf)? {
             false if window.len() == max => Err(Reject::new(Status::URI_TOO_LONG, "request line too long")),

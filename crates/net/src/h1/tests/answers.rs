@@ -207,3 +207,18 @@ fn faults_reach_the_log() {
     assert_eq!(log.len(), expected.len());
     assert_eq!((rig.core.panics(), rig.engine.context.counters.rejected.value()), (1, 1));
 }
+
+#[test]
+fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
+    let bytes_max = 20_000;
+    let head =
+        HeadLimits { head_bytes_max: bytes_max, start_line_bytes_max: bytes_max, ..HeadLimits::default() };
+    for long in [bytes_max - 3, bytes_max - 2, bytes_max - 1, bytes_max, bytes_max + 1, 2 * bytes_max] {
+        let rig = Rig::new(Limits { head, ..Limits::default() }, Timeouts::default());
+        let wire = rig.connect(0);
+        let answer = rig.ask(&wire, format!("\r\n{:x<long$}", "GET /").as_bytes());
+        let expected = if long < bytes_max - 2 { "" } else { "HTTP/1.1 414 " };
+        assert!(answer.starts_with(expected), "{long}: {answer}");
+        assert_eq!(answer.is_empty(), expected.is_empty());
+    }
+}
