@@ -175,6 +175,9 @@ async fn drive<S: Service>(mut idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
     }
 }
 
+/// What a record tells of a client that went away before its answer began: no status that is ever sent, but the one
+/// that logs know for it from nginx.
+const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
 /// Serves a connection that was spoken to already: what came after that is the beginning of a head.
@@ -390,7 +393,10 @@ async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
     match conn.reply {
         Reply::Unsent => {
             let reject = match fault {
-                Fault::Gone => return false,
+                Fault::Gone => {
+                    conn.status = CLIENT_GONE;
+                    return false;
+                }
                 Fault::Reject(reject) => *reject,
                 Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
                 Fault::Broken(_) | Fault::Io(_) => {
@@ -423,6 +429,7 @@ fn cut_off(conn: &Conn) -> bool {
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     conn.reply = Reply::Unsent;
+    conn.body_sent = 0;
     conn.started_ms = conn.now_ms();
     let refused = Exchange::new(conn).refuse_and_close(reject).await;
     if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {

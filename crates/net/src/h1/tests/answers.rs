@@ -222,3 +222,19 @@ fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
         assert_eq!(answer.is_empty(), expected.is_empty());
     }
 }
+
+#[test]
+fn a_record_tells_of_its_own_request_alone() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    rig.ask(&wire, &[get("GET", "/big", "1.1", ""), b"nonsense\r\n\r\n".to_vec()].concat());
+    let wire = rig.connect(1);
+    wire.client_sends(&[get("GET", "/nowhere", "1.1", ""), get("GET", "/slow", "1.1", "")].concat());
+    rig.settle();
+    wire.client_resets();
+    rig.settle();
+    let log = rig.engine.service.log.take();
+    let told: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
+    // Who went away before an answer was told nothing: neither what the request before it was, nor that all is well.
+    assert_eq!(told, [(200, 150), (400, 0), (404, 0), (499, 0)]);
+}
