@@ -112,7 +112,11 @@ fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Pending) -> Resu
             }
         }
     }
-    if x.try_flush()? && down.ended && !down.told {
+    let backlog = x.backlog();
+    let flushed = x.try_flush()?;
+    // Room for more: what TLS has decrypted already is no news of the socket's, so it is asked for again.
+    moved |= x.backlog() < backlog;
+    if flushed && down.ended && !down.told {
         down.told = true;
         x.shutdown_write();
     }

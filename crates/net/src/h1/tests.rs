@@ -7,4 +7,5 @@ mod endings;
 mod clock;
 mod announced;
 mod fairness;
+mod tunnels;
 mod seeds;

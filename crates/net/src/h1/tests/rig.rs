@@ -17,11 +17,13 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::h1::{Engine, Idle};
+use crate::link::Link;
 use crate::offload::Pool;
 use crate::options::{Limits, Timeouts};
 use crate::service::{Record, Service};
 use crate::sim::Wire;
 use crate::stream::Stream;
+use crate::tunnel::tunnel;
 use crate::work::Works;
 
 /// Time passes in steps of this.
@@ -30,6 +32,8 @@ pub(super) const BIG_BYTES: usize = 150_000;
 pub(super) const FILE_BYTES: usize = 100_000;
 pub(super) const HUGE_BYTES: usize = 10_000_000;
 pub(super) const SLOW_MS: u64 = 300;
+/// A tunnel that is silent for so long ends.
+pub(super) const TUNNEL_MS: u64 = 60_000;
 
 pub(super) struct Rig {
     pub(super) core: Core,
@@ -70,6 +74,13 @@ impl Rig {
     /// The same, where headers of the PROXY protocol are taken from these.
     pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<Wire> {
         self.accept(seed, |idle| Announced::park(idle, sources.clone()))
+    }
+
+    /// The far end of a connection that the server makes.
+    pub(super) fn wire(&self, seed: u64) -> Rc<Wire> {
+        let wire = Rc::new(Wire::new(seed));
+        self.wires.borrow_mut().push(wire.clone());
+        wire
     }
 
     fn accept(&self, seed: u64, park: impl FnOnce(Box<Idle<Zoo>>)) -> Rc<Wire> {
@@ -170,6 +181,8 @@ pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
 pub(super) struct Zoo {
     file: OwnedFd,
     pub(super) offloaded: Rc<Cell<usize>>,
+    /// Where the next tunnel leads.
+    pub(super) origin: Rc<RefCell<Option<Link>>>,
     /// Target, status, body bytes and fault of each record.
     pub(super) log: RefCell<Vec<(String, u16, u64, String)>>,
     pub(super) durations_ms: RefCell<Vec<u64>>,
@@ -180,7 +193,13 @@ impl Zoo {
         let file = rustix::fs::memfd_create("zoo", MemfdFlags::CLOEXEC).unwrap();
         let bytes = pattern(0, FILE_BYTES);
         assert_eq!(rustix::io::write(&file, &bytes).unwrap(), bytes.len());
-        Zoo { file, offloaded: Rc::default(), log: RefCell::default(), durations_ms: RefCell::default() }
+        Zoo {
+            file,
+            offloaded: Rc::default(),
+            origin: Rc::default(),
+            log: RefCell::default(),
+            durations_ms: RefCell::default(),
+        }
     }
 
     async fn echo(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
@@ -301,6 +320,11 @@ impl Service for Zoo {
                     exchange.write(&piece).await?;
                 }
                 Ok(())
+            }
+            b"/tunnel" => {
+                let origin = self.origin.take();
+                exchange.upgrade(|_| {});
+                tunnel(exchange, &mut origin.expect("the way is made"), b"", TUNNEL_MS).await
             }
             b"/slow" => {
                 exchange.core().sleep(SLOW_MS).await;

@@ -1,0 +1,110 @@
+//! Tunnels between a client and a server that speaks TLS, over simulated sockets.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+
+use super::rig::{Rig, read};
+use crate::link::Link;
+use crate::sim::Wire;
+use crate::stream::Stream;
+use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
+
+/// What one record of TLS holds at most.
+const RECORD_BYTES: usize = 16 * 1024;
+
+/// The server's end of TLS, at the far end of a wire.
+struct Server {
+    wire: Rc<Wire>,
+    tls: ServerConnection,
+}
+
+impl Server {
+    fn new(wire: &Rc<Wire>) -> Server {
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(vec!["app.test".to_owned()]).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(signing_key.serialize_pem().as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let mut tls = ServerConnection::new(Arc::new(config)).unwrap();
+        tls.set_buffer_limit(None);
+        Server { wire: wire.clone(), tls }
+    }
+
+    /// Takes what has come and sends what there is to send; what it has read.
+    fn turn(&mut self) -> Vec<u8> {
+        let bytes = self.wire.client_reads();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            self.tls.read_tls(&mut rest).unwrap();
+            self.tls.process_new_packets().unwrap();
+        }
+        let mut out = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut out).unwrap();
+        }
+        if !out.is_empty() {
+            self.wire.client_sends(&out);
+        }
+        let mut text = vec![0; 1024 * 1024];
+        let len = self.tls.reader().read(&mut text).unwrap_or(0);
+        text.truncate(len);
+        text
+    }
+
+    fn says(&mut self, bytes: &[u8]) {
+        self.tls.writer().write_all(bytes).unwrap();
+    }
+}
+
+/// A tunnel to a server, and its client.
+fn tunnel(rig: &Rig) -> (Rc<Wire>, Server) {
+    let wire = rig.wire(7);
+    let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
+    let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };
+    let client = TlsClient::new(&options).unwrap();
+    let made: Rc<RefCell<Option<Link>>> = rig.engine.service.origin.clone();
+    rig.core.spawn(async move {
+        let tls = TlsStream::connect(stream, &client, u64::MAX).await.unwrap();
+        *made.borrow_mut() = Some(Link::Tls(Box::new(tls)));
+    });
+    for _ in 0..5 {
+        rig.settle();
+        server.turn();
+    }
+    let client = rig.connect(0);
+    let answer = rig.ask(&client, b"GET /tunnel HTTP/1.1\r\nHost: zoo\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    rig.settle();
+    (client, server)
+}
+
+#[test]
+fn what_tls_has_decrypted_follows_when_the_client_takes_more() {
+    let rig = Rig::quick();
+    let (client, mut server) = tunnel(&rig);
+    client.set_room(0);
+    // As much as a tunnel reads ahead, and a little that comes decrypted together with the last of it.
+    let ahead = "x".repeat(4 * RECORD_BYTES);
+    server.says(ahead.as_bytes());
+    server.says(b"last words");
+    server.turn();
+    rig.settle();
+    client.whole_sends.set(true);
+    client.set_room(usize::MAX);
+    rig.settle();
+    let came = read(&client);
+    assert_eq!(came.len(), ahead.len() + "last words".len());
+    assert!(came.ends_with("last words"));
+}
