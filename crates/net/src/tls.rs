@@ -212,7 +212,8 @@ impl TlsStream {
         }
         match self.tls.process_new_packets() {
             Ok(_) => {
-                self.flush()?;
+                // A peer that takes no more may have said something first: whoever writes learns of it there.
+                let _ = self.flush();
                 Ok(true)
             }
             Err(error) => {

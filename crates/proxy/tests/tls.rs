@@ -107,6 +107,13 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             let again = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
             resumed.fetch_add(usize::from(again), Ordering::SeqCst);
         }
+        // One that has heard enough, and does not listen any more.
+        if request.starts_with(b"POST /early") {
+            // Until everything on the way to it is full.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 6\r\n\r\nenough");
+            return;
+        }
         // Its body ends as its head does.
         if request.ends_with(if late { b"x\r\n\r\n" } else { b"\r\n\r\n" }) {
             let asked = stream.conn.server_name().unwrap_or("nobody").to_owned();
@@ -191,6 +198,25 @@ fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
     let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     let failed: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
     assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn what_a_server_says_before_it_closes_upon_a_body_is_not_lost() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let rig = Rig::with(secure.options(tls));
+    for _ in 0..5 {
+        let mut client = rig.client();
+        client.send("POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 90000000\r\n\r\n");
+        let mut writer = client.stream.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let body = vec![b'x'; 100_000];
+            while writer.write_all(&body).is_ok() {}
+        });
+        let response = client.response(http::Method::Post).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (413, "enough"));
+    }
 }
 
 #[test]
