@@ -280,7 +280,11 @@ impl Conn {
             let part = (end - at).min(SENDFILE_BYTES_MAX) as usize;
             match self.stream.try_sendfile(file, &mut at, part)? {
                 Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
-                Some(sent) => self.moved(sent).await,
+                Some(sent) => {
+                    // Not all of it at once: the client may go away in the middle.
+                    self.body_sent += sent as u64;
+                    self.moved(sent).await;
+                }
                 None => self.wait_writable().await?,
             }
         }
@@ -444,7 +448,6 @@ impl Conn {
             Reply::Body(Framing::None) => Ok(()),
             Reply::Body(Framing::Length(left)) => {
                 let left = less(left, len)?;
-                self.body_sent += len;
                 self.send_file(file, at, len).await?;
                 self.reply = Reply::Body(left);
                 Ok(())

@@ -25,7 +25,7 @@ pub struct Record<'x> {
     pub peer: Peer,
     /// Who asked.
     pub client: Client,
-    /// What was answered.
+    /// What was answered; 499 where the client went away before that.
     pub status: Status,
     /// Content bytes of the response.
     pub body_bytes: u64,

@@ -2,7 +2,7 @@
 
 use http::Limits as HeadLimits;
 
-use super::rig::{Rig, SLOW_MS, read};
+use super::rig::{FILE_BYTES, Rig, SLOW_MS, read};
 use crate::options::{Limits, Timeouts};
 use crate::sim::End;
 
@@ -237,4 +237,18 @@ fn a_record_tells_of_its_own_request_alone() {
     let told: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
     // Who went away before an answer was told nothing: neither what the request before it was, nor that all is well.
     assert_eq!(told, [(200, 150), (400, 0), (404, 0), (499, 0)]);
+}
+
+#[test]
+fn a_record_of_a_file_cut_short_counts_what_was_sent() {
+    let rig = Rig::quick();
+    let wire = rig.connect(0);
+    assert!(rig.ask(&wire, &get("GET", "/file", "1.1", "")).len() > FILE_BYTES);
+    wire.set_room(5_000);
+    rig.ask(&wire, &get("GET", "/file", "1.1", ""));
+    wire.client_resets();
+    rig.settle();
+    let log = rig.engine.service.log.take();
+    assert_eq!(log[0].2, 100 + FILE_BYTES as u64);
+    assert!((4_000..=5_000).contains(&log[1].2), "{}", log[1].2);
 }
