@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use crate::address::{Bind, Peer, Sources};
 use crate::announced::Announced;
 use crate::core::Core;
 use crate::h1::{Engine, Idle};
+use crate::remote::Remote;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::{self, Stream};
@@ -37,13 +38,44 @@ pub(crate) enum Listening {
     /// One socket a core, told apart by the kernel (SO_REUSEPORT).
     Own(Arc<OwnedFd>),
     /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
-    Shared(Arc<OwnedFd>),
+    Shared(Arc<Shared>),
+}
+
+/// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
+/// tells the others.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    socket: OwnedFd,
+    /// The task of each core that accepts.
+    acceptors: Mutex<Vec<(Arc<Remote>, u32)>>,
+}
+
+impl Shared {
+    fn acceptors(&self) -> MutexGuard<'_, Vec<(Arc<Remote>, u32)>> {
+        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self, core: &Core) {
+        let own = core.remote();
+        for (remote, task) in self.acceptors().iter().filter(|(remote, _)| !Arc::ptr_eq(remote, &own)) {
+            remote.wake(*task);
+        }
+    }
 }
 
 impl Listening {
     pub(crate) fn fd(&self) -> &OwnedFd {
         match self {
-            Listening::Own(fd) | Listening::Shared(fd) => fd,
+            Listening::Own(fd) => fd,
+            Listening::Shared(shared) => &shared.socket,
+        }
+    }
+
+    /// The cores that share it, if they do.
+    fn shared(&self) -> Option<&Shared> {
+        match self {
+            Listening::Own(_) => None,
+            Listening::Shared(shared) => Some(shared),
         }
     }
 }
@@ -58,8 +90,8 @@ pub(crate) type Door = (Listening, Option<Arc<Sources>>);
 pub(crate) fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
     match bind {
         Bind::Unix(path) => {
-            let socket = Arc::new(bind_unix(path)?);
-            Ok((bind.clone(), vec![Listening::Shared(socket); cores]))
+            let shared = Shared { socket: bind_unix(path)?, acceptors: Mutex::default() };
+            Ok((bind.clone(), vec![Listening::Shared(Arc::new(shared)); cores]))
         }
         Bind::Tcp(address) => {
             let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores)?;
@@ -180,17 +212,24 @@ pub(crate) async fn accept<S: Service>(
 ) {
     let core = engine.context.core.clone();
     watch(&core, listening.fd(), &source).await;
-    let is_tcp = matches!(listening, Listening::Own(_));
+    let shared = listening.shared();
+    let is_tcp = shared.is_none();
+    if let Some(shared) = shared {
+        shared.acceptors().push((core.remote(), core.current()));
+    }
     loop {
         match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref()) {
             Pause::Empty if engine.context.draining.get() => break,
-            Pause::Empty => wait(&core, &source).await,
+            Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
             Pause::Full => {
                 // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
                 core.unwatch(listening.fd());
                 engine.context.seats.waiting.borrow_mut().push(source.clone());
-                wait(&core, &source).await;
+                if let Some(shared) = shared {
+                    shared.ring(&core);
+                }
+                wait(&core, &source, false).await;
                 watch(&core, listening.fd(), &source).await;
             }
             Pause::Exhausted => {
@@ -211,10 +250,13 @@ async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     }
 }
 
-async fn wait(core: &Core, source: &Rc<Source>) {
+/// Waits for newcomers, or for a seat; also for a word of another core, if `rung`.
+async fn wait(core: &Core, source: &Rc<Source>, rung: bool) {
     source.clear(READ);
+    let mut waited = false;
     std::future::poll_fn(|_| {
-        if source.ready() & READ != 0 {
+        // Whoever else runs this task does no harm: nobody is there to be accepted.
+        if source.ready() & READ != 0 || (std::mem::replace(&mut waited, true) && rung) {
             return std::task::Poll::Ready(());
         }
         source.wait_read(core.current());

@@ -49,6 +49,24 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
 }
 
 #[test]
+fn nobody_waits_at_a_full_core_while_another_one_has_seats() {
+    const CORES: usize = 4;
+    let limits = Limits { connections_max: CORES, ..Limits::default() };
+    let server = start(&Options { limits, ..options(CORES) }, &[Bind::Unix(socket_path())]);
+    let open = || server.counters().iter().map(|core| core.connections_open.value()).sum::<u64>();
+    let mut clients = Vec::new();
+    for number in 1..=CORES {
+        let mut client = Client::connect(&server.addresses()[0]).unwrap();
+        client.send(b"GET /hang HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        clients.push(client);
+        wait_until("a seat for each", || open() == number as u64);
+    }
+    drop(clients);
+    wait_until("seats are given back", || open() == 0);
+    assert!(finish(server));
+}
+
+#[test]
 fn nobody_is_closed_for_nobody() {
     let server = start(&seats(3), &[tcp()]);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();
