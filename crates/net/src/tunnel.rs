@@ -27,6 +27,11 @@ impl Pending {
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
+
+    /// Nothing more goes this way.
+    fn give_up(&mut self) {
+        *self = Pending { ended: true, told: true, ..Pending::default() };
+    }
 }
 
 /// Carries bytes both ways between the client of an upgraded exchange and `other`, until both have closed or nothing
@@ -40,7 +45,16 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
     let (mut up, mut down) = (Pending::default(), Pending::default());
     let mut turns = 0;
     loop {
-        let moved = move_up(x, other, &mut up)? | move_down(x, other, &mut down)?;
+        let moved_up = !up.told
+            && match move_up(x, other, &mut up) {
+                // It has said all and takes no more: what it said still arrives.
+                Err(_) if down.ended => {
+                    up.give_up();
+                    false
+                }
+                moved => moved?,
+            };
+        let moved = moved_up | move_down(x, other, &mut down)?;
         if up.told && down.told {
             return Ok(());
         }
@@ -53,7 +67,12 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
             continue;
         }
         let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);
-        let theirs = other.interest(!down.ended && x.backlog() < AHEAD_BYTES_MAX, !up.is_empty());
+        let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
+        let theirs = match up.told {
+            // What is left in TLS goes nowhere any more.
+            true => Interest::of(reads, false),
+            false => other.interest(reads, !up.is_empty()),
+        };
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
         match x.either(client, (other.stream(), theirs), deadline_ms).await {
@@ -91,7 +110,7 @@ fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<b
     }
     up.bytes = Vec::new();
     up.at = 0;
-    if other.try_flush()? && up.ended && !up.told {
+    if other.try_flush()? && up.ended {
         up.told = true;
         other.shutdown_write();
     }

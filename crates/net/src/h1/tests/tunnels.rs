@@ -1,4 +1,4 @@
-//! Tunnels between a client and a server that speaks TLS, over simulated sockets.
+//! Tunnels between a client and a server, in the clear and through TLS.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::rig::{Rig, read};
 use crate::link::Link;
-use crate::sim::Wire;
+use crate::sim::{End, Wire};
 use crate::stream::Stream;
 use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
 
@@ -68,7 +68,15 @@ impl Server {
     }
 }
 
-/// A tunnel to a server, and its client.
+/// A tunnel to where `origin` leads, and its client.
+fn joined(rig: &Rig) -> Rc<Wire> {
+    let client = rig.connect(0);
+    let answer = rig.ask(&client, b"GET /tunnel HTTP/1.1\r\nHost: zoo\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    client
+}
+
+/// A tunnel to a server that speaks TLS, and its client.
 fn tunnel(rig: &Rig) -> (Rc<Wire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
@@ -83,11 +91,7 @@ fn tunnel(rig: &Rig) -> (Rc<Wire>, Server) {
         rig.settle();
         server.turn();
     }
-    let client = rig.connect(0);
-    let answer = rig.ask(&client, b"GET /tunnel HTTP/1.1\r\nHost: zoo\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
-    rig.settle();
-    (client, server)
+    (joined(rig), server)
 }
 
 #[test]
@@ -107,4 +111,31 @@ fn what_tls_has_decrypted_follows_when_the_client_takes_more() {
     let came = read(&client);
     assert_eq!(came.len(), ahead.len() + "last words".len());
     assert!(came.ends_with("last words"));
+}
+
+#[test]
+fn a_server_that_hears_no_more_has_been_heard_to_its_end() {
+    let rig = Rig::quick();
+    let server = rig.wire(7);
+    let stream = Stream::simulated(&rig.core, server.clone());
+    rig.engine.service.origin.replace(Some(Link::Plain(stream)));
+    let client = joined(&rig);
+    client.set_room(100);
+    let said = "x".repeat(50_000);
+    server.client_sends(said.as_bytes());
+    server.client_half_closes();
+    rig.settle();
+    // It closes altogether, while the client still sends.
+    server.client_resets();
+    for _ in 0..3 {
+        client.client_sends(b"are you there?");
+        rig.settle();
+    }
+    client.set_room(usize::MAX);
+    rig.settle();
+    assert_eq!(read(&client).len(), said.len());
+    assert_eq!(client.end(), Some(End::Fin));
+    client.client_closes();
+    rig.settle();
+    rig.assert_empty();
 }
