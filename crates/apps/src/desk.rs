@@ -461,8 +461,9 @@ impl Errand {
                 self.end();
                 seat.iter().for_each(|seat| self.count(*seat));
             }
-            Err(_) => self.end(),
-            Ok(_) => {}
+            Err(Error::Fault(_)) => self.end(),
+            // Lost with its worker: the slot may be another's by now.
+            Err(Error::Void) | Ok(_) => {}
         }
         received
     }

@@ -381,3 +381,26 @@ fn several_cores_share_the_workers() {
     assert!(load.finish().len() <= 10);
     rig.ready(2);
 }
+
+/// The answer of a worker that died is noticed late, where its client reads slowly; its slot is another request's by then.
+#[test]
+fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        // More than is taken out of it together.
+        options.response_bytes = 512 * 1024;
+    });
+    let worker = rig.ready(1)[0];
+    let mut slow = rig.connect();
+    slow.send("GET /download?32 HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.through("\r\n\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(kill(worker, "-KILL"));
+    until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != worker));
+    let mut next = rig.connect();
+    next.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(slow.rest().len() < 32 << 20, "it was cut short");
+    next.stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    assert_eq!(next.answer().status, 200);
+}
