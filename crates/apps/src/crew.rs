@@ -89,7 +89,6 @@ pub(crate) struct Crew {
     failures: u32,
     retry_at: Option<Instant>,
     random: RandomState,
-    cores: usize,
 }
 
 impl Crew {
@@ -98,7 +97,6 @@ impl Crew {
         Crew {
             places: (0..options.places()).map(|_| Place::Free).collect(),
             want: options.workers.min.max(1),
-            cores: shared.loads.len(),
             shared,
             options,
             teller,
@@ -276,8 +274,7 @@ impl Crew {
                 }
             }
             Who::Place(at) => {
-                let Place::Held(worker) = std::mem::replace(&mut self.places[at], Place::Burying(self.cores))
-                else {
+                let Place::Held(worker) = std::mem::replace(&mut self.places[at], Place::Burying(0)) else {
                     return;
                 };
                 *lock(&self.shared.processes[at]) = None;
@@ -313,6 +310,11 @@ impl Crew {
     fn requests(&self, at: usize) -> u64 {
         let seats = self.shared.seats_of(at);
         self.shared.seats[seats].iter().map(|seat| seat.requests.load(Ordering::Relaxed)).sum()
+    }
+
+    /// So many cores have a death to settle before another can take the place.
+    pub(crate) fn wait_for_burial(&mut self, at: usize, cores: usize) {
+        self.places[at] = if cores > 0 { Place::Burying(cores) } else { Place::Free };
     }
 
     /// A core has settled a death.

@@ -63,6 +63,7 @@ impl Handle {
         });
         let tick: Rc<dyn Tick> = inner.clone();
         core.add_tick(&tick);
+        inbox.open();
         let mail = Rc::downgrade(&inner);
         core.spawn(async move { read_mail(&mail, &inbox).await });
         let (swept, clock) = (Rc::downgrade(&inner), core.clone());

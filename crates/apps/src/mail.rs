@@ -75,28 +75,52 @@ pub(crate) enum Notice {
 /// A core's mailbox.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    state: Mutex<(Vec<Notice>, Option<Waker>)>,
+    state: Mutex<Letters>,
+}
+
+#[derive(Default)]
+struct Letters {
+    notices: Vec<Notice>,
+    waker: Option<Waker>,
+    /// Whether the core has begun to read.
+    is_open: bool,
 }
 
 impl Inbox {
-    pub(crate) fn send(&self, notice: Notice) {
-        let waker = {
-            let mut state = lock(&self.state);
-            state.0.push(notice);
-            state.1.take()
-        };
+    /// The core reads from now on.
+    pub(crate) fn open(&self) {
+        lock(&self.state).is_open = true;
+    }
+
+    /// Whether the core will heed it. One that has not begun to read may never; should it, what serves then is all that
+    /// it has to know, and it has no part in what was before.
+    pub(crate) fn send(&self, notice: Notice) -> bool {
+        let mut state = lock(&self.state);
+        if !state.is_open {
+            match notice {
+                Notice::Serve(_) => state.notices.clear(),
+                Notice::Down { .. } => state.notices.retain(|other| !matches!(other, Notice::Down { .. })),
+                Notice::Died { .. } => return false,
+            }
+            state.notices.push(notice);
+            return false;
+        }
+        state.notices.push(notice);
+        let waker = state.waker.take();
+        drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
+        true
     }
 
     /// What has come; if nothing has, the task is woken when something does.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<Notice> {
         let mut state = lock(&self.state);
-        if state.0.is_empty() {
-            state.1 = Some(context.waker().clone());
+        if state.notices.is_empty() {
+            state.waker = Some(context.waker().clone());
         }
-        std::mem::take(&mut state.0)
+        std::mem::take(&mut state.notices)
     }
 }
 

@@ -88,8 +88,9 @@ impl Supervisor {
         Ok(Crew::new(shared, self.teller.clone()))
     }
 
-    fn broadcast(&self, notice: &Notice) {
-        self.inboxes.iter().for_each(|inbox| inbox.send(notice.clone()));
+    /// Tells the cores; how many will heed it.
+    fn broadcast(&self, notice: &Notice) -> usize {
+        self.inboxes.iter().filter(|inbox| inbox.send(notice.clone())).count()
     }
 
     /// Runs until it was told to stop and no process is left.
@@ -192,7 +193,8 @@ impl Supervisor {
                     let shared = &self.crews[at].1.shared;
                     let notice =
                         Notice::Died { generation: shared.number, place, seats: shared.seats_of(place) };
-                    self.broadcast(&notice);
+                    let cores = self.broadcast(&notice);
+                    self.crews[at].1.wait_for_burial(place, cores);
                 }
             }
         }
@@ -209,8 +211,7 @@ impl Supervisor {
             Role::Coming if crew.ready() >= crew.want => {
                 self.down = false;
                 self.teller.tell(Urgency::Info, &format!("generation {} takes over", crew.shared.number));
-                self.broadcast(&Notice::Serve(crew.shared.clone()));
-                let cores = self.inboxes.len();
+                let cores = self.broadcast(&Notice::Serve(crew.shared.clone()));
                 for (role, _) in &mut self.crews {
                     match role {
                         Role::Serving => *role = Role::Leaving(cores),

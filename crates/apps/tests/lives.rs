@@ -404,3 +404,23 @@ fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
     next.stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     assert_eq!(next.answer().status, 200);
 }
+
+/// A core takes part in an application's affairs once it knows the application; where it never gets a request, that may
+/// be never.
+#[test]
+fn a_core_that_never_asked_holds_up_no_successor() {
+    let worker = rig::modules("perl").join("worker.pl");
+    let file = format!("{}/tests/perl/all.psgi", env!("CARGO_MANIFEST_DIR"));
+    let mut options = apps::Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
+    options.workers = workers(1, 1);
+    let rig = Rig::start_knowing(2, 1, options);
+    for _ in 0..5 {
+        assert!(kill(rig.ready(1)[0], "-KILL"));
+        until("its end", || rig.pids("ready").is_empty());
+        assert_eq!(rig.get("/").status, 200);
+    }
+    let before = rig.ready(1)[0];
+    rig.app.reload();
+    until("the old worker's end", || !is_alive(before));
+    assert_eq!(rig.get("/").status, 200);
+}

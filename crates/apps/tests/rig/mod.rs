@@ -67,6 +67,11 @@ impl Rig {
 
     /// Serves an application on so many cores.
     pub(crate) fn start_on(cores: usize, options: Options) -> Rig {
+        Rig::start_knowing(cores, cores, options)
+    }
+
+    /// The same, where it is meant for more cores than ask for it.
+    pub(crate) fn start_knowing(cores: usize, asking: usize, options: Options) -> Rig {
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let told = log.clone();
         let tell = move |line: &Line<'_>| {
@@ -75,7 +80,7 @@ impl Rig {
         };
         let app = Arc::new(App::start(options, cores, Arc::new(tell)).unwrap());
         let net_options = net::Options {
-            threads: cores,
+            threads: asking,
             limits: net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() },
             ..net::Options::default()
         };
