@@ -57,8 +57,11 @@ pub(crate) struct Child {
     pub(crate) pid: Option<Pid>,
     /// There once the id is known.
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
-    pub(crate) control: OwnedFd,
-    pub(crate) output: OwnedFd,
+    control: OwnedFd,
+    output: OwnedFd,
+    /// Nothing more comes from these: the process has closed them, which it may do long before its end.
+    control_over: bool,
+    output_over: bool,
     lines: Lines,
     last: Vec<u8>,
 }
@@ -72,8 +75,16 @@ impl Child {
         rustix::net::sockopt::set_socket_passcred(&control, true)?;
         let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&output, true)?;
-        let child =
-            Child { pid: None, pidfd: None, control, output, lines: Lines::default(), last: Vec::new() };
+        let child = Child {
+            pid: None,
+            pidfd: None,
+            control,
+            output,
+            control_over: false,
+            output_over: false,
+            lines: Lines::default(),
+            last: Vec::new(),
+        };
         Ok((child, Theirs { control: theirs, output: output_theirs }))
     }
 
@@ -155,8 +166,14 @@ impl Child {
         Ok(())
     }
 
+    /// What may have something to say; a pipe or socket that is over would say so again and again.
+    pub(crate) fn voices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let control = (!self.control_over).then(|| self.control.as_fd());
+        control.into_iter().chain((!self.output_over).then(|| self.output.as_fd()))
+    }
+
     /// The next thing it has said, if it has.
-    pub(crate) fn hear(&self) -> Option<Word> {
+    pub(crate) fn hear(&mut self) -> Option<Word> {
         let mut text = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -165,7 +182,10 @@ impl Child {
         let len = match received {
             Ok(received) if received.bytes > 0 => received.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return None,
-            Ok(_) | Err(_) => return Some(Word::Gone),
+            Ok(_) | Err(_) => {
+                self.control_over = true;
+                return Some(Word::Gone);
+            }
         };
         let sender = ancillary.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid),
@@ -177,20 +197,21 @@ impl Child {
             (b'R', _) => Some(Word::Ready),
             (b'E', _) => Some(Word::NotLoaded(rest)),
             (b'F', _) => Some(Word::NotForked(rest)),
-            // Not of this protocol.
-            _ => Some(Word::Gone),
+            // Not of this protocol. What comes after it is heard at the next look.
+            _ => None,
         }
     }
 
-    /// Reads its output; false at the end of it.
-    pub(crate) fn read_output(&mut self, mut each: impl FnMut(&[u8])) -> bool {
+    /// Reads its output.
+    pub(crate) fn read_output(&mut self, mut each: impl FnMut(&[u8])) {
         let mut bytes = [0; 16 * 1024];
         // Not for ever: others have something to say too.
         for _ in 0..16 {
             match rustix::io::read(&self.output, &mut bytes) {
                 Ok(0) => {
                     self.lines.finish(&mut each);
-                    return false;
+                    self.output_over = true;
+                    return;
                 }
                 Ok(len) => {
                     self.last.extend_from_slice(&bytes[..len]);
@@ -199,11 +220,13 @@ impl Child {
                     self.lines.feed(&bytes[..len], &mut each);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return true,
-                Err(_) => return false,
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    self.output_over = true;
+                    return;
+                }
             }
         }
-        true
     }
 
     /// The last it has said on its output.

@@ -160,25 +160,21 @@ impl Crew {
 
     /// Something may have happened to a process.
     pub(crate) fn look(&mut self, who: Who, exited: bool, now: Instant, events: &mut Vec<Event>) {
+        let mut unborn = false;
         loop {
             let Some(child) = self.child(who) else { return };
             match child.hear() {
                 None => break,
-                Some(Word::Gone) if exited || child.pid.is_none() => break,
-                // It closed its control socket by itself; its death is seen by other means.
-                Some(Word::Gone) => break,
+                // The death of one that was born is seen by other means; whoever was not by now never will be.
+                Some(Word::Gone) => {
+                    unborn = child.pid.is_none();
+                    break;
+                }
                 Some(word) => self.heed(who, word, now, events),
             }
         }
         self.pass_output(who);
-        if exited {
-            self.bury(who, now, events);
-        }
-    }
-
-    /// Whether the control socket of one that was never born has been closed: then it never will be.
-    pub(crate) fn closed(&mut self, who: Who, now: Instant, events: &mut Vec<Event>) {
-        if self.child(who).is_some_and(|child| child.pid.is_none()) {
+        if exited || unborn {
             self.bury(who, now, events);
         }
     }

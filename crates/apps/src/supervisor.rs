@@ -140,8 +140,10 @@ impl Supervisor {
         for (at, (_, crew)) in self.crews.iter().enumerate() {
             due = due.min(crew.next_due().unwrap_or(due));
             crew.watch(|who, child| {
-                whose.extend([What::Said(at, who), What::Said(at, who)]);
-                fds.extend([child.control.as_fd(), child.output.as_fd()]);
+                for voice in child.voices() {
+                    whose.push(What::Said(at, who));
+                    fds.push(voice);
+                }
                 if let Some(pidfd) = &child.pidfd {
                     whose.push(What::Ended(at, who));
                     fds.push(pidfd.as_fd());
@@ -156,22 +158,19 @@ impl Supervisor {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened: Vec<(What, PollFlags)> = whose
+        let happened: Vec<What> = whose
             .iter()
             .zip(&polled)
-            .map(|(what, fd)| (*what, fd.revents()))
-            .filter(|(_, f)| !f.is_empty())
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(what, _)| *what)
             .collect();
         let now = Instant::now();
-        for (what, flags) in happened {
+        for what in happened {
             let mut events = Vec::new();
             let at = match what {
                 What::Bell => continue,
                 What::Said(at, who) => {
                     self.crews[at].1.look(who, false, now, &mut events);
-                    if flags.contains(PollFlags::HUP) {
-                        self.crews[at].1.closed(who, now, &mut events);
-                    }
                     at
                 }
                 What::Ended(at, who) => {

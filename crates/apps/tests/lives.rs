@@ -424,3 +424,23 @@ fn a_core_that_never_asked_holds_up_no_successor() {
     until("the old worker's end", || !is_alive(before));
     assert_eq!(rig.get("/").status, 200);
 }
+
+/// What an application does with its output is its own affair.
+#[test]
+fn an_application_that_closes_its_output_costs_no_time() {
+    let text = "open STDOUT, '>', '/dev/null'; open STDERR, '>', '/dev/null'; sub { [200, [], ['quiet']] }";
+    let app = Changing::new("closes-output", text);
+    let rig = Rig::perl_file(&app.0, |options| {
+        options.name = "quiet".into();
+        options.preload = false;
+    });
+    rig.ready(2);
+    rig.get("/").expect(200, "quiet");
+    let before = rig::cpu_ms_of_thread("app-quiet");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent_ms = rig::cpu_ms_of_thread("app-quiet") - before;
+    assert!(spent_ms < 200, "{spent_ms} ms");
+    assert!(kill(rig.ready(2)[0], "-KILL"), "and its death is seen all the same");
+    rig.logged("was killed by signal 9");
+    rig.ready(2);
+}
