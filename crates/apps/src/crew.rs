@@ -422,6 +422,7 @@ impl Crew {
             events.push(Event::NotLoaded(format!("it did not load within {start_s} s")));
             self.failed(now);
         }
+        let mut unborn = false;
         for at in 0..self.places.len() {
             let Place::Held(worker) = &mut self.places[at] else { continue };
             if worker.due.is_none_or(|due| now < due) {
@@ -429,6 +430,7 @@ impl Crew {
             }
             match worker.state {
                 State::Starting => {
+                    unborn |= worker.child.pid.is_none();
                     events.push(Event::NotLoaded(format!("a worker was not ready within {start_s} s")));
                     self.failed(now);
                     self.kill(at, now);
@@ -438,6 +440,11 @@ impl Crew {
                     (worker.state, worker.due) = (State::Killed, None);
                 }
             }
+        }
+        // With its end the orders end that it did not take, and the places are free that they were for.
+        if let Some(prototype) = self.prototype.as_ref().filter(|_| unborn) {
+            self.teller.tell(Urgency::Warn, "the prototype is killed: it does not fork");
+            prototype.child.signal(Signal::KILL);
         }
     }
 

@@ -444,3 +444,20 @@ fn an_application_that_closes_its_output_costs_no_time() {
     rig.logged("was killed by signal 9");
     rig.ready(2);
 }
+
+#[test]
+fn a_prototype_that_is_stuck_is_replaced() {
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.start_ms_max = 500;
+        options.queue_ms_max = 5_000;
+    });
+    let worker = rig.ready(1)[0];
+    let prototype = rig.pids("prototype")[0];
+    assert!(kill(prototype, "-STOP") && kill(worker, "-KILL"));
+    until("its end", || !is_alive(worker));
+    std::thread::sleep(std::time::Duration::from_millis(1_000));
+    until("an answer", || rig.get("/").status == 200);
+    assert_ne!(rig.pids("prototype"), [prototype]);
+    assert!(!is_alive(prototype));
+}
