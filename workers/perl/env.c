@@ -117,15 +117,17 @@ static SV *empty_handle(pTHX) {
     return SvREFCNT_inc_simple_NN(empty_input);
 }
 
-/* Reads a body of known length that is small, or what came of it. */
+/* Reads a body of known length that is small. Where the rest of it does not come, the client is gone. */
 static SV *read_whole(pTHX_ STRLEN length) {
     SV *text = newSV(length + 1);
     STRLEN filled = 0;
     SvPOK_only(text);
     while (filled < length) {
         int64_t got = komainu_read(current, SvPVX(text) + filled, length - filled);
-        if (got <= 0)
+        if (got <= 0) {
+            current_gone = 1;
             break;
+        }
         filled += (STRLEN)got;
     }
     SvCUR_set(text, filled);

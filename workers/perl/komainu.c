@@ -67,12 +67,15 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
     SAVETMPS;
     env = make_env(aTHX);
     SPAGAIN;
-    PUSHMARK(SP);
-    XPUSHs(app);
-    XPUSHs(sv_2mortal(newRV_inc((SV *)env)));
-    PUTBACK;
-    call_sv((SV *)guarded_call, G_VOID | G_DISCARD | G_EVAL);
-    if (SvTRUE(ERRSV))
+    /* Half a body is none: the application does not hear of it. */
+    if (!current_gone) {
+        PUSHMARK(SP);
+        XPUSHs(app);
+        XPUSHs(sv_2mortal(newRV_inc((SV *)env)));
+        PUTBACK;
+        call_sv((SV *)guarded_call, G_VOID | G_DISCARD | G_EVAL);
+    }
+    if (current_gone || SvTRUE(ERRSV))
         fail(aTHX);
     else if (current_stage == NO_HEAD) {
         sv_setpvs(ERRSV, "the application has returned without an answer");
