@@ -30,6 +30,12 @@ pub(crate) struct Load {
     pub(crate) claimed: AtomicUsize,
 }
 
+/// The most slots of one core.
+const SLOTS_MAX: usize = 16 * 1024;
+/// Words of a channel that slots may take, and of a slot beside its streams; a little is left for everything else.
+const CHANNEL_WORDS: usize = 7 << 29;
+const SLOT_WORDS: usize = 64;
+
 /// A generation.
 pub(crate) struct Generation {
     pub(crate) number: u64,
@@ -48,12 +54,10 @@ pub(crate) struct Generation {
 impl Generation {
     pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
         let (places, threads) = (options.places(), options.threads.max(1));
-        // What is queued, and what is in workers' hands: on one core it may be all of it.
-        let slots = options.queue_max.div_ceil(cores) + places * threads * options.concurrency.max(1);
         let channel = Channel::create(&ring::Options {
             threads: cores,
             seats: places * threads,
-            slots: slots.min(16 * 1024),
+            slots: slots(&options, cores),
             request_bytes: options.request_bytes,
             response_bytes: options.response_bytes,
             seat_fds: options.event_loop,
@@ -78,5 +82,39 @@ impl Generation {
     /// The place that a seat belongs to.
     pub(crate) fn place_of(&self, seat: usize) -> usize {
         seat / self.threads
+    }
+}
+
+/// Requests that one core may have under way.
+fn slots(options: &Options, cores: usize) -> usize {
+    // What is queued, and what is in workers' hands: on one core it may be all of it.
+    let seats = options.places() * options.threads.max(1);
+    let wanted = options.queue_max.div_ceil(cores) + seats * options.concurrency.max(1);
+    // Of all cores they must fit into one channel, whose words are counted in 32 bits; a slot has two cells in each seat's
+    // lane. The more cores there are, the smaller is each one's share of what is under way.
+    let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
+    let words = bytes / 4 + SLOT_WORDS + 2 * (seats + 1);
+    let fitting = (CHANNEL_WORDS / cores / words).max(1);
+    wanted.min(1 << fitting.ilog2()).min(SLOTS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_loop_on_many_cores_has_room_in_a_channel() {
+        for cores in [1, 2, 11, 16, 64, 256] {
+            let mut options = Options::new("api", Vec::new());
+            (options.event_loop, options.concurrency) = (true, 1000);
+            options.workers = crate::options::Workers { min: cores, max: cores };
+            let (queue_max, places) = (options.queue_max, options.places());
+            let slots = slots(&options, cores);
+            assert!(slots <= queue_max.div_ceil(cores) + places * options.concurrency);
+            assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
+            // Memory is used only once it is touched; descriptors are, but are not what this is about.
+            options.event_loop = false;
+            Generation::new(1, Arc::new(options), cores).unwrap();
+        }
     }
 }
