@@ -269,7 +269,8 @@ impl<'s> Socket<'s> {
 
     /// From the worker: true where something came.
     fn take(&mut self, x: &mut Exchange<'_>, errand: &mut Errand) -> bool {
-        if self.worker_done || x.backlog() > self.ahead_bytes {
+        // What nobody will get any more need not wait for the client.
+        if self.worker_done || (!self.said_all && x.backlog() > self.ahead_bytes) {
             return false;
         }
         let mut buffer = errand.desk.buffer();

@@ -269,3 +269,15 @@ fn a_worker_that_dies_ends_its_sockets() {
     assert!(rig::kill(worker[0], "-KILL"));
     assert_eq!(closed(&mut client).0, 1011);
 }
+
+/// The server gives up a client that reads nothing; the application is not made to wait for it any longer.
+#[test]
+fn a_client_that_reads_nothing_does_not_hold_its_application() {
+    let rig = python(|options| {
+        options.websockets.as_mut().unwrap().idle_ms = 1_000;
+        options.request_ms_max = 15_000;
+    });
+    let client = open(&rig, "/many");
+    rig.logged("/many told 1006");
+    drop(client);
+}
