@@ -281,3 +281,20 @@ fn a_client_that_reads_nothing_does_not_hold_its_application() {
     rig.logged("/many told 1006");
     drop(client);
 }
+
+/// What is full takes no request, but orders all the same.
+#[test]
+fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
+    let rig = python(|options| {
+        options.concurrency = 2;
+        options.stop_ms_max = 30_000;
+        options.recycle.age_ms = Some(2_000);
+    });
+    let worker = rig.ready(1)[0];
+    let mut clients = [open(&rig, "/one"), open(&rig, "/two")];
+    until("its successor", || rig.pids("ready").first().is_some_and(|pid| *pid != worker));
+    for client in &mut clients {
+        client.stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        assert_eq!(closed(client).0, 1012);
+    }
+}

@@ -197,7 +197,8 @@ class Worker:
         if self.waiting:
             self.look()
         if claimed or _native.leaving() or not seat.arm(room > 0):
-            if _native.leaving():
+            # Where nothing is wanted, it is the order to leave that keeps the bell from being armed.
+            if _native.leaving() or (room <= 0 and not claimed):
                 self.left.set_result(None)
             else:
                 self.loop.call_soon(self.turn)
