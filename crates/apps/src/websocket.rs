@@ -89,6 +89,8 @@ pub(crate) struct Socket<'s> {
     given: bool,
     /// The worker's answer has ended.
     worker_done: bool,
+    /// The worker's time to end has begun.
+    limited: bool,
     /// A close was sent, or nobody is there to get one.
     said_all: bool,
     /// The client sends no more, or is not listened to any more.
@@ -118,6 +120,7 @@ impl<'s> Socket<'s> {
             told: false,
             given: false,
             worker_done: false,
+            limited: false,
             said_all: false,
             heard_all: false,
             deaf: false,
@@ -148,7 +151,7 @@ impl<'s> Socket<'s> {
             if x.try_flush().is_err() {
                 self.lost(true);
             }
-            if self.said_all && self.heard_all && self.worker_done {
+            if self.is_over() && self.worker_done {
                 return x.flush().await;
             }
             if moved && turns < TURNS_MAX {
@@ -235,6 +238,11 @@ impl<'s> Socket<'s> {
         outcome
     }
 
+    /// Nobody is there any more.
+    fn is_over(&self) -> bool {
+        self.said_all && self.heard_all
+    }
+
     /// Sends a close, once.
     fn close(&mut self, x: &mut Exchange<'_>, code: u16, reason: &str) {
         if std::mem::replace(&mut self.said_all, true) {
@@ -280,6 +288,9 @@ impl<'s> Socket<'s> {
             Ok(Some(received)) => {
                 self.worker_done = received.last;
                 match received.part {
+                    // It was told of the end and talks on, as one that never listens does. What it says next fails: the
+                    // request is given up.
+                    Part::Data if self.is_over() && self.given => self.worker_done = true,
                     Part::Data => self.say(x, &buffer),
                     Part::Log(_) => self.teller.output(None, &buffer),
                     Part::End => {}
@@ -367,9 +378,12 @@ impl<'s> Socket<'s> {
         if self.worker_done {
             return client_or_time(x, client, look_ms).await;
         }
-        // Once nobody hears the application, it has its time to end.
-        let over = self.said_all && self.heard_all;
-        errand.expect(if over { Expect::Worker } else { Expect::Look(look_ms) });
+        // Once nobody hears the application, it has its time to end; not anew with all that it says meanwhile.
+        if !self.is_over() {
+            errand.expect(Expect::Look(look_ms));
+        } else if !std::mem::replace(&mut self.limited, true) {
+            errand.expect(Expect::Worker);
+        }
         if let Err(fate) = errand.news(Some((x, client))).await {
             self.worker_done = true;
             if let Fate::Lost { .. } = fate {

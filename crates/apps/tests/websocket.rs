@@ -298,3 +298,18 @@ fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
         assert_eq!(closed(client).0, 1012);
     }
 }
+
+/// One that only sends learns of the client's end by that.
+#[test]
+fn an_application_that_never_listens_does_not_talk_for_ever() {
+    let rig = python(|_| {});
+    let mut gone = open(&rig, "/ticker");
+    assert_eq!(next(&mut gone).1, b"tick");
+    drop(gone);
+    rig.logged("the ticker ends: Gone");
+    let mut polite = open(&rig, "/ticker");
+    polite.send(frame(FIN | CLOSE, &1000u16.to_be_bytes()));
+    while next(&mut polite).0 != FIN | CLOSE {}
+    ended(&mut polite);
+    until("its end", || rig.log().matches("the ticker ends").count() == 2);
+}

@@ -29,6 +29,13 @@ async def app(scope, receive, send):
     if path == "/many":
         for at in range(200):
             await send({"type": "websocket.send", "bytes": bytes([at]) * 100_000})
+    while path == "/ticker":
+        try:
+            await send({"type": "websocket.send", "text": "tick"})
+        except OSError as error:
+            print(f"the ticker ends: {type(error).__name__}", flush=True)
+            return
+        await asyncio.sleep(0.05)
     while True:
         event = await receive()
         if event["type"] == "websocket.disconnect":
