@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Length, Status};
+use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
 
@@ -224,6 +224,8 @@ impl<'c> Call<'c> {
         }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
         let framed = reply.chunked && !self.errand.desk.generation.options.event_loop;
+        // To HEAD, no body says nothing of what there would be to GET.
+        let body = body.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),
             _ => Length::Unknown,

@@ -290,3 +290,21 @@ fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
     rig.logged("got 40000");
     assert!(!rig.log().contains("got 20000"), "{}", rig.log());
 }
+
+/// What GET would have brought, an application that strips the body of its answer to HEAD does not say (RFC 9110 section 8.6).
+#[test]
+fn an_answer_to_head_has_no_length_but_the_applications() {
+    let file = rig::scratch("head").join("app.psgi");
+    let text = "sub { [200, [$_[0]{QUERY_STRING} ? ('Content-Length' => 4) : ()], $_[0]{REQUEST_METHOD} eq 'HEAD' ? [] : ['body']] }";
+    std::fs::write(&file, text).unwrap();
+    let rig = Rig::perl_file(&file, one_worker);
+    let mut client = rig.connect();
+    for (path, get, head) in [("/", Some("4"), None), ("/?told", Some("4"), Some("4"))] {
+        assert_eq!(client.get(path).field("content-length"), get);
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let answer = client.through("\r\n\r\n").to_ascii_lowercase();
+        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
+        assert_eq!(length, head, "{answer}");
+    }
+    client.get("/").expect(200, "body");
+}
