@@ -174,12 +174,20 @@ module Komainu
         Process.wait(between)
         return false
       end
-      exit!(0) if fork
+      leave_in_between
       born
       true
     rescue SystemCallError => error
       not_forked(error.message)
       false
+    end
+
+    # Comes back in the worker alone: whatever happens, this is no second prototype.
+    def leave_in_between
+      exit!(0) if fork
+    rescue SystemCallError => error
+      not_forked(error.message)
+      exit!(1)
     end
 
     def work(app)

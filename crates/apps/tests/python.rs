@@ -160,3 +160,41 @@ fn what_does_not_load_says_why() {
         assert!(answer.text().contains(told.split('\'').next().unwrap()), "{}", answer.text());
     }
 }
+
+/// The process between prototype and worker is neither, and must not become either.
+#[test]
+fn a_fork_that_fails_half_way_is_tried_again() {
+    let folder = rig::scratch("half-a-fork");
+    let file = folder.join("halves.py");
+    let text = r#"
+import os
+
+owner, fork, failures = os.getpid(), os.fork, __file__ + ".failures"
+open(failures, "w").close()
+
+
+def fails_at_first():
+    if os.getpid() != owner and os.stat(failures).st_size < 3:
+        with open(failures, "a") as file:
+            file.write("x")
+        raise OSError("no more processes")
+    return fork()
+
+
+os.fork = fails_at_first
+
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"forked"]
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
+    one_worker(&mut options);
+    options.event_loop = true;
+    let rig = Rig::start(options);
+    rig.logged("the prototype could not fork: no more processes");
+    rig.ready(1);
+    until("an answer", || rig.get("/").status == 200);
+}

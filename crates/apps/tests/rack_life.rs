@@ -113,3 +113,29 @@ fn rails_runs() {
     rig.logged("on Rails");
     assert_eq!(client.get("/nowhere").status, 404);
 }
+
+/// The process between prototype and worker is neither, and must not become either.
+#[test]
+fn a_fork_that_fails_half_way_is_tried_again() {
+    let file = scratch("rack-half-a-fork").join("halves.rb");
+    let text = r##"
+OWNER = Process.pid
+FAILURES = "#{__FILE__}.failures"
+File.write(FAILURES, "")
+Process.singleton_class.prepend(Module.new do
+  def _fork
+    if Process.pid != OWNER && File.size(FAILURES) < 3
+      File.write(FAILURES, "x", mode: "a")
+      raise Errno::EAGAIN
+    end
+    super
+  end
+end)
+->(_) { [200, {}, ["forked"]] }
+"##;
+    std::fs::write(&file, text).unwrap();
+    let rig = ruby(&file, |options| options.workers = Workers { min: 1, max: 1 });
+    rig.logged("the prototype could not fork");
+    rig.ready(1);
+    until("an answer", || rig.get("/").status == 200);
+}

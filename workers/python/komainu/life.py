@@ -73,11 +73,17 @@ def fork_worker():
         if between:
             os.waitpid(between, 0)
             return False
-        if os.fork():
-            os._exit(0)
     except OSError as error:
         _native.not_forked(str(error))
         return False
+    # In between: whatever happens, this is no second prototype.
+    try:
+        worker = os.fork()
+    except OSError as error:
+        _native.not_forked(str(error))
+        os._exit(1)
+    if worker:
+        os._exit(0)
     _native.born()
     random.seed()
     return True
