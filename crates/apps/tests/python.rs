@@ -198,3 +198,33 @@ def app(environ, start_response):
     rig.ready(1);
     until("an answer", || rig.get("/").status == 200);
 }
+
+/// A list that threads share, as a cache may: what was in it is sent, whatever becomes of it meanwhile.
+#[test]
+fn a_body_is_not_pulled_away_under_its_thread() {
+    let file = rig::scratch("shared-list").join("shared.py");
+    let text = r#"
+cache = [b"x" * (16 << 20)]
+
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    if environ["PATH_INFO"] == "/clear":
+        cache[:] = []
+        return [b"cleared"]
+    return cache
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
+    one_worker(&mut options);
+    (options.event_loop, options.threads) = (true, 2);
+    let rig = Rig::start(options);
+    let mut slow = rig.connect();
+    slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.through("\r\n\r\n");
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    rig.get("/clear").expect(200, "cleared");
+    assert!(slow.take(16 << 20).iter().all(|byte| *byte == b'x'));
+    assert!(!rig.log().contains("killed"), "{}", rig.log());
+}

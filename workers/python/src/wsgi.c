@@ -307,23 +307,22 @@ static void end_request(Call *self) {
         komainu_end(request);
 }
 
-/* A list or a tuple: its length is known, and nothing has to be waited for. */
-static int write_list(Call *self, PyObject *body) {
-    Py_ssize_t at, count = PySequence_Size(body);
+/* A list or a tuple: its length is known. While a piece waits for its client, other threads may change a list. */
+static int write_list(Call *self, PyObject *list) {
+    PyObject *body = PySequence_Tuple(list);
+    Py_ssize_t at, count = body ? PyTuple_Size(body) : 0;
     int64_t sum = 0;
-    int is_list = PyList_Check(body);
+    int failed = body ? 0 : -1;
     for (at = 0; at < count; at++) {
-        PyObject *piece = is_list ? PyList_GetItem(body, at) : PyTuple_GetItem(body, at);
+        PyObject *piece = PyTuple_GetItem(body, at);
         sum += PyBytes_Check(piece) ? PyBytes_Size(piece) : 0;
     }
-    if (!self->head_written && write_head(self, sum) != 0)
-        return -1;
-    for (at = 0; at < count; at++) {
-        PyObject *piece = is_list ? PyList_GetItem(body, at) : PyTuple_GetItem(body, at);
-        if (write_piece(self, piece, 1) < 0)
-            return -1;
-    }
-    return 0;
+    if (!failed && !self->head_written)
+        failed = write_head(self, sum);
+    for (at = 0; !failed && at < count; at++)
+        failed = write_piece(self, PyTuple_GetItem(body, at), 1) < 0 ? -1 : 0;
+    Py_XDECREF(body);
+    return failed;
 }
 
 /* What wsgi.file_wrapper was given, if it is a file that the server can send: 1. */
