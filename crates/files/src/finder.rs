@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::Coding;
 use net::Core;
+use net::client::Bell;
 
 use crate::compress;
 use crate::entry::{Entry, Made, Variant};
@@ -21,7 +22,7 @@ pub struct Finder {
     options: Options,
     tree: Arc<Tree>,
     candidates: Vec<Candidate>,
-    store: RefCell<Store<Entry>>,
+    store: Rc<RefCell<Store<Entry>>>,
 }
 
 /// What answers a path.
@@ -73,7 +74,7 @@ impl Finder {
         Ok(Finder {
             tree: Arc::new(Tree::open(&options)?),
             candidates: candidates.map(|text| Candidate::parse(text)).collect::<io::Result<_>>()?,
-            store: RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max)),
+            store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
         })
     }
@@ -194,39 +195,53 @@ impl Finder {
         }
         let effort = self.options.compression.as_ref()?.effort;
         entry.set_made(coding, Some(Made::Running));
-        let running = Running { entry, coding };
-        let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
-        let result = core.offload(move || compress_file(&content, &stamp, coding, effort)).await;
-        drop(running);
-        match result {
-            Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
-                let variant = Rc::new(entry.compressed(coding, bytes));
-                entry.set_made(coding, Some(Made::Ready(variant.clone())));
-                let mut store = self.store.borrow_mut();
-                if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
-                    store.grow(&entry.key, variant.bytes());
-                }
-                Some(variant)
-            }
-            Ok(Some(_)) => {
-                entry.set_made(coding, Some(Made::Useless));
-                None
-            }
-            // It changed meanwhile, or could not be read: sending it as it is will tell.
-            Ok(None) | Err(_) => None,
+        let bell = Rc::new(Bell::new(core));
+        let work = Work { entry: entry.clone(), coding, bell: bell.clone() };
+        // A task of its own: where the client goes away meanwhile, its request is dropped, but not this. Else each
+        // that comes and goes would have it begun once more.
+        core.spawn(work.done(effort, self.store.clone(), core.clone()));
+        bell.rung().await;
+        match entry.made(coding) {
+            Some(Made::Ready(variant)) => Some(variant),
+            _ => None,
         }
     }
 }
 
-/// Forgets that compression is under way when it has ended, or when its request is gone.
-struct Running<'e> {
-    entry: &'e Entry,
+/// Compression that is under way.
+struct Work {
+    entry: Rc<Entry>,
     coding: Coding,
+    /// Rung when it has ended, whatever it has come to.
+    bell: Rc<Bell>,
 }
 
-impl Drop for Running<'_> {
+impl Work {
+    async fn done(self, effort: Effort, store: Rc<RefCell<Store<Entry>>>, core: Core) {
+        let (entry, coding) = (&self.entry, self.coding);
+        let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+        match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
+            Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
+                let variant = Rc::new(entry.compressed(coding, bytes));
+                entry.set_made(coding, Some(Made::Ready(variant.clone())));
+                let mut store = store.borrow_mut();
+                if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
+                    store.grow(&entry.key, variant.bytes());
+                }
+            }
+            Ok(Some(_)) => entry.set_made(coding, Some(Made::Useless)),
+            // It changed meanwhile, or could not be read: sending it as it is will tell.
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+impl Drop for Work {
     fn drop(&mut self) {
-        self.entry.set_made(self.coding, None);
+        if matches!(self.entry.made(self.coding), Some(Made::Running)) {
+            self.entry.set_made(self.coding, None);
+        }
+        self.bell.ring();
     }
 }
 

@@ -6,7 +6,7 @@ mod rig;
 mod scratch;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
@@ -357,6 +357,35 @@ fn decoded(answer: &Answer) -> Vec<u8> {
         other => panic!("no coding: {other:?}"),
     }
     plain
+}
+
+#[test]
+fn compression_goes_on_when_the_client_that_began_it_has_gone() {
+    let text: String =
+        (0..100_000u64).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
+    let rig = Rig::new(|folder, options| {
+        folder.write("root/small.png", "small");
+        folder.write("root/a.txt", &text);
+        let file = File::options().write(true).open(folder.path("root/a.txt")).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+        options.compression = Some(Compression { effort: files::Effort::Small, ..Compression::default() });
+    });
+    let mut gone = rig.connect();
+    gone.write_all(b"GET /small.png HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(gone.peek(&mut [0]).unwrap(), 1);
+    gone.write_all(b"GET /a.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    // Closed with an answer unread: that is a reset.
+    drop(gone);
+    std::thread::sleep(Duration::from_millis(100));
+    let ask = || rig.ask_for("/a.txt", &["Accept-Encoding: br"]);
+    // It is not begun again for the next one, who gets the file as it is until the first work is done.
+    ask().expect_status(200).expect_field("Content-Encoding", "");
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while ask().field("Content-Encoding") != "br" {
+        assert!(std::time::Instant::now() < until, "the work is done in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
