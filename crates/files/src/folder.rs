@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
-use crate::open::{Opened, Patience, Root};
+use crate::open::{Opened, Patience, Root, Trouble};
 use crate::tree::Tree;
 
 /// One file or folder.
@@ -45,7 +45,9 @@ pub struct Folder {
 pub fn read(tree: &Tree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
     let mut items: HashMap<Vec<u8>, Item> = HashMap::new();
     for root in tree.roots() {
-        let Ok(Opened::Folder(folder)) = root.look(path, Patience::Blocking) else { continue };
+        let Opened::Folder(folder) = root.look(path, Patience::Blocking).map_err(io::Error::from)? else {
+            continue;
+        };
         let mut entries = Dir::read_from(&folder)?;
         while let Some(entry) = entries.read() {
             let entry = entry?;
@@ -58,7 +60,7 @@ pub fn read(tree: &Tree, path: &[u8], entries_max: usize) -> io::Result<Folder> 
                 return Ok(Folder { items: items.into_values().collect(), cut: true });
             }
             let item = match entry.file_type() {
-                FileType::Symlink => behind_link(root, &below, name),
+                FileType::Symlink => behind_link(root, &below, name)?,
                 _ => beside(&folder, name),
             };
             // An item that is gone meanwhile is no failure of the whole.
@@ -80,17 +82,18 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
     Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
 }
 
-fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> Option<Item> {
-    match root.look(path, Patience::Blocking).ok()? {
-        Opened::File(_, stamp) => {
-            Some(Item { name: name.to_vec(), kind: Kind::File(stamp.size), modified_s: stamp.modified_s })
-        }
-        Opened::Folder(folder) => {
-            let modified_s = crate::open::Stamp::of(&folder).ok()?.modified_s;
-            Some(Item { name: name.to_vec(), kind: Kind::Folder, modified_s })
-        }
-        Opened::Missing | Opened::Refused(_) => None,
-    }
+/// What a link leads to. That there is no descriptor left to look at it says nothing of the link.
+fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<Item>> {
+    let (kind, stamp) = match root.look(path, Patience::Blocking) {
+        Ok(Opened::File(_, stamp)) => (Kind::File(stamp.size), stamp),
+        Ok(Opened::Folder(folder)) => match crate::open::Stamp::of(&folder) {
+            Ok(stamp) => (Kind::Folder, stamp),
+            Err(_) => return Ok(None),
+        },
+        Err(trouble @ Trouble::NoDescriptors) => return Err(trouble.into()),
+        Ok(Opened::Missing | Opened::Refused(_)) | Err(_) => return Ok(None),
+    };
+    Ok(Some(Item { name: name.to_vec(), kind, modified_s: stamp.modified_s }))
 }
 
 #[cfg(test)]

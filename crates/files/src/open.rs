@@ -59,6 +59,16 @@ pub enum Trouble {
     Failed(io::Error),
 }
 
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> io::Error {
+        match trouble {
+            Trouble::WouldBlock => Errno::AGAIN.into(),
+            Trouble::NoDescriptors => Errno::MFILE.into(),
+            Trouble::Failed(error) => error,
+        }
+    }
+}
+
 /// What tells one state of a file from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
