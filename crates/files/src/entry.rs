@@ -96,7 +96,7 @@ impl Entry {
             variants.push(Rc::new(maker.variant(piece, *coding)));
             stamps.push(piece.stamp);
         }
-        let settled = stamps.iter().all(|stamp| stamp.modified_s + UNSETTLED_S < now_s as i64);
+        let settled = stamps.iter().all(|stamp| stamp.modified_s.saturating_add(UNSETTLED_S) < now_s as i64);
         Entry {
             key: key.into(),
             variants,
@@ -296,4 +296,24 @@ fn cache_control<'o>(options: &'o Options, path: &[u8], media: &str) -> Option<&
 
 fn with_identity(codings: impl Iterator<Item = Coding>) -> Vec<Coding> {
     codings.filter(|&coding| coding != Coding::Identity).chain([Coding::Identity]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn no_time_that_a_file_may_have_is_too_far() {
+        for modified_s in [i64::MIN, -1, 0, i64::MAX] {
+            let mut stamp = Stamp::default();
+            stamp.modified_s = modified_s;
+            let plain = Piece { stamp, content: Content::Memory(Arc::default()) };
+            let loaded = Loaded { path: b"/a".to_vec(), plain, siblings: Vec::new() };
+            let entry = Entry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
+            assert!(entry.plain().modified_s <= 1_800_000_000);
+            assert_eq!(entry.settled, modified_s < i64::MAX, "what will be changed yet is not settled");
+        }
+    }
 }
