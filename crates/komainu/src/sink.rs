@@ -3,13 +3,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Blocks of lines that may wait for a slow disk; more are dropped and counted.
 const WAITING_MAX: usize = 256;
+
+/// How long the end of the process waits for the last lines to be taken: whoever reads a pipe may have stopped doing so.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// What a sink writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ enum Order {
 pub(crate) struct Sink {
     orders: SyncSender<Order>,
     dropped: Arc<AtomicU64>,
+    /// To be opened anew, where there was no room to say so in turn.
+    reopen: Arc<AtomicBool>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -43,11 +49,12 @@ impl Sink {
         let output = Output::open(target)?;
         let (orders, inbox) = sync_channel(WAITING_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
-        let theirs = dropped.clone();
+        let reopen = Arc::new(AtomicBool::new(false));
+        let theirs = (dropped.clone(), reopen.clone());
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
-            .spawn(move || write(output, &inbox, &theirs))?;
-        Ok(Sink { orders, dropped, thread: Arc::new(Mutex::new(Some(thread))) })
+            .spawn(move || write(output, &inbox, &theirs.0, &theirs.1))?;
+        Ok(Sink { orders, dropped, reopen, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
     /// Hands lines over. Never blocks: where the disk is too slow they are dropped, and the log says how many blocks.
@@ -58,23 +65,35 @@ impl Sink {
         }
     }
 
-    /// Opens a file anew (SIGUSR1).
+    /// Opens a file anew (SIGUSR1). Never blocks.
     pub(crate) fn reopen(&self) {
-        // The thread ends only by `close`.
-        let _ = self.orders.send(Order::Reopen);
+        if let Err(TrySendError::Full(_)) = self.orders.try_send(Order::Reopen) {
+            self.reopen.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Writes out what was handed over, and ends the thread.
+    /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
+    /// behind: it ends with the process.
     pub(crate) fn close(&self) {
-        let _ = self.orders.send(Order::Stop);
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = thread.join();
+        let until = Instant::now() + CLOSE_MAX;
+        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let mut told = false;
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                return;
+            }
+            told = told || !matches!(self.orders.try_send(Order::Stop), Err(TrySendError::Full(_)));
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let _ = thread.join();
     }
 }
 
-fn write(mut output: Output, inbox: &Receiver<Order>, dropped: &AtomicU64) {
+fn write(mut output: Output, inbox: &Receiver<Order>, dropped: &AtomicU64, reopen: &AtomicBool) {
     while let Ok(order) = inbox.recv() {
+        if reopen.swap(false, Ordering::Relaxed) {
+            output.reopen();
+        }
         match order {
             Order::Lines(lines) => output.write(&lines),
             Order::Reopen => output.reopen(),

@@ -192,6 +192,44 @@ respond = "default"
 }
 
 #[test]
+fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    folder.write(
+        "komainu.toml",
+        "listen = \"127.0.0.1:0\"\n[log]\naccess = \"combined\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    // Held, and not read any more once the address is known.
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    let mut stream = rig::connect(line.rsplit("http://").next().unwrap().trim().parse().unwrap());
+    // More than the pipe holds and more than may wait: each quote takes four bytes of the log.
+    let request = format!("GET /a HTTP/1.1\r\nHost: a\r\nUser-Agent: {}\r\n\r\n", "\"".repeat(10_000));
+    for _ in 0..400 {
+        stream.write_all(request.as_bytes()).unwrap();
+        read_answer(&mut stream).expect(200, "A");
+    }
+    drop(stream);
+    let mut ended = None;
+    for signal in ["-USR1", "-TERM"] {
+        std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    }
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    while ended.is_none() && std::time::Instant::now() < until {
+        ended = child.try_wait().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
