@@ -12,33 +12,22 @@ pub(crate) struct Values<'x> {
     pub(crate) rest: &'x [u8],
 }
 
-/// How a value is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quoting {
-    /// As it is; the result is checked by whoever uses it.
-    None,
-    /// Percent-encoded where a URL needs it.
-    Url,
-}
-
-/// The text, with the values put in.
-pub(crate) fn expand(template: &Template, values: &Values<'_>, quoting: Quoting) -> Vec<u8> {
+/// The text, with the values put in: paths percent-encoded again, because decoded they may hold any byte.
+pub(crate) fn expand(template: &Template, values: &Values<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     for part in &template.parts {
         match part {
             Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Part::Variable(variable) => put(&mut out, *variable, values, quoting),
+            Part::Variable(variable) => put(&mut out, *variable, values),
         }
     }
     out
 }
 
-fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>, quoting: Quoting) {
+fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>) {
     match variable {
-        Variable::Path if quoting == Quoting::Url => encode(out, values.path),
-        Variable::Rest if quoting == Quoting::Url => encode(out, values.rest),
-        Variable::Path => out.extend_from_slice(values.path),
-        Variable::Rest => out.extend_from_slice(values.rest),
+        Variable::Path => encode(out, values.path),
+        Variable::Rest => encode(out, values.rest),
         Variable::Query => {
             if let Some(query) = values.request.query() {
                 out.push(b'?');

@@ -12,7 +12,7 @@ use proxy::Proxy;
 
 use crate::access::Access;
 use crate::clients::Introducers;
-use crate::expand::{Quoting, Values, expand};
+use crate::expand::{Values, expand};
 use crate::hosting::Mounted;
 use crate::notice::Notices;
 
@@ -75,13 +75,13 @@ impl TemplateEdits {
         for level in all {
             for (name, template) in &level.set {
                 edits.replace(name.as_bytes());
-                let _ = edits.set.try_push(name.as_bytes(), &expand(template, values, Quoting::None));
+                let _ = edits.set.try_push(name.as_bytes(), &expand(template, values));
             }
             for name in &level.remove {
                 edits.replace(name.as_bytes());
             }
             for (name, template) in &level.add {
-                let _ = edits.add.try_push(name.as_bytes(), &expand(template, values, Quoting::None));
+                let _ = edits.add.try_push(name.as_bytes(), &expand(template, values));
             }
         }
         edits
@@ -220,7 +220,7 @@ async fn serve_handler(
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
-            let location = expand(to, &values(exchange, route, path), Quoting::Url);
+            let location = expand(to, &values(exchange, route, path));
             let mut fields = Fields::new();
             if fields.try_push(b"Location", &location).is_err() {
                 return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;

@@ -230,6 +230,19 @@ fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
 }
 
 #[test]
+fn a_path_in_a_header_is_percent_encoded_again() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(
+        folder,
+        "response_headers = { set = { X-Report = \"at $path\" } }\n[[route]]\nfiles = \"www\"\n",
+    );
+    // Decoded it would be no value, and the field would be missing: to be had for the asking.
+    rig.get("/a%20b%0d%0aX:%20y").expect_field("X-Report", "at /a%20b%0D%0AX:%20y");
+    rig.get("/a").expect_field("X-Report", "at /a");
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
