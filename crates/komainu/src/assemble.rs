@@ -285,13 +285,13 @@ fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     };
     let mut edits = FieldEdits::default();
     for level in levels {
+        for name in &level.remove {
+            edits.replace(name.as_bytes());
+        }
         for (name, template) in &level.set {
             let text = text(template)?;
             edits.replace(name.as_bytes());
             edits.set.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
-        }
-        for name in &level.remove {
-            edits.replace(name.as_bytes());
         }
         for (name, template) in &level.add {
             let text = text(template)?;

@@ -73,12 +73,12 @@ impl TemplateEdits {
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
         let mut edits = FieldEdits::default();
         for level in all {
+            for name in &level.remove {
+                edits.replace(name.as_bytes());
+            }
             for (name, template) in &level.set {
                 edits.replace(name.as_bytes());
                 let _ = edits.set.try_push(name.as_bytes(), &expand(template, values));
-            }
-            for name in &level.remove {
-                edits.replace(name.as_bytes());
             }
             for (name, template) in &level.add {
                 let _ = edits.add.try_push(name.as_bytes(), &expand(template, values));

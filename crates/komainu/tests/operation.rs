@@ -243,6 +243,23 @@ fn a_path_in_a_header_is_percent_encoded_again() {
 }
 
 #[test]
+fn of_one_level_what_is_set_stays_though_it_is_removed() {
+    for value in ["one", "$method"] {
+        let folder = Folder::new();
+        folder.write("www/a", "A");
+        let text = format!(
+            "response_headers = {{ set = {{ X-One = \"{value}\" }}, remove = [\"X-One\", \"X-Two\"], add = {{ X-Two = \"2\" }} }}\n\
+             [[route]]\npath = \"/a\"\nfiles = \"www\"\n\
+             [[route]]\nresponse_headers = {{ remove = [\"X-One\"] }}\nfiles = \"www\"\n"
+        );
+        let rig = Rig::config(folder, &text);
+        let shown = value.replace("$method", "GET");
+        rig.get("/a").expect_field("X-One", &shown).expect_field("X-Two", "2");
+        rig.get("/b").expect_no_field("X-One").expect_field("X-Two", "2");
+    }
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
