@@ -26,8 +26,8 @@ pub(crate) fn expand(template: &Template, values: &Values<'_>) -> Vec<u8> {
 
 fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>) {
     match variable {
-        Variable::Path => encode(out, values.path),
-        Variable::Rest => encode(out, values.rest),
+        Variable::Path => encode(out, values.path, keeps_slashes(values)),
+        Variable::Rest => encode(out, values.rest, keeps_slashes(values)),
         Variable::Query => {
             if let Some(query) = values.request.query() {
                 out.push(b'?');
@@ -51,12 +51,18 @@ fn bare_host(authority: &[u8]) -> &[u8] {
     http::target::split_port(authority).map_or(authority, |(host, _)| host)
 }
 
+/// Whether the path holds slashes that were sent encoded and stay so: a `%2F` in it is one of those then.
+fn keeps_slashes(values: &Values<'_>) -> bool {
+    values.request.path().windows(3).any(|bytes| bytes.eq_ignore_ascii_case(b"%2F"))
+}
+
 /// Percent-encodes what may not stand in a path (RFC 3986 section 3.3).
-pub(crate) fn encode(out: &mut Vec<u8>, path: &[u8]) {
-    for &byte in path {
+fn encode(out: &mut Vec<u8>, path: &[u8], keeps_slashes: bool) {
+    for (at, &byte) in path.iter().enumerate() {
         match byte {
             b'/' | b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+'
             | b',' | b';' | b'=' | b':' | b'@' => out.push(byte),
+            b'%' if keeps_slashes && path[at..].starts_with(b"%2F") => out.push(byte),
             _ if byte.is_ascii_alphanumeric() => out.push(byte),
             _ => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
         }

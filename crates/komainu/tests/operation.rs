@@ -260,6 +260,18 @@ fn of_one_level_what_is_set_stays_though_it_is_removed() {
 }
 
 #[test]
+fn a_redirect_keeps_an_encoded_slash() {
+    let rig =
+        Rig::config(Folder::new(), "[[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest?at=$path\"\n");
+    for (path, rest) in
+        [("a%2Fb", "a%2Fb"), ("a%2fb%20c", "a%2Fb%20c"), ("a%252Fb", "a%252Fb"), ("100%25", "100%25")]
+    {
+        let location = format!("/new/{rest}?at=/old/{rest}");
+        rig.get(&format!("/old/{path}")).expect_status(302).expect_field("Location", &location);
+    }
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
