@@ -57,7 +57,8 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
 fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {
     let (host, target) = split_url(url)?;
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
-    let path = http::target::normal_path(raw_path.as_bytes()).map_err(|reject| {
+    let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
+    let path = http::target::routed_path(raw_path.as_bytes()).map_err(|reject| {
         format!(
             "{url}: this is answered {} without looking at routes: {}",
             reject.status.code(),
@@ -82,7 +83,7 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     Ok(explanation.text(&config.sites))
 }
 
-/// Host and target of a URL, or of a bare path.
+/// Host and target of a URL, or of a bare path; the target may be empty, or a query alone.
 fn split_url(url: &str) -> Result<(&str, &str), String> {
     if url.starts_with('/') {
         return Ok(("", url));
@@ -93,5 +94,5 @@ fn split_url(url: &str) -> Result<(&str, &str), String> {
     if !http::target::is_authority(host.as_bytes()) {
         return Err(format!("{url:?}: write a URL such as http://example.com/path, or a path such as /path"));
     }
-    Ok((host, if target.starts_with('/') { target } else { "/" }))
+    Ok((host, target))
 }

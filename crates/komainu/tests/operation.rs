@@ -303,6 +303,14 @@ fn check_explains() {
     assert!(ok && out.contains("/a/*"), "{out}{errors}");
     let (_, other, _) = run(&["check", "-c", path, "--explain", "http://localhost/b"]);
     assert_ne!(out, other);
+    // As the server reads it: an encoded slash belongs to a name, and a URL may have a query alone.
+    let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b%2Fc"]);
+    assert!(ok && out.contains("> line 1: /a/*"), "{out}{errors}");
+    folder.write("query.toml", "[[route]]\nquery = { v = \"2\" }\nrespond = \"two\"\n");
+    let query = folder.at("query.toml");
+    let (ok, out, errors) =
+        run(&["check", "-c", query.to_str().unwrap(), "--explain", "http://localhost?v=2"]);
+    assert!(ok && out.contains("matches: respond"), "{out}{errors}");
     let (ok, _, errors) = run(&["check", "-c", path, "--explain", "/../x"]);
     assert!(!ok && errors.contains("400"), "{errors}");
 }
