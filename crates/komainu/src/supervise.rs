@@ -226,8 +226,9 @@ fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices) {
         Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
         Ok(plan) => {
             let (new, old) = (&plan.config, &before.config);
-            if new.listen != old.listen || new.threads != old.threads {
-                notices.warn("`listen` and `threads` change when the server is started anew");
+            let late = late_changes(old, new);
+            if !late.is_empty() {
+                notices.warn(&format!("{} change when the server is started anew", late.join(", ")));
             }
             if let Err(error) = current.hosting.apply(&plan.config.apps) {
                 notices.error(&error.to_string());
@@ -237,6 +238,22 @@ fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices) {
             notices.info("the configuration was read again");
         }
     }
+}
+
+/// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.
+fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+    let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
+    let (body, write) = (old.timeouts.body, old.timeouts.write);
+    let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
+    let changes = [
+        ("`listen`", new.listen != old.listen),
+        ("`threads`", new.threads != old.threads),
+        ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
+        ("`[limits]`", limits != old.limits),
+        ("`[timeouts]`", timeouts != old.timeouts),
+        ("`[log]`", new.log != old.log),
+    ];
+    changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 /// A panic is a fault of ours: it goes to the error log, with its place.

@@ -79,6 +79,16 @@ fn the_configuration_is_read_again() {
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"two\"\n");
     eventually("the new configuration is used", || rig.get("/a").text() == "two");
+    // The limit on a body holds at once, so nothing is to be told of it.
+    write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
+    let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
+    eventually("the new limit is used", || rig.send(post).status() == 413);
+    assert!(!rig.told().contains("started anew"), "{}", rig.told());
+    write(
+        "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"error\"\n[[route]]\nfiles = \"two\"\n",
+    );
+    let told = "`[limits]`, `[timeouts]`, `[log]` change when the server is started anew";
+    eventually("what waits for a restart is told", || rig.told().contains(told));
 }
 
 #[test]
