@@ -125,6 +125,11 @@ impl Router {
         }
     }
 
+    /// Takes a new configuration over, where there is one.
+    pub(crate) fn renew(&self) {
+        self.table();
+    }
+
     fn table(&self) -> Rc<Table> {
         if let Some(table) = (self.renew)() {
             *self.table.borrow_mut() = table;

@@ -180,6 +180,9 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         loop {
             clock.sleep(1_000).await;
             flushed.flush();
+            // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
+            // from it end only when no core holds them any more.
+            flushed.renew();
             notices.tell_counts(Instant::now());
         }
     });

@@ -349,3 +349,33 @@ fn a_reload_that_leaves_a_group_alone_leaves_all_that_is_known_of_it() {
     rig.get("/").expect(200, "x");
     assert_eq!(origin.connections(), 1);
 }
+
+#[test]
+fn a_reload_reaches_threads_that_nobody_asks() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let theirs = asked.clone();
+    let origin = Origin::start(move |_| {
+        theirs.fetch_add(1, Ordering::Relaxed);
+        ok("up")
+    });
+    let route = format!(
+        "proxy = {{ to = \"{}\", health = {{ path = \"/up\", interval = \"100ms\", expect = \"200\" }} }}",
+        origin.url
+    );
+    let rig = route_on_two_threads(&route);
+    eventually("it is checked", || asked.load(Ordering::Relaxed) > 2);
+    rig.folder
+        .write("komainu.toml", "listen = \"127.0.0.1:0\"\nthreads = 2\n[[route]]\nrespond = \"no more\"\n");
+    rig.signal("-HUP");
+    eventually("it is read", || rig.told().contains("was read again"));
+    // No request comes, and the server that is gone from the configuration is left in peace all the same.
+    eventually("the checks end", || {
+        let before = asked.load(Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        asked.load(Ordering::Relaxed) == before
+    });
+}
+
+fn route_on_two_threads(text: &str) -> Rig {
+    Rig::config(Folder::new(), &format!("threads = 2\n[[route]]\n{text}\n"))
+}
