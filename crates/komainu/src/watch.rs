@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -16,6 +17,8 @@ use crate::notice::Notices;
 
 /// An editor or a checkout writes several files: it has to be quiet for so long.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// And after so long it is loaded anew all the same: an application's own data may change all the time.
+const NOISY_MAX: Duration = Duration::from_secs(2);
 const FOLDERS_MAX: usize = 10_000;
 /// What code, templates and settings are kept in. An application's own data must not reload it.
 const SUFFIXES: [&str; 33] = [
@@ -92,7 +95,11 @@ impl Watch {
     /// Waits for changes, and for an end of them: the applications they belong to, each with a file.
     fn changed(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
         let mut changed = HashMap::new();
+        let mut first = None;
         loop {
+            if first.is_some_and(|first: Instant| first.elapsed() >= NOISY_MAX) {
+                return Ok(changed);
+            }
             let timeout = (!changed.is_empty()).then_some(&QUIET);
             let mut polled = [PollFd::new(&self.inotify, PollFlags::IN)];
             match poll(&mut polled, timeout) {
@@ -107,6 +114,7 @@ impl Watch {
                 if is_folder && is_followed(&name) {
                     self.add(&app, &path)?;
                 } else if !is_folder && is_code(&name) {
+                    first.get_or_insert_with(Instant::now);
                     changed.insert(app, path);
                 }
             }
@@ -158,5 +166,29 @@ mod tests {
             assert!(!is_code(name), "{name}");
         }
         assert!(is_followed("lib") && !is_followed(".git") && !is_followed("node_modules"));
+    }
+
+    #[test]
+    fn data_that_is_written_all_the_time_holds_no_reload_up() {
+        let folder = std::env::temp_dir().join(format!("komainu-watch-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut watch =
+            Watch { inotify: inotify::init(CreateFlags::CLOEXEC).unwrap(), watched: HashMap::new() };
+        watch.add("app", &folder).unwrap();
+        fs::write(folder.join("app.pl"), "1").unwrap();
+        let began = std::time::Instant::now();
+        let data = folder.join("data.sqlite3");
+        let writer = std::thread::spawn(move || {
+            while began.elapsed() < std::time::Duration::from_secs(6) {
+                fs::write(&data, "more").unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+        let changed = watch.changed().unwrap();
+        let took = began.elapsed();
+        writer.join().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(changed.into_keys().collect::<Vec<_>>(), ["app"]);
+        assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     }
 }
