@@ -93,11 +93,11 @@ fn quoted_field(out: &mut Vec<u8>, request: Option<&Request<'_>>, name: Name) {
     }
 }
 
-/// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`.
+/// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`; and all beyond ASCII, as nginx has it.
 fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
             _ => out.push(byte),
         }
     }
@@ -199,5 +199,9 @@ mod tests {
         let mut out = Vec::new();
         escaped(&mut out, b"a\"b\\c\x1b[31m\x7f");
         assert_eq!(out, b"a\\x22b\\x5Cc\\x1B[31m\\x7F");
+        // The same sequence by its one character, as UTF-8: many terminals obey that too.
+        out.clear();
+        escaped(&mut out, "\u{9b}31m".as_bytes());
+        assert_eq!(out, b"\\xC2\\x9B31m");
     }
 }
