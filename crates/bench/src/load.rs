@@ -110,7 +110,7 @@ impl Measured {
 pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<Measured, String> {
     plan.check()?;
     dial::probe(plan)?;
-    let plan = Arc::new(plan.clone());
+    let plan = Arc::new(Plan { threads: plan.threads(), ..plan.clone() });
     let shared = Arc::new(Shared {
         expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
         ..Shared::default()

@@ -100,8 +100,8 @@ fn how(plan: &Plan, version: Version) -> String {
     if !plan.ramp.is_zero() {
         parts.push(format!("opened over {}", seconds(plan.ramp.as_secs_f64())));
     }
-    let threads = if plan.threads == 1 { "thread" } else { "threads" };
-    parts.push(format!("{} {threads}", plan.threads));
+    let threads = if plan.threads() == 1 { "thread" } else { "threads" };
+    parts.push(format!("{} {threads}", plan.threads()));
     parts.join(", ")
 }
 

@@ -178,6 +178,13 @@ impl Plan {
         matches!(self.pace, Pace::Open { .. })
     }
 
+    /// Engine threads that have a connection each at least: one without would have its share of the requests and nobody to
+    /// send them.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.min(self.connections).max(1)
+    }
+
     /// The part of the walk that goes to one origin.
     pub(crate) fn walk_to(&self, origin: usize) -> Vec<u32> {
         self.walk.iter().copied().filter(|&at| self.requests[at as usize].origin == origin).collect()

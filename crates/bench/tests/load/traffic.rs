@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::{Answer, ok, origin, plan, plan_of, run, status};
 use bench::load::{self, Observer, Progress};
+use bench::outcome::Setup;
 use bench::plan::{Plan, Reach};
 use bench::request::{Ask, Manner};
 use bench::tally::Kind;
@@ -32,6 +33,17 @@ fn every_request_is_counted_once_on_one_thread_or_on_several() {
         assert_eq!(points, 1_000);
         assert!(measured.seconds > 0.0 && measured.rate() > 0.0);
     }
+}
+
+#[test]
+fn more_threads_than_connections_are_no_more_than_these() {
+    let origin = origin(|_| ok("hello"));
+    let plan = Plan { threads: 3, ..origin.plan(1, 10) };
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send((run(&plan), Setup::of(&plan, "http://x/", Version::Http11))));
+    let (measured, setup) = ended.recv_timeout(Duration::from_secs(20)).expect("the run ends");
+    assert_eq!((origin.count(), measured.tally.responses), (10, 10));
+    assert!(setup.how.ends_with(", 1 thread"), "{}", setup.how);
 }
 
 #[test]
