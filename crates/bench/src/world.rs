@@ -119,9 +119,10 @@ impl World {
         }
     }
 
-    /// No more than so many requests are begun from now on.
+    /// No more than so many requests count from now on; those that are under way do.
     pub(crate) fn set_quota(&self, requests: u64) {
-        self.quota.set(requests);
+        let begun = self.in_flight.get() + self.queue.borrow().len();
+        self.quota.set(requests.saturating_sub(begun as u64));
     }
 
     /// Begin nothing more.

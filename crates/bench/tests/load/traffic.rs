@@ -47,6 +47,16 @@ fn more_threads_than_connections_are_no_more_than_these() {
 }
 
 #[test]
+fn what_the_warm_up_leaves_under_way_is_among_the_requests_that_count() {
+    let origin = origin(|_| {
+        std::thread::sleep(Duration::from_millis(40));
+        ok("hello")
+    });
+    let plan = Plan { warm_up: Duration::from_millis(100), threads: 2, ..origin.plan(10, 20) };
+    assert_eq!(run(&plan).tally.responses, 20);
+}
+
+#[test]
 fn a_connection_a_request_says_close_and_is_not_reused() {
     let origin = origin(|asked| {
         assert!(asked.fields.contains(&"connection: close".to_string()));
