@@ -35,6 +35,7 @@ pub struct Reading(HashMap<u32, Used>);
 /// threads are exact, but go with them.
 #[derive(Clone, Debug, Default)]
 struct Used {
+    parent: u32,
     /// By thread: nanoseconds, and switches of both kinds.
     threads: HashMap<u32, (u64, u64, u64)>,
     ticks_ns: u64,
@@ -63,10 +64,22 @@ impl Reading {
             // User and system time are each rounded down: more than two ticks apart, a thread has ended in between.
             let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
-            sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns);
-            sum.system_ns += used.system_ns.saturating_sub(before.system_ns);
+            // What is told of a child that has ended is all that it ever used: what it had by the earlier reading is not
+            // of this time.
+            let (gone_ns, gone_system_ns) = self.gone(earlier, *pid);
+            sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns + gone_ns);
+            sum.system_ns += used.system_ns.saturating_sub(before.system_ns + gone_system_ns);
         }
         sum
+    }
+
+    /// What the children of a process that have ended since `earlier` had used by then: all, and the system's share.
+    fn gone(&self, earlier: &Reading, parent: u32) -> (u64, u64) {
+        let children =
+            earlier.0.iter().filter(|(pid, used)| used.parent == parent && !self.0.contains_key(pid));
+        children.fold((0, 0), |(ns, system_ns), (_, used)| {
+            (ns + used.ticks_ns + used.reaped_ns, system_ns + used.system_ns)
+        })
     }
 
     /// Takes in a reading of other processes.
@@ -180,6 +193,7 @@ fn used(pid: u32) -> Option<Used> {
         threads.insert(thread, (ns, voluntary, involuntary));
     }
     Some(Used {
+        parent: stat.parent,
         threads,
         ticks_ns: ticks_to_ns(stat.user + stat.system),
         system_ns: ticks_to_ns(stat.system + stat.reaped_system),
@@ -446,6 +460,28 @@ mod tests {
         let after = reading(used(&[(8, ms(1))], 560));
         assert_eq!(after.since(&before).total_ns, ms(60));
         assert_eq!(after.whole().total_ns, ms(560));
+    }
+
+    #[test]
+    fn a_child_that_ends_counts_from_the_first_reading_on() {
+        let ms = |ms: u64| ms * 1_000_000;
+        let used = |parent: u32, ticks_ms: u64, reaped_ms: u64| Used {
+            parent,
+            ticks_ns: ms(ticks_ms),
+            system_ns: ms(reaped_ms / 2),
+            reaped_ns: ms(reaped_ms),
+            ..Used::default()
+        };
+        // A worker that has run for a minute, and a grandchild's ten seconds in its account.
+        let old = Used { system_ns: ms(35_000), ..used(1, 60_000, 10_000) };
+        let before = Reading(HashMap::from([(1, used(0, 0, 4_000)), (2, old)]));
+        // It does 300 ms more, ends, and its parent is told of all of it.
+        let after = Reading(HashMap::from([(1, used(0, 0, 74_300))]));
+        let cpu = after.since(&before);
+        assert_eq!((cpu.total_ns, cpu.system_ns), (ms(300), ms(150)));
+        // One that nobody waited for is in no account, and takes nothing out of one.
+        let after = Reading(HashMap::from([(1, used(0, 0, 4_000))]));
+        assert_eq!(after.since(&before).total_ns, 0);
     }
 
     /// Seconds in `0m1.250000s`.
