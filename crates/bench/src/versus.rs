@@ -177,8 +177,16 @@ impl Line {
     /// In two or three words: better, worse, or no telling.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
-        let Some(ratio) = self.ratio else { return "" };
         let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };
+        let Some(ratio) = self.ratio else {
+            // Nothing at all on one side has no ratio, but says enough: no error, or no answer.
+            let one_is_nothing = judged(figure) && (self.a == 0.0) != (self.b == 0.0);
+            return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::More)) {
+                (false, _) => "",
+                (true, true) => "B is better",
+                (true, false) => "B is worse",
+            };
+        };
         match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::More)) {
             (false, _) => "no telling apart",
             (true, true) => "B is better",
@@ -235,5 +243,22 @@ mod tests {
         .unwrap();
         assert_eq!(compared.lines[0].verdict(), "no telling apart");
         assert!(of_records(["a".into(), "b".into()], &json!({}), &record(1.0)).is_err());
+    }
+
+    #[test]
+    fn who_fails_or_answers_nothing_is_worse_without_a_ratio() {
+        let record = |rate: f64, errors: f64| {
+            let run = json!({ "figures": { "requests_per_s": rate, "errors": errors } });
+            json!({ "runs": [run, run, run] })
+        };
+        let verdict = |a: &Value, b: &Value, name: &str| {
+            let compared = of_records(["a".into(), "b".into()], a, b).unwrap();
+            compared.lines.iter().find(|line| line.figure == name).unwrap().verdict()
+        };
+        let (good, fast_and_wrong, silent) = (record(100.0, 0.0), record(900.0, 500.0), record(0.0, 0.0));
+        assert_eq!(verdict(&good, &fast_and_wrong, "errors"), "B is worse");
+        assert_eq!(verdict(&fast_and_wrong, &good, "errors"), "B is better");
+        assert_eq!(verdict(&good, &silent, "rate"), "B is worse");
+        assert_eq!(verdict(&good, &good, "errors"), "");
     }
 }
