@@ -369,3 +369,31 @@ fn a_broken_subject_is_shown_as_such() {
     assert!(done.status.success() && text(&done.stdout).contains("fine, twin"), "{}", text(&done.stderr));
     assert!(komainu(&["lab", "run", "--set", "durations=1s", &lab]).status.code() == Some(2));
 }
+
+#[test]
+fn a_subject_that_answers_wrongly_under_load_is_no_number() {
+    let folder = Folder::new("wrong");
+    let lab = folder.file("l.toml");
+    let server = "import http.server, itertools, sys\n\
+        turn = itertools.count()\n\
+        class Handler(http.server.BaseHTTPRequestHandler):\n\
+        \u{20}   protocol_version = 'HTTP/1.1'\n\
+        \u{20}   def do_GET(self):\n\
+        \u{20}       self.send_response(200 if next(turn) < 20 else 503)\n\
+        \u{20}       self.send_header('Content-Length', '2')\n\
+        \u{20}       self.end_headers()\n\
+        \u{20}       self.wfile.write(b'hi')\n\
+        \u{20}   def log_message(self, *_): pass\n\
+        http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()\n";
+    let text_of = format!(
+        "title = \"Wrong\"\n[load]\nduration = \"500ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
+         [files]\n\"server.py\" = \"\"\"\n{server}\"\"\"\n\
+         [[subject]]\nname = \"overloaded\"\nrun = \"python3 {{{{dir}}}}/server.py {{{{port}}}}\"\n"
+    );
+    std::fs::write(&lab, text_of).unwrap();
+    let done = komainu(&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab]);
+    let printed = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{printed}\n{}", text(&done.stderr));
+    assert!(printed.contains("overloaded: BROKEN, wrong answers under load: "), "{printed}");
+    assert!(printed.contains("were not 200"), "{printed}");
+}

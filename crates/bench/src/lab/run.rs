@@ -259,6 +259,9 @@ fn measure(
         let example = errors.iter().next().map_or("", |(_, _, example)| example).to_string();
         return Err(format!("nothing was answered: {example}"));
     }
+    if let Some(wrong) = running.wrong(&outcome.measured.tally) {
+        return Err(wrong);
+    }
     let record = record::json(&outcome);
     figures.extend(record["figures"].as_object().cloned().unwrap_or_default());
     if let Some(spent) = &outcome.server {

@@ -21,6 +21,7 @@ use crate::plan::{Arrivals, Pace, Plan, Reach};
 use crate::quantity;
 use crate::request::{Ask, Manner};
 use crate::session::{self, Subject};
+use crate::tally::Tally;
 use crate::url::Url;
 
 /// For a process to take connections, and for a subject to give its first right answer.
@@ -41,10 +42,29 @@ pub struct Running {
     pub subject: Subject,
     /// Idle connections to hold beside the load.
     pub idle: usize,
+    /// The status of a right answer; and its length, where that is known.
+    status: u16,
+    bytes: Option<u64>,
     trees: Vec<(String, Tree)>,
 }
 
 impl Running {
+    /// What was wrong with more than one answer of a hundred: whoever refuses is quick, and would look good.
+    #[must_use]
+    pub fn wrong(&self, tally: &Tally) -> Option<String> {
+        let right =
+            tally.statuses().iter().find(|(code, _)| *code == self.status).map_or(0, |(_, count)| *count);
+        let refused = tally.responses - right;
+        let told = |count: u64, what: String| {
+            (count * 100 > tally.responses)
+                .then(|| format!("wrong answers under load: {count} of {} {what}", tally.responses))
+        };
+        told(refused, format!("were not {}", self.status)).or_else(|| {
+            let odd = if self.bytes.is_some() { tally.lengths_differ } else { 0 };
+            told(odd, "were not as long as the first".into())
+        })
+    }
+
     /// The first process that has ended, which none should.
     pub fn dead(&mut self) -> Option<String> {
         let dead = self
@@ -187,8 +207,8 @@ impl Stage {
             .get("idle")
             .map_or(Ok(0), |text| text.parse())
             .map_err(|_| "idle is a number of connections")?;
-        let mut running =
-            Running { subject: Subject { plan, url, version, server_pids, beside_pids }, idle, trees };
+        let loaded = Subject { plan, url, version, server_pids, beside_pids };
+        let mut running = Running { subject: loaded, idle, status: subject.status, bytes, trees };
         check(&mut running, subject.status, bytes)?;
         Ok(running)
     }
