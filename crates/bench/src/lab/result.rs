@@ -64,6 +64,9 @@ impl Kept {
         if !same {
             writeln!(file, "{}", json!({ "experiment": fingerprint })).map_err(wrong)?;
         }
+        if same && !before.ends_with('\n') {
+            writeln!(file).map_err(wrong)?;
+        }
         Ok(Kept { file, path: path.to_path_buf(), rows })
     }
 
@@ -143,9 +146,12 @@ mod tests {
         kept.add(Row { figures: Err("no start".into()), ..row("b", 0, 0.0) }).unwrap();
         drop(kept);
         fs::write(&path, fs::read_to_string(&path).unwrap() + "{\"cell\":\"c\",\"repe").unwrap();
-        let kept = Kept::open(&path, "f1", false).unwrap();
+        let mut kept = Kept::open(&path, "f1", false).unwrap();
         assert!(kept.has("a", 0) && !kept.has("a", 1));
         assert!(!kept.has("b", 0) && kept.rows.len() == 1, "what was broken is measured again");
+        // What comes after the line that was cut short is a line of its own.
+        kept.add(row("c", 0, 20.0)).unwrap();
+        assert!(Kept::open(&path, "f1", false).unwrap().has("c", 0));
         assert!(Kept::open(&path, "f2", false).unwrap().rows.is_empty());
         assert!(Kept::open(&path, "f2", true).unwrap().rows.is_empty());
         fs::remove_dir_all(folder).unwrap();
