@@ -144,9 +144,8 @@ impl Scratch {
     pub fn new(name: &str) -> io::Result<Scratch> {
         use std::os::unix::fs::PermissionsExt;
         watch_signals();
-        let folder = std::env::temp_dir().join(format!("komainu-{name}-{}", std::process::id()));
         let mut litter = litter();
-        std::fs::create_dir_all(&folder)?;
+        let folder = made(name)?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         litter.folders.push(folder.clone());
         Ok(Scratch(folder))
@@ -156,6 +155,21 @@ impl Scratch {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
+    }
+}
+
+/// Makes a folder that was not there: of one that was, anybody may be the owner, and a link may lead anywhere.
+fn made(name: &str) -> io::Result<PathBuf> {
+    const TRIES_MAX: u32 = 1_000;
+    let mut tries = 0;
+    loop {
+        let suffix = if tries == 0 { String::new() } else { format!("-{tries}") };
+        let folder = std::env::temp_dir().join(format!("komainu-{name}-{}{suffix}", std::process::id()));
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES_MAX => tries += 1,
+            Err(error) => return Err(error),
+            Ok(()) => return Ok(folder),
+        }
     }
 }
 
@@ -190,6 +204,22 @@ mod tests {
         });
         assert!(gone, "the grandchild is still there");
         assert!(!litter().groups.contains(&group));
+    }
+
+    #[test]
+    fn a_folder_that_is_there_already_is_somebody_elses() {
+        let name = format!("komainu-taken-{}", std::process::id());
+        let (taken, elsewhere) =
+            (std::env::temp_dir().join(&name), std::env::temp_dir().join(name + "-else"));
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &taken).unwrap();
+        let scratch = Scratch::new("taken").unwrap();
+        std::fs::write(scratch.path().join("file"), "").unwrap();
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing goes where a link leads");
+        drop(scratch);
+        assert!(taken.is_symlink());
+        std::fs::remove_file(taken).unwrap();
+        std::fs::remove_dir(elsewhere).unwrap();
     }
 
     #[test]
