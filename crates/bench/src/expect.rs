@@ -72,10 +72,18 @@ impl Expectation {
 
 fn number(unit: Unit, text: &str) -> Result<f64, String> {
     match unit {
+        // A bare number would be seconds: an expectation that whoever meant milliseconds never sees missed.
+        Unit::Us if text.ends_with(|c: char| c.is_ascii_digit()) => {
+            Err(format!("{text:?} has no unit: write {text}ms"))
+        }
         Unit::Us => Ok(quantity::duration(text)?.as_secs_f64() * 1e6),
         Unit::Share => {
             let number = quantity::count(text.trim_end_matches('%'))?;
-            Ok(if text.ends_with('%') { number / 100.0 } else { number })
+            match text.ends_with('%') {
+                true => Ok(number / 100.0),
+                false if number > 1.0 => Err(format!("{text:?} is more than the whole: write {text}%")),
+                false => Ok(number),
+            }
         }
         Unit::Bytes | Unit::BytesRate => {
             let text = text.trim_end_matches("/s").trim();
@@ -134,6 +142,8 @@ mod tests {
             ("p42 < 1ms", "is no figure"),
             ("p99 < fast", "no time"),
             ("rate > x", "no number"),
+            ("p99 < 20", "20ms"),
+            ("noise < 5", "5%"),
         ] {
             assert!(Expectation::parse(text).unwrap_err().contains(what), "{text}");
         }
