@@ -161,6 +161,9 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let mut sites = Vec::new();
     let mut pages = Vec::new();
     let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
+    if let Some(seat) = seat {
+        seat.handles.let_go();
+    }
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, seat, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);

@@ -351,11 +351,18 @@ impl Handles {
         Handles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
     }
 
+    /// Lets go of the applications that no longer run: an application ends when nobody holds it any more.
+    pub(crate) fn let_go(&self) {
+        let running = self.hosting.running();
+        self.known
+            .borrow_mut()
+            .retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
+    }
+
     /// The way to an application; `None` where it could not be started.
     pub(crate) fn of(&self, name: &str) -> Option<Handle> {
         let running = self.hosting.running();
         let mut known = self.known.borrow_mut();
-        known.retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
         let (_, app) = running.iter().find(|(_, app)| app.name() == name)?;
         let way =
             known.entry(name.to_owned()).or_insert_with(|| (app.clone(), app.handle(&self.core, self.index)));

@@ -219,6 +219,17 @@ fn new_settings_come_with_a_reload() {
 }
 
 #[test]
+fn the_last_application_ends_when_a_reload_takes_it_away() {
+    let rig = start(folder("app.psgi", ONE), &only("psgi = \"app.psgi\"\nworkers = 2"));
+    ready(&rig, 2);
+    let all: Vec<u32> = processes(&rig).iter().map(|process| process.pid).collect();
+    rig.folder.write("komainu.toml", "listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"none\"\n");
+    rig.signal("-HUP");
+    eventually("the new configuration is used", || rig.get("/").text() == "none");
+    eventually("its processes are gone", || all.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
 fn one_application_is_loaded_anew() {
     let files = folder("a.psgi", PID);
     files.write("b.psgi", PID);
