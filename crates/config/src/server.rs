@@ -184,8 +184,8 @@ directives! {
 }
 
 directives! {
-    /// What each thread remembers of files that it serves. Changes are noticed: a file is looked at again
-    /// after `recheck`.
+    /// What each route with `files` remembers of those that it serves; the threads share it evenly. Changes are noticed: a
+    /// file is looked at again after `recheck`.
     ///
     /// ```toml
     /// [open_files]
@@ -193,9 +193,9 @@ directives! {
     /// memory = "64MiB"
     /// ```
     OpenFiles in "`[open_files]`" {
-        /// Files held open; 0 turns it off.
+        /// Files held open, for each such route; 0 turns it off.
         "entries" entries_max: u32 = 1024, Count { min: 0, max: 1_000_000 };
-        /// Bytes of small files held in memory, in all.
+        /// Bytes of small files held in memory, for each such route.
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
         /// The largest file held in memory; larger ones are held open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };

@@ -27,7 +27,10 @@ const DESCRIPTORS_KEPT: u64 = 256;
 /// The engine's options.
 pub(crate) fn engine(config: &Config, descriptors: u64) -> net::Options {
     let limits = &config.limits;
-    let kept = DESCRIPTORS_KEPT + u64::from(config.open_files.entries_max).min(descriptors / 8);
+    let of_files = config.sites.iter().flat_map(|site| &site.routes);
+    let of_files = of_files.filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
+    let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
+    let kept = DESCRIPTORS_KEPT + files_open.min(descriptors / 8);
     let connections_max = match limits.connections_max {
         Some(max) => max as usize,
         None => descriptors.saturating_sub(kept).max(16) as usize,
@@ -339,7 +342,8 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         charset: files.charset.clone(),
         ranges_max: files.ranges_max as usize,
         cache: files::CacheLimits {
-            entries_max: open.entries_max as usize / cores,
+            // Fewer than there are threads must not turn it off.
+            entries_max: (open.entries_max as usize).div_ceil(cores),
             bytes_max: open.memory_bytes_max / cores as u64,
             file_bytes_max: open.memory_per_file_bytes_max,
             revalidate_ms: u64::try_from(open.recheck.as_millis()).unwrap_or(u64::MAX),
@@ -401,4 +405,31 @@ fn page(path: &Path) -> io::Result<Page> {
         _ => "text/html; charset=utf-8",
     };
     Ok(Page { content_type: content_type.into(), body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_kept_for_the_open_files_of_every_route() {
+        let route = || config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
+        let with = |routes: usize| {
+            let routes = (0..routes).map(|_| route()).collect();
+            let site = config::Site { routes, ..config::Site::default() };
+            let config = Config { sites: vec![site], ..Config::default() };
+            engine(&config, 100_000).limits.connections_max
+        };
+        assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
+        assert_eq!(with(1_000), 100_000 - 256 - 12_500);
+    }
+
+    #[test]
+    fn fewer_open_files_than_threads_are_some() {
+        let mut config = Config::default();
+        for (entries_max, each) in [(0, 0), (3, 1), (1024, 128)] {
+            config.open_files.entries_max = entries_max;
+            assert_eq!(file_options(&config, &config::Files::default(), 8).cache.entries_max, each);
+        }
+    }
 }
