@@ -40,7 +40,10 @@ fn more_threads_than_connections_are_no_more_than_these() {
     let origin = origin(|_| ok("hello"));
     let plan = Plan { threads: 3, ..origin.plan(1, 10) };
     let (done, ended) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send((run(&plan), Setup::of(&plan, "http://x/", Version::Http11))));
+    std::thread::spawn(move || {
+        let measured = (run(&plan), Setup::of(&plan, "http://x/", Version::Http11));
+        done.send(measured).expect("the test waits");
+    });
     let (measured, setup) = ended.recv_timeout(Duration::from_secs(20)).expect("the run ends");
     assert_eq!((origin.count(), measured.tally.responses), (10, 10));
     assert!(setup.how.ends_with(", 1 thread"), "{}", setup.how);
