@@ -30,6 +30,8 @@ const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a request weighs against [`TURN_BYTES_MAX`], beside its bytes.
 pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
+/// What a piece of a body weighs at least: in the smallest chunks, what frames it costs more than what it holds.
+const PIECE_WEIGHT_BYTES: usize = 64;
 
 /// What all connections of one core share.
 pub(crate) struct Context {
@@ -312,7 +314,7 @@ impl Conn {
         loop {
             match self.try_body_piece()? {
                 Piece::Data(start, end) => {
-                    self.moved(end - start).await;
+                    self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
                 }
                 Piece::End => return Ok(None),

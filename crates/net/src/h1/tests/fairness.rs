@@ -42,6 +42,15 @@ fn a_body_without_end_takes_turns() {
 }
 
 #[test]
+fn a_body_in_the_smallest_chunks_takes_turns() {
+    let head = b"POST /swallow HTTP/1.1\r\nHost: zoo\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (rig, greedy, _) = turns_beside(&[&head[..], &b"1\r\nx\r\n".repeat(100_000), b"0\r\n\r\n"].concat());
+    assert!(greedy.unread() > 0);
+    rig.settle();
+    assert!(read(&greedy).ends_with("100000 bytes"));
+}
+
+#[test]
 fn a_response_without_end_takes_turns() {
     let (rig, greedy, _) = turns_beside(b"GET /huge HTTP/1.1\r\nHost: zoo\r\n\r\n");
     let first = read(&greedy).len();

@@ -295,6 +295,13 @@ impl Service for Zoo {
             b"/204" => exchange.reply(Status::of(204).unwrap(), &none, b"dropped").await,
             b"/304" => exchange.reply(Status::NOT_MODIFIED, &none, b"dropped").await,
             b"/echo" => self.echo(exchange).await,
+            b"/swallow" => {
+                let mut len = 0;
+                while let Some(piece) = exchange.read().await? {
+                    len += piece.len();
+                }
+                exchange.reply(Status::OK, &none, format!("{len} bytes").as_bytes()).await
+            }
             b"/limited" => self.limited(exchange).await,
             b"/chunked" => self.chunked(exchange, n).await,
             b"/big" => self.big(exchange, n).await,
