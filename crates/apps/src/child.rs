@@ -14,8 +14,8 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, prlimit,
-    waitid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitStatus, pidfd_open,
+    pidfd_send_signal, prlimit, waitid,
 };
 
 use crate::generation::Generation;
@@ -62,6 +62,8 @@ pub(crate) struct Child {
     /// Nothing more comes from these: the process has closed them, which it may do long before its end.
     control_over: bool,
     output_over: bool,
+    /// How it ended, where that was learned otherwise than by asking for it.
+    pub(crate) status: Option<WaitStatus>,
     lines: Lines,
     last: Vec<u8>,
 }
@@ -82,6 +84,7 @@ impl Child {
             output,
             control_over: false,
             output_over: false,
+            status: None,
             lines: Lines::default(),
             last: Vec::new(),
         };
@@ -244,6 +247,15 @@ impl Child {
 
     /// How it ended, once it has: true where it left by itself, and words for the log.
     pub(crate) fn end(&self) -> (bool, String) {
+        let ended = |code: Option<i32>, signal: Option<i32>| match (code, signal) {
+            (Some(0), _) => (true, "left".into()),
+            (Some(code), _) => (false, format!("ended with status {code}")),
+            (_, Some(signal)) => (false, format!("was killed by signal {signal}")),
+            (None, None) => (false, "is gone".into()),
+        };
+        if let Some(status) = self.status {
+            return ended(status.exit_status(), status.terminating_signal());
+        }
         let status = match &self.pidfd {
             Some(pidfd) => {
                 waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
@@ -252,13 +264,10 @@ impl Child {
             }
             None => None,
         };
-        let Some(status) = status else { return (false, "is gone".into()) };
-        match (status.exit_status(), status.terminating_signal()) {
-            (Some(0), _) => (true, "left".into()),
-            (Some(code), _) => (false, format!("ended with status {code}")),
-            (_, Some(signal)) => (false, format!("was killed by signal {signal}")),
-            (None, None) => (false, "is gone".into()),
-        }
+        ended(
+            status.as_ref().and_then(WaitIdStatus::exit_status),
+            status.as_ref().and_then(WaitIdStatus::terminating_signal),
+        )
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitStatus, kill_process_group};
 
 use crate::child::{Child, Word};
 use crate::generation::Generation;
@@ -32,6 +32,8 @@ pub(crate) enum Event {
     NotLoaded(String),
     /// The worker at this place is dead: the cores have to settle that.
     Died(usize),
+    /// A process was started, in a group of its own.
+    Started(Pid),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +179,16 @@ impl Crew {
         if exited || unborn {
             self.bury(who, now, events);
         }
+    }
+
+    /// A process was buried before its end was seen.
+    pub(crate) fn ended(&mut self, pid: Pid, status: WaitStatus) {
+        let places = self.places.iter_mut().filter_map(|place| match place {
+            Place::Held(worker) => Some(&mut worker.child),
+            _ => None,
+        });
+        let children = places.chain(self.prototype.as_mut().map(|prototype| &mut prototype.child));
+        children.filter(|child| child.pid == Some(pid)).for_each(|child| child.status = Some(status));
     }
 
     fn child(&mut self, who: Who) -> Option<&mut Child> {
@@ -350,7 +362,7 @@ impl Crew {
                 // No place beside those to be replaced: one of them has to leave first.
                 return self.retire_where(|worker| worker.state == State::Recycling, 1, now);
             };
-            if let Err(error) = self.start(at, now) {
+            if let Err(error) = self.start(at, now, events) {
                 self.failed(now);
                 return events.push(Event::NotLoaded(error.to_string()));
             }
@@ -366,7 +378,10 @@ impl Crew {
             Some(prototype) => prototype.loaded,
             None => {
                 match Child::start(&self.options, &self.shared, None) {
-                    Ok(child) => self.prototype = Some(Prototype { child, loaded: false, since: now }),
+                    Ok(child) => {
+                        events.extend(child.pid.map(Event::Started));
+                        self.prototype = Some(Prototype { child, loaded: false, since: now });
+                    }
                     Err(error) => {
                         self.failed(now);
                         events.push(Event::NotLoaded(error.to_string()));
@@ -377,7 +392,7 @@ impl Crew {
         }
     }
 
-    fn start(&mut self, at: usize, now: Instant) -> io::Result<()> {
+    fn start(&mut self, at: usize, now: Instant, events: &mut Vec<Event>) -> io::Result<()> {
         let seats = self.shared.seats_of(at);
         let recycle = self.options.recycle;
         for seat in &self.shared.seats[seats.clone()] {
@@ -391,7 +406,11 @@ impl Crew {
                 prototype.child.ask_to_fork(seats, &theirs)?;
                 child
             }
-            None => Child::start(&self.options, &self.shared, Some(seats))?,
+            None => {
+                let child = Child::start(&self.options, &self.shared, Some(seats))?;
+                events.extend(child.pid.map(Event::Started));
+                child
+            }
         };
         self.places[at] = Place::Held(Worker {
             child,

@@ -42,6 +42,7 @@ mod call;
 mod handle;
 mod child;
 mod crew;
+mod orphans;
 mod supervisor;
 mod app;
 

@@ -13,6 +13,7 @@ use crate::generation::Generation;
 use crate::log::{Teller, Urgency};
 use crate::mail::{Inbox, Mailbox, Notice, Order, lock};
 use crate::options::Options;
+use crate::orphans::Orphans;
 use crate::process::Process;
 
 /// How often everything is looked at without a reason.
@@ -45,6 +46,7 @@ pub(crate) struct Supervisor {
     inboxes: Vec<Arc<Inbox>>,
     board: Arc<Board>,
     crews: Vec<(Role, Crew)>,
+    orphans: Orphans,
     number: u64,
     /// The application does not load, and the cores know.
     down: bool,
@@ -69,6 +71,7 @@ impl Supervisor {
             inboxes,
             board,
             crews: Vec::new(),
+            orphans: Orphans::default(),
             number: 0,
             down: false,
             slack_since: None,
@@ -188,6 +191,7 @@ impl Supervisor {
             match event {
                 Event::Ready => self.came_up(at),
                 Event::NotLoaded(text) => self.not_loaded(at, &text),
+                Event::Started(pid) => self.orphans.add(pid),
                 Event::Died(place) => {
                     let shared = &self.crews[at].1.shared;
                     let notice =
@@ -332,6 +336,8 @@ impl Supervisor {
 
     /// Looks for workers that are worn, and for more of them than are needed.
     fn look_around(&mut self, now: Instant) {
+        let crews = &mut self.crews;
+        self.orphans.bury(|pid, status| crews.iter_mut().for_each(|(_, crew)| crew.ended(pid, status)));
         self.round += 1;
         let worn = self.round.is_multiple_of(WORN_ROUNDS);
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));

@@ -461,3 +461,21 @@ fn a_prototype_that_is_stuck_is_replaced() {
     assert_ne!(rig.pids("prototype"), [prototype]);
     assert!(!is_alive(prototype));
 }
+
+/// What a worker has started and left behind becomes the server's, and nobody else can bury it.
+#[test]
+fn what_an_application_leaves_behind_is_buried() {
+    let text = "sub { system q{sh -c 'sleep 0.2 & echo $! >>'} . __FILE__ . '.left'; [200, [], ['left']] }";
+    let app = Changing::new("orphans", text);
+    let left = app.0.with_extension("psgi.left");
+    let _ = std::fs::remove_file(&left);
+    for preload in [true, false] {
+        let rig = Rig::perl_file(&app.0, |options| options.preload = preload);
+        rig.get("/").expect(200, "left");
+        let pid = std::fs::read_to_string(&left).unwrap().lines().last().unwrap().to_owned();
+        until("its burial", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+        let worker = rig.ready(2)[0];
+        assert!(kill(worker, "-KILL"));
+        rig.logged(&format!("worker {worker} was killed by signal 9"));
+    }
+}
