@@ -97,6 +97,8 @@ pub(crate) struct Socket<'s> {
     heard_all: bool,
     /// What the client sends makes no sense any more: it is read and left.
     deaf: bool,
+    /// Nothing can be sent to the client any more.
+    unsendable: bool,
     heard_ms: u64,
     pinged: bool,
     closed_ms: u64,
@@ -124,6 +126,7 @@ impl<'s> Socket<'s> {
             said_all: false,
             heard_all: false,
             deaf: false,
+            unsendable: false,
             heard_ms: errand.desk.core.now_ms(),
             pinged: false,
             closed_ms: 0,
@@ -148,7 +151,8 @@ impl<'s> Socket<'s> {
         loop {
             let moved = self.hear(x) | self.give(errand) | self.take(x, errand);
             self.look_around(x, errand.desk.is_replaced());
-            if x.try_flush().is_err() {
+            if !self.unsendable && x.try_flush().is_err() {
+                self.unsendable = true;
                 self.lost(true);
             }
             if self.is_over() && self.worker_done {
@@ -369,7 +373,8 @@ impl<'s> Socket<'s> {
     /// Until there is something to do.
     async fn wait(&mut self, x: &mut Exchange<'_>, errand: &Errand) {
         let read = !self.heard_all && self.up.is_empty();
-        let client = Interest::of(read, x.backlog() > 0);
+        // A connection in error is always ready, and what is kept for it will never leave.
+        let client = Interest::of(read, x.backlog() > 0 && !self.unsendable);
         let look_ms = match self.said_all {
             true => CLOSE_MS,
             false => LOOK_MS_MAX.min(self.limits.idle_ms / 4),

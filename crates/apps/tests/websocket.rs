@@ -313,3 +313,20 @@ fn an_application_that_never_listens_does_not_talk_for_ever() {
     ended(&mut polite);
     until("its end", || rig.log().matches("the ticker ends").count() == 2);
 }
+
+/// What was kept for it can never be sent: nothing is to wait for that.
+#[test]
+fn a_client_that_resets_what_it_has_not_read_stops_nobody() {
+    let rig = python(|options| options.answer_ahead_bytes = 64 << 20);
+    let client = open(&rig, "/many");
+    // The application has sent everything and waits.
+    rig.logged("/many sent");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    // With bytes that nobody has read, closing resets.
+    drop(client);
+    let mut other = open(&rig, "/");
+    other.stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    other.send(frame(FIN | TEXT, b"still there"));
+    assert_eq!(next(&mut other).1, b"still there");
+    rig.logged("/many told 1006");
+}

@@ -29,6 +29,7 @@ async def app(scope, receive, send):
     if path == "/many":
         for at in range(200):
             await send({"type": "websocket.send", "bytes": bytes([at]) * 100_000})
+        print("/many sent", flush=True)
     while path == "/ticker":
         try:
             await send({"type": "websocket.send", "text": "tick"})
