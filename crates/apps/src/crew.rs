@@ -302,7 +302,7 @@ impl Crew {
                 self.failed(now);
                 events.push(Event::NotLoaded(obituary(&worker.child, &how)));
             }
-            State::Ready | State::Recycling if well => self.failures = 0,
+            State::Ready | State::Recycling if well && answered > 0 => self.failures = 0,
             State::Ready | State::Recycling => {
                 let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
                 self.teller.tell(Urgency::Warn, &format!("worker {pid} {how}"));

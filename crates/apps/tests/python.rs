@@ -228,3 +228,44 @@ def app(environ, start_response):
     assert!(slow.take(16 << 20).iter().all(|byte| *byte == b'x'));
     assert!(!rig.log().contains("killed"), "{}", rig.log());
 }
+
+/// One that leaves by itself before it has answered anything is replaced with pauses, as one that dies so is.
+#[test]
+fn workers_that_leave_at_once_follow_each_other_with_pauses() {
+    let file = rig::scratch("leavers").join("leavers.py");
+    let text = r#"
+import os
+import threading
+
+import komainu
+
+open(__file__ + ".count", "w").close()
+
+
+def leave():
+    with open(__file__ + ".count", "a") as file:
+        file.write("x")
+    os._exit(0)
+
+
+@komainu.after_fork
+def soon():
+    threading.Timer(0.05, leave).start()
+
+
+def app(environ, start_response):
+    start_response("200 OK", [])
+    return [b"up"]
+"#;
+    std::fs::write(&file, text).unwrap();
+    let worker = modules("python").join("worker.py");
+    let mut options =
+        Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.clone().into()]);
+    one_worker(&mut options);
+    options.event_loop = true;
+    let rig = Rig::start(options);
+    until("the first", || !rig.pids("prototype").is_empty());
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let workers = std::fs::metadata(file.with_extension("py.count")).unwrap().len();
+    assert!((2..=8).contains(&workers), "{workers}");
+}
