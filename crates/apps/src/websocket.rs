@@ -149,12 +149,15 @@ impl<'s> Socket<'s> {
         self.worker_done = last;
         let mut turns = 0;
         loop {
-            let moved = self.hear(x) | self.give(errand) | self.take(x, errand);
+            let before = (self.told, self.said_all);
+            let mut moved = self.hear(x) | self.give(errand) | self.take(x, errand);
             self.look_around(x, errand.desk.is_replaced());
             if !self.unsendable && x.try_flush().is_err() {
                 self.unsendable = true;
                 self.lost(true);
             }
+            // The worker has to hear of an end, and what it says need not wait any more.
+            moved |= before != (self.told, self.said_all);
             if self.is_over() && self.worker_done {
                 return x.flush().await;
             }
