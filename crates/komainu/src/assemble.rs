@@ -163,6 +163,7 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let config = &plan.config;
     let mut sites = Vec::new();
     let mut pages = Vec::new();
+    let mut edits = Vec::new();
     let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
     if let Some(seat) = seat {
         seat.handles.let_go();
@@ -172,10 +173,12 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         pages.push(error_pages([&site.error_pages, &config.error_pages])?);
+        edits.push(self::edits(&config.settings(Some(site_index), None).response_headers));
     }
     pages.push(error_pages([&config.error_pages])?);
+    edits.push(self::edits(&config.settings(None, None).response_headers));
     let introducers = introducers(&config.trusted_proxies);
-    Ok(Table { routes: Routes::compile(&config.sites), sites, pages, introducers })
+    Ok(Table { routes: Routes::compile(&config.sites), sites, pages, edits, introducers })
 }
 
 /// This core's part of each group of upstream servers; those that are there already are kept.

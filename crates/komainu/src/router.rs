@@ -95,6 +95,8 @@ pub(crate) struct Table {
     pub(crate) sites: Vec<Vec<Route>>,
     /// Error pages by site; the last are those of requests that no site takes.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
+    /// Edits of response fields where no route answers, likewise.
+    pub(crate) edits: Vec<Edits>,
     /// Who may tell of clients.
     pub(crate) introducers: Option<Introducers>,
 }
@@ -139,56 +141,68 @@ impl Router {
 
     async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let table = self.table();
-        if let Some(introducers) = &table.introducers {
-            introducers.introduce(exchange)?;
-        }
+        let site = table.routes.site(exchange.request().authority());
+        let level = site.unwrap_or(table.sites.len());
+        exchange.set_pages(table.pages[level].clone());
+        let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
+        let path = http::target::routed_path(exchange.request().path()).map(std::borrow::Cow::into_owned);
+        let (path, outcome) = match (path, introduced) {
+            (Ok(path), Ok(())) => (path, Ok(())),
+            (Ok(path), Err(fault)) => (path, Err(fault)),
+            (Err(reject), _) => (Vec::new(), Err(reject.into())),
+        };
         let request = exchange.request();
-        match request.method() {
-            Method::Connect => {
-                return exchange.refuse(Status::NOT_IMPLEMENTED, "this server is no tunnel").await;
-            }
-            Method::Options if request.path() == b"*" => {
+        let alone = request.method() == Method::Connect || request.path() == b"*";
+        let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
+            let wanted = matcher::Request {
+                host: request.authority(),
+                method: request.method_name(),
+                path: &path,
+                query: request.query().unwrap_or_default(),
+            };
+            let header = |name: &str| {
+                let same = |(_, other, value): (Name, &'_ [u8], _)| {
+                    other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
+                };
+                request.fields().find_map(same)
+            };
+            Some(&table.sites[site][table.routes.find_in(site, &wanted, header)?])
+        });
+        if let Some(route) = route {
+            return serve_route(route, exchange, &path).await;
+        }
+        table.edits[level].make(exchange, &path, b"");
+        outcome?;
+        match exchange.request().method() {
+            Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "this server is no tunnel").await,
+            Method::Options if alone => {
                 let mut fields = Fields::new();
                 fields.push(Name::Allow, b"GET, HEAD, OPTIONS");
-                return exchange.reply(Status::NO_CONTENT, &fields, b"").await;
+                exchange.reply(Status::NO_CONTENT, &fields, b"").await
             }
-            _ => {}
+            _ => exchange.refuse(Status::NOT_FOUND, "nothing here answers to this address").await,
         }
-        let path = http::target::routed_path(request.path())?.into_owned();
-        let wanted = matcher::Request {
-            host: request.authority(),
-            method: request.method_name(),
-            path: &path,
-            query: request.query().unwrap_or_default(),
-        };
-        let header = |name: &str| {
-            let same = |(_, other, value): (Name, &'_ [u8], _)| {
-                other.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
-            };
-            request.fields().find_map(same)
-        };
-        let site = table.routes.site(wanted.host);
-        let found = site.and_then(|site| Some((site, table.routes.find_in(site, &wanted, header)?)));
-        exchange.set_pages(table.pages[site.unwrap_or(table.sites.len())].clone());
-        let Some((site, route)) = found else {
-            return exchange.refuse(Status::NOT_FOUND, "nothing here answers to this address").await;
-        };
-        serve_route(&table.sites[site][route], exchange, &path).await
+    }
+}
+
+impl Edits {
+    /// Has the edits made to whatever is answered from now on.
+    fn make(&self, exchange: &mut Exchange<'_>, path: &[u8], prefix: &[u8]) {
+        match self {
+            Edits::None => {}
+            Edits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
+            Edits::Templates(templates) => {
+                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix, path));
+                exchange.set_edits(Some(Rc::new(edits)));
+            }
+        }
     }
 }
 
 async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
+    route.edits.make(exchange, path, &route.prefix);
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
-    match &route.edits {
-        Edits::None => {}
-        Edits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
-        Edits::Templates(templates) => {
-            let values = values(exchange, route, path);
-            let edits = TemplateEdits::resolve(templates, &values);
-            exchange.set_edits(Some(Rc::new(edits)));
-        }
-    }
     let Handler::Files(files) = &route.handler else {
         return serve_handler(&route.handler, route, exchange, path).await;
     };
@@ -225,7 +239,7 @@ async fn serve_handler(
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
-            let location = expand(to, &values(exchange, route, path));
+            let location = expand(to, &values(exchange, &route.prefix, path));
             let mut fields = Fields::new();
             if fields.try_push(b"Location", &location).is_err() {
                 return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;
@@ -236,8 +250,8 @@ async fn serve_handler(
     }
 }
 
-fn values<'x>(exchange: &'x Exchange<'_>, route: &Route, path: &'x [u8]) -> Values<'x> {
-    let rest = path.strip_prefix(route.prefix.as_slice()).unwrap_or_default();
+fn values<'x>(exchange: &'x Exchange<'_>, prefix: &[u8], path: &'x [u8]) -> Values<'x> {
+    let rest = path.strip_prefix(prefix).unwrap_or_default();
     Values { request: exchange.request(), path, rest }
 }
 

@@ -282,6 +282,46 @@ fn a_redirect_keeps_an_encoded_slash() {
 }
 
 #[test]
+fn every_answer_has_the_pages_and_the_fields_of_its_site() {
+    let folder = Folder::new();
+    folder.write("server.html", "<p>server").write("site.html", "<p>site");
+    let rig = Rig::config(
+        folder,
+        r#"
+error_pages = { "4xx" = "server.html" }
+response_headers = { set = { X-All = "all", X-At = "at $path" }, remove = ["Server"] }
+limits = { body = "1B" }
+[[site]]
+hosts = ["site"]
+error_pages = { "4xx" = "site.html" }
+response_headers = { set = { X-Site = "yes" } }
+[[site.route]]
+path = "/only"
+respond = "fine"
+"#,
+    );
+    let ask = |head: &str, host: &str, body: &str| {
+        let answer = rig.send(&format!(
+            "{head} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        answer.expect_field("X-All", "all").expect_no_field("Server");
+        answer
+    };
+    ask("GET /only", "site", "").expect(200, "fine").expect_field("X-Site", "yes");
+    ask("GET /a%20b", "site", "").expect(404, "<p>site").expect_field("X-At", "at /a%20b");
+    ask("POST /only", "site", "too large").expect(413, "<p>site").expect_field("X-Site", "yes");
+    ask("GET /%00", "site", "").expect(400, "<p>site").expect_field("X-Site", "yes");
+    ask("GET /only", "other", "").expect(404, "<p>server").expect_no_field("X-Site");
+    ask("OPTIONS *", "other", "").expect_status(204);
+    // What is no request belongs to no site, whatever the one before it was.
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /none HTTP/1.1\r\nHost: site\r\n\r\nnonsense\r\n\r\n").unwrap();
+    read_answer(&mut stream).expect(404, "<p>site");
+    read_answer(&mut stream).expect_status(400).expect_no_field("X-Site");
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");

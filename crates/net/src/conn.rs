@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
+use crate::page::{ErrorPages, FieldEdits};
 use crate::preface::Told;
 use crate::stream::Stream;
 use crate::work::{Work, Works};
@@ -135,6 +136,10 @@ pub(crate) struct Conn {
     pub(crate) continue_due: bool,
     /// The most content that the body may have, until it begins to be read: then the machine knows it.
     pub(crate) body_limit: Option<u64>,
+    /// What the handler has said of the response's fields, and of the pages for errors. They stay when it fails: the answer to
+    /// that is the site's too.
+    pub(crate) edits: Option<Rc<FieldEdits>>,
+    pub(crate) pages: Option<Rc<ErrorPages>>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
@@ -158,6 +163,7 @@ impl Conn {
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
+        (self.edits, self.pages) = (None, None);
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.client = self.direct();

@@ -19,8 +19,6 @@ use crate::page::{self, ErrorPages, FieldEdits};
 /// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are not its affair.
 pub struct Exchange<'c> {
     pub(crate) conn: &'c mut Conn,
-    pub(crate) edits: Option<Rc<FieldEdits>>,
-    pages: Option<Rc<ErrorPages>>,
     /// What a handler wants the log to know: which site, which route.
     note: Cell<u32>,
 }
@@ -131,7 +129,7 @@ impl<'x> Request<'x> {
 
 impl<'c> Exchange<'c> {
     pub(crate) fn new(conn: &'c mut Conn) -> Exchange<'c> {
-        Exchange { conn, edits: None, pages: None, note: Cell::new(0) }
+        Exchange { conn, note: Cell::new(0) }
     }
 
     /// The request's head.
@@ -162,12 +160,12 @@ impl<'c> Exchange<'c> {
 
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
-        self.edits = edits;
+        self.conn.edits = edits;
     }
 
     /// Pages for [`Exchange::refuse`].
     pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
-        self.pages = pages;
+        self.conn.pages = pages;
     }
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
@@ -222,7 +220,7 @@ impl<'c> Exchange<'c> {
     /// Begins with fields as the route's edits make them.
     pub(crate) fn begin_fields(&mut self, status: Status, fields: &Fields, length: Length, mut own: Own) {
         let edited;
-        let fields = match &self.edits {
+        let fields = match &self.conn.edits {
             None => fields,
             Some(edits) => {
                 own.server |= edits.replaces(Name::Server);
@@ -319,7 +317,7 @@ impl<'c> Exchange<'c> {
         more: &Fields,
     ) -> Result<(), Fault> {
         let plain;
-        let pages = self.pages.clone();
+        let pages = self.conn.pages.clone();
         let page = match pages.as_ref().and_then(|pages| pages.find(status)) {
             Some(page) => page,
             None => {

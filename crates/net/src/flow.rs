@@ -37,7 +37,7 @@ impl Exchange<'_> {
         own: Own,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
-        if self.edits.is_some() {
+        if self.conn.edits.is_some() {
             // Edits need a block to work on: the slower way, only for routes that have them.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));

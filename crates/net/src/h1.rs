@@ -218,6 +218,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         started_ms: if awaited { idle.since_ms } else { u64::MAX },
         continue_due: false,
         body_limit: None,
+        edits: None,
+        pages: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
@@ -430,6 +432,8 @@ fn cut_off(conn: &Conn) -> bool {
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     conn.reply = Reply::Unsent;
     conn.body_sent = 0;
+    // Those of the request before it are none of its business.
+    (conn.edits, conn.pages) = (None, None);
     conn.started_ms = conn.now_ms();
     let refused = Exchange::new(conn).refuse_and_close(reject).await;
     if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {
