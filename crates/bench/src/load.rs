@@ -159,7 +159,8 @@ struct Gathering {
     measured: Measured,
     /// Slices of which not every thread has told yet: by their number, how many told, and what.
     open: BTreeMap<u64, (usize, Slice)>,
-    over: usize,
+    /// Of threads that ask nothing more, the number of their last slice; `None` where they told of none.
+    over: Vec<Option<u64>>,
     ended: usize,
     /// Where what counts began: CPU time of this process, and whether that is behind us.
     cpu_ns: u64,
@@ -181,7 +182,7 @@ impl Gathering {
             planned_s: plan.duration.map(|duration| duration.as_secs_f64()),
             measured: Measured::default(),
             open: BTreeMap::new(),
-            over: 0,
+            over: Vec::new(),
             ended: 0,
             cpu_ns: 0,
             counting: false,
@@ -208,7 +209,7 @@ impl Gathering {
                 self.measured.interrupted = true;
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            if !counted_out && (now_ns >= self.schedule.end_ns || self.over == self.threads) {
+            if !counted_out && (now_ns >= self.schedule.end_ns || self.over.len() == self.threads) {
                 counted_out = true;
                 self.count_ends(observer);
                 shared.counted.store(true, Ordering::Relaxed);
@@ -250,7 +251,14 @@ impl Gathering {
                 total.tls.add(&tally.tls);
             }
             Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
-            Report::Over => self.over += 1,
+            Report::Over { from_ns } => {
+                self.over.push((from_ns > 0).then(|| self.number(from_ns)));
+                let whole = |(&number, (told, _)): (&u64, &(usize, Slice))| {
+                    (*told >= self.needed(number)).then_some(number)
+                };
+                let whole: Vec<u64> = self.open.iter().filter_map(whole).collect();
+                whole.into_iter().for_each(|number| self.finish(number));
+            }
             Report::End { rest, cpu_ns, wall_ns, last_ns } => {
                 self.ended += 1;
                 self.last_ns = self.last_ns.max(last_ns);
@@ -262,10 +270,18 @@ impl Gathering {
         Ok(())
     }
 
+    /// Slices begin where the one before ended, a little late: their number is the nearest.
+    fn number(&self, from_ns: u64) -> u64 {
+        (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2) / self.schedule.slice_ns
+    }
+
+    /// How many threads tell of a slice: those that had not ended before it.
+    fn needed(&self, number: u64) -> usize {
+        self.threads - self.over.iter().filter(|last| last.is_none_or(|last| last < number)).count()
+    }
+
     fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: Box<Tally>) {
-        // Slices begin where the one before ended, a little late: their number is the nearest.
-        let number = (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2)
-            / self.schedule.slice_ns;
+        let number = self.number(from_ns);
         let told = match self.open.entry(number) {
             Entry::Vacant(vacant) => vacant.insert((1, Slice { from_ns, to_ns, tally })).0,
             Entry::Occupied(occupied) => {
@@ -277,7 +293,7 @@ impl Gathering {
                 *told
             }
         };
-        if told >= self.threads {
+        if told >= self.needed(number) {
             self.finish(number);
         }
     }
@@ -310,5 +326,36 @@ impl Gathering {
         if self.schedule.end_ns == u64::MAX && self.last_ns > self.schedule.count_ns {
             self.measured.seconds = (self.last_ns - self.schedule.count_ns) as f64 / 1e9;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Reach;
+    use crate::request::{Ask, Manner};
+    use crate::url::Url;
+
+    #[test]
+    fn nothing_is_kept_for_a_thread_that_has_ended() {
+        let ask = Ask::get(Url::parse("http://127.0.0.1:1/").unwrap());
+        let plan = Plan::new(&[ask], &Manner::default(), &Reach::default()).unwrap();
+        let plan = Plan { threads: 2, duration: None, requests_max: Some(9), ..plan };
+        let schedule = Schedule { begin_ns: 1_000, count_ns: 1_000, end_ns: u64::MAX, slice_ns: 100 };
+        let mut gathered = Gathering::new(&plan, schedule);
+        let slice = |number: u64| {
+            let mut tally = Box::<Tally>::default();
+            tally.responses = 1;
+            let from_ns = 1_000 + number * 100;
+            Report::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
+        };
+        // One thread is done in the second slice; the other goes on for long.
+        for report in [slice(0), slice(1), slice(0), Report::Over { from_ns: 1_100 }, slice(1)] {
+            gathered.take(report).unwrap();
+        }
+        (2..100).for_each(|number| gathered.take(slice(number)).unwrap());
+        assert_eq!((gathered.open.len(), gathered.measured.points.len()), (0, 100));
+        assert_eq!(gathered.measured.responses_in_time, 102);
+        assert_eq!(gathered.measured.points.iter().map(|point| point.responses).max(), Some(2));
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct Schedule {
 pub(crate) enum Report {
     /// A stretch of time. The first ones may be the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
-    /// Nothing more is asked; what remains is to end.
-    Over,
+    /// Nothing more is asked; what remains is to end. When the last slice that counts began; 0 where there was none.
+    Over { from_ns: u64 },
     /// The thread has ended. What an open loop still got after the end, and CPU time and wall-clock time from where
     /// it counts to the end.
     End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
@@ -111,7 +111,7 @@ async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u6
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
     world.end();
     // Where nobody listens any more, nobody counts either.
-    let _ = reports.send(Report::Over);
+    let _ = reports.send(Report::Over { from_ns: if warm_up { 0 } else { from_ns } });
     if plan.is_open() {
         settle(&world, &part).await;
     }
