@@ -50,6 +50,11 @@ enum Candidate {
 }
 
 impl Candidate {
+    /// Whether a slash at the end of the request's path is one at the end of this.
+    fn ends_with_path(&self) -> bool {
+        matches!(self, Candidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
+    }
+
     fn parse(text: &str) -> io::Result<Candidate> {
         let pieces: Vec<String> = text.split("$path").map(String::from).collect();
         let is_rooted = text.starts_with('/') || text.starts_with("$path");
@@ -129,7 +134,7 @@ impl Finder {
             };
             match answer {
                 Answer::Missing => {}
-                Answer::Unslashed if matches!(candidate, Candidate::Fixed { .. }) => {}
+                Answer::Unslashed if !candidate.ends_with_path() => {}
                 answer => return Ok(answer),
             }
         }

@@ -360,6 +360,21 @@ fn decoded(answer: &Answer) -> Vec<u8> {
 }
 
 #[test]
+fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
+    let rig = Rig::new(|folder, options| {
+        folder.write("root/a/sub/index.html", "index");
+        folder.write("root/below/b/index.html", "b");
+        options.candidates = vec!["$path/sub".into(), "/below$path".into()];
+    });
+    // A slash at the end of the request's path makes no folder of a candidate that goes on after it.
+    for path in ["/a", "/a/"] {
+        rig.get(path).expect_status(404);
+    }
+    rig.get("/b").expect_status(301).expect_field("Location", "./b/");
+    rig.get("/b/").expect(200, "b");
+}
+
+#[test]
 fn compression_goes_on_when_the_client_that_began_it_has_gone() {
     let text: String =
         (0..100_000u64).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
