@@ -22,6 +22,8 @@ use crate::notice::Notices;
 
 /// For either side to say what it has to say.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// After an accept that failed.
+const BREATH: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 4096;
 
 /// Where this user's servers have their sockets: `/run/komainu` for root; else `komainu` in `XDG_RUNTIME_DIR`, or
@@ -73,6 +75,10 @@ impl Control {
         let listener = UnixListener::bind(&path)?;
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for client in listener.incoming() {
+                // Without descriptors every accept fails at once, whether somebody asks or not.
+                if client.is_err() {
+                    std::thread::sleep(BREATH);
+                }
                 match client.and_then(|client| answer(client, &told)) {
                     Ok(()) => {}
                     Err(error) => notices.debug(&format!("control socket: {error}")),

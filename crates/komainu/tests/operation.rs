@@ -322,6 +322,31 @@ respond = "fine"
 }
 
 #[test]
+fn without_descriptors_the_control_socket_does_not_spin() {
+    let rig = Rig::files(&[("a", "A")]);
+    let pid = rig.child.id().to_string();
+    let cpu_ticks = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let limit = |max: &str| {
+        let set =
+            std::process::Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={max}:")]).status();
+        assert!(set.unwrap().success());
+    };
+    limit("3");
+    // This one is taken still, by the descriptor that its accept holds ready; the next is not.
+    let _ = run(&["status", "--pid", &pid]);
+    let before = cpu_ticks();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spent = cpu_ticks() - before;
+    limit("1000");
+    assert!(spent < 30, "{spent} hundredths of a second in one");
+    eventually("it answers again", || run(&["status", "--pid", &pid]).0);
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
