@@ -124,6 +124,23 @@ impl Options {
         }
     }
 
+    /// Whether there may be so many workers.
+    ///
+    /// # Errors
+    /// How many seats they have, and how many there are.
+    pub fn check(&self) -> Result<(), String> {
+        const SEATS_MAX: usize = ring::Options::SEATS_MAX;
+        let (places, threads) = (self.places(), self.threads.max(1));
+        match places.saturating_mul(threads) {
+            seats if seats > SEATS_MAX => Err(format!(
+                "{} workers, and {} to take over from them, of {threads} threads each are {seats}: there may be {SEATS_MAX}",
+                self.workers.max,
+                places - self.workers.max,
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Places for worker processes: the most there may be, and some for fresh ones beside those that leave.
     pub(crate) fn places(&self) -> usize {
         self.workers.max + self.workers.max.div_ceil(4) + 1

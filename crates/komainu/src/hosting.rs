@@ -57,7 +57,7 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// What the crate is to be told of an application.
 ///
 /// # Errors
-/// What is missing: its file, its language's module, its user.
+/// What is missing: its file, its language's module, its user; more workers than there may be.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let target = target(app).map_err(|text| told(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
@@ -81,7 +81,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         min: workers.min as usize,
         max: workers.max as usize,
     });
-    Ok(Options {
+    let options = Options {
         env: app.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         folder,
         user: user(app).map_err(|text| told(name, &text))?,
@@ -110,7 +110,9 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
         ..Options::new(name, command)
-    })
+    };
+    options.check().map_err(|text| told(name, &text))?;
+    Ok(options)
 }
 
 /// What is started.

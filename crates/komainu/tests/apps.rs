@@ -14,6 +14,25 @@ const RUBY: &str =
     "run ->(env) { [200, { 'content-type' => 'text/plain' }, [\"ruby #{env['PATH_INFO']}\"]] }";
 
 #[test]
+fn more_workers_than_there_may_be_are_told_by_the_check() {
+    let big = only("psgi = \"app.psgi\"\nworkers = { min = 1, max = 1024 }\nthreads = 16");
+    let rig =
+        start(folder("app.psgi", "sub { [200, [], ['one']] }"), &only("psgi = \"app.psgi\"\nworkers = 1"));
+    rig.get("/").expect(200, "one");
+    let path = rig.folder.at("big.toml");
+    std::fs::write(&path, &big).unwrap();
+    let checked = server().arg("check").arg("-c").arg(&path).output().unwrap();
+    let told = text(&checked.stderr);
+    assert!(!checked.status.success() && told.contains("the application shop: "), "{told}");
+    assert!(told.contains("4096"), "{told}");
+    // And by a reload, which changes nothing then.
+    rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}", big.replace("shop", "other")));
+    rig.signal("-HUP");
+    logged(&rig, "the application other: ");
+    rig.get("/").expect(200, "one");
+}
+
+#[test]
 fn a_psgi_file() {
     let rig = run(folder("app.psgi", PERL), &["app.psgi"]);
     rig.get("/a%20b").expect(200, "perl /a b").expect_field("Content-Type", "text/plain");

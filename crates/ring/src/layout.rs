@@ -37,6 +37,11 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The most seats that there may be.
+    pub const SEATS_MAX: usize = SEATS_MAX;
+}
+
 /// An option out of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutOfRange(pub(crate) &'static str);
