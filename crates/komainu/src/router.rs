@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use config::matcher::{self, Routes};
-use config::{Level, Template};
+use config::{Level, Template, Variable};
 use files::{Files, Outcome};
 use http::{Fields, Method, Name, Status};
 use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
@@ -241,7 +241,8 @@ async fn serve_handler(
         Handler::Redirect { to, status } => {
             let location = expand(to, &values(exchange, &route.prefix, path));
             let mut fields = Fields::new();
-            if fields.try_push(b"Location", &location).is_err() {
+            let nameless = to.uses(Variable::Host) && exchange.request().authority().is_empty();
+            if nameless || fields.try_push(b"Location", &location).is_err() {
                 return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;
             }
             exchange.refuse_with(*status, "the page is at another address", &fields).await

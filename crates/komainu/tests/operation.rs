@@ -347,6 +347,15 @@ fn without_descriptors_the_control_socket_does_not_spin() {
 }
 
 #[test]
+fn without_a_host_there_is_no_redirect_to_it() {
+    let rig = Rig::config(Folder::new(), "[[route]]\nredirect = \"https://$host$path\"\n");
+    // `https:///other.example/` would be taken for another host by browsers.
+    rig.send("GET /other.example/ HTTP/1.0\r\n\r\n").expect_status(400).expect_no_field("Location");
+    rig.send("GET /other.example/ HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n").expect_status(400);
+    rig.get("/a").expect_field("Location", "https://localhost/a");
+}
+
+#[test]
 fn errors_of_a_configuration_point() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
