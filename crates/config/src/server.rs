@@ -121,7 +121,7 @@ directives! {
     Limits in "`[limits]`", check limits_agree {
         /// Connections open at a time. Beyond it newcomers wait in the kernel's queue, and idle connections
         /// are closed to make room.
-        "connections" connections_max: Option<u32> = absent("what the limit on open files leaves"),
+        "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
         /// Requests on one connection before it is closed.
         "requests_per_connection" requests_per_connection_max: Option<u32> = "unlimited",

@@ -27,14 +27,15 @@ const DESCRIPTORS_KEPT: u64 = 256;
 /// The engine's options.
 pub(crate) fn engine(config: &Config, descriptors: u64) -> net::Options {
     let limits = &config.limits;
-    let of_files = config.sites.iter().flat_map(|site| &site.routes);
-    let of_files = of_files.filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
+    let routes = || config.sites.iter().flat_map(|site| &site.routes);
+    let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
     let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
     let kept = DESCRIPTORS_KEPT + files_open.min(descriptors / 8);
-    let connections_max = match limits.connections_max {
-        Some(max) => max as usize,
-        None => descriptors.saturating_sub(kept).max(16) as usize,
-    };
+    // A request that is passed on needs a second connection.
+    let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
+    let passing_on = routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
+    let left = descriptors.saturating_sub(kept) / if passing_on { 2 } else { 1 };
+    let connections_max = limits.connections_max.map_or(left.max(16) as usize, |max| max as usize);
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     net::Options {
         threads: threads(config),
@@ -425,6 +426,19 @@ mod tests {
         };
         assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
         assert_eq!(with(1_000), 100_000 - 256 - 12_500);
+    }
+
+    #[test]
+    fn descriptors_are_kept_for_connections_to_upstream_servers() {
+        let with = |action: Action, otherwise: Option<Action>| {
+            let route = config::Route { action, otherwise, ..config::Route::default() };
+            let site = config::Site { routes: vec![route], ..config::Site::default() };
+            engine(&Config { sites: vec![site], ..Config::default() }, 100_256).limits.connections_max
+        };
+        let proxy = || Action::Proxy(Box::default());
+        assert_eq!(with(proxy(), None), 50_000);
+        assert_eq!(with(Action::Files(Box::default()), Some(proxy())), 49_488);
+        assert_eq!(with(Action::Files(Box::default()), None), 98_976);
     }
 
     #[test]

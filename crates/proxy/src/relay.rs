@@ -16,6 +16,8 @@ use crate::template::Ask;
 const GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes that one request moves before others on the core have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
+/// What a piece weighs at least: in the smallest chunks, what frames it costs more than what it holds.
+const PIECE_WEIGHT_BYTES: usize = 64;
 /// Interim responses that an upstream may send ahead of one response.
 const INTERIM_MAX: u32 = 32;
 
@@ -280,7 +282,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
                 BodyPiece::Data(bytes) => {
                     gathered = true;
-                    self.moved += bytes.len();
+                    self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
                     self.kept.keep(bytes);
                     if self.framing == Framing::Chunked {
                         chunk_start(&mut self.leg.buffers.out, bytes.len());
@@ -339,7 +341,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 Step::Data(span) => {
                     self.x.offer(span.of(self.leg.buffers.rest()))?;
                     self.leg.buffers.consume(fed.consumed);
-                    self.moved += span.len();
+                    self.moved += span.len().max(PIECE_WEIGHT_BYTES);
                     if self.is_full()? {
                         return Ok(Down::Full);
                     }
