@@ -244,6 +244,18 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_back_takes_those_who_wait() {
+        let gate = Gate::new(vec![1, 2], 10);
+        assert!(gate.enter(0));
+        // The other one has room, but is not to be asked.
+        let mut waits = Box::pin(gate.wait(|server| server == 0, std::future::pending()));
+        assert!(poll(&mut waits).is_pending());
+        gate.came(|_| true);
+        assert_eq!(poll(&mut waits), Poll::Ready(Ok(1)));
+        assert_eq!((gate.load(0), gate.load(1)), (1, 1));
+    }
+
+    #[test]
     fn who_gives_up_leaves_no_place_behind() {
         let gate = Gate::new(vec![1], 10);
         assert!(gate.enter(0));
