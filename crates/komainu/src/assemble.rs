@@ -288,27 +288,16 @@ fn edits(levels: &[&config::ResponseHeaders]) -> Edits {
 
 /// The edits, where no value depends on the request.
 fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
-    let text = |template: &Template| match template.parts.as_slice() {
-        [] => Some(String::new()),
-        [config::Part::Text(text)] => Some(text.clone()),
-        _ => None,
-    };
-    let mut edits = FieldEdits::default();
-    for level in levels {
-        for name in &level.remove {
-            edits.replace(name.as_bytes());
-        }
-        for (name, template) in &level.set {
-            let text = text(template)?;
-            edits.replace(name.as_bytes());
-            edits.set.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
-        }
-        for (name, template) in &level.add {
-            let text = text(template)?;
-            edits.add.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
-        }
-    }
-    Some(edits)
+    let mut depends = false;
+    let edits = TemplateEdits::made(levels, |fields, name, template| {
+        let text = match template.parts.as_slice() {
+            [] => "",
+            [config::Part::Text(text)] => text,
+            _ => return depends = true,
+        };
+        fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
+    });
+    (!depends).then_some(edits)
 }
 
 fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {

@@ -71,6 +71,16 @@ pub(crate) struct TemplateEdits {
 impl TemplateEdits {
     /// The edits for one request. A value that a request makes invalid is left out.
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
+        TemplateEdits::made(all, |fields, name, template| {
+            let _ = fields.try_push(name.as_bytes(), &expand(template, values));
+        })
+    }
+
+    /// The edits of all levels, one after the other; `push` adds a field with the value of a template.
+    pub(crate) fn made(
+        all: &[TemplateEdits],
+        mut push: impl FnMut(&mut Fields, &str, &Template),
+    ) -> FieldEdits {
         let mut edits = FieldEdits::default();
         for level in all {
             for name in &level.remove {
@@ -78,10 +88,10 @@ impl TemplateEdits {
             }
             for (name, template) in &level.set {
                 edits.replace(name.as_bytes());
-                let _ = edits.set.try_push(name.as_bytes(), &expand(template, values));
+                push(&mut edits.set, name, template);
             }
             for (name, template) in &level.add {
-                let _ = edits.add.try_push(name.as_bytes(), &expand(template, values));
+                push(&mut edits.add, name, template);
             }
         }
         edits
@@ -145,11 +155,9 @@ impl Router {
         let level = site.unwrap_or(table.sites.len());
         exchange.set_pages(table.pages[level].clone());
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
-        let path = http::target::routed_path(exchange.request().path()).map(std::borrow::Cow::into_owned);
-        let (path, outcome) = match (path, introduced) {
-            (Ok(path), Ok(())) => (path, Ok(())),
-            (Ok(path), Err(fault)) => (path, Err(fault)),
-            (Err(reject), _) => (Vec::new(), Err(reject.into())),
+        let (path, outcome) = match http::target::routed_path(exchange.request().path()) {
+            Ok(path) => (path.into_owned(), introduced),
+            Err(reject) => (Vec::new(), Err(reject.into())),
         };
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";

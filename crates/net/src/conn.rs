@@ -32,7 +32,7 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a request weighs against [`TURN_BYTES_MAX`], beside its bytes.
 pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
 /// What a piece of a body weighs at least: in the smallest chunks, what frames it costs more than what it holds.
-const PIECE_WEIGHT_BYTES: usize = 64;
+pub const PIECE_WEIGHT_BYTES: usize = 64;
 
 /// What all connections of one core share.
 pub(crate) struct Context {

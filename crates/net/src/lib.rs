@@ -39,6 +39,7 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, Peer, Sources};
 pub use cidr::Cidr;
+pub use conn::PIECE_WEIGHT_BYTES;
 pub use core::Core;
 pub use counters::Counters;
 pub use exchange::{Exchange, Own, Request};

@@ -7,12 +7,11 @@ use net::{Core, Link, preface};
 use crate::dial::dial;
 use crate::failure::Failure;
 use crate::options::{Check, Options, Probe};
+use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
 
 /// Bytes of a response's head that a check reads.
 const HEAD_BYTES: usize = 4096;
-/// Interim responses ahead of it.
-const INTERIM_MAX: u32 = 32;
 
 /// Asks a server once; true where it answers as a healthy one does. `None` where it could not be asked, for want of
 /// something on our side.

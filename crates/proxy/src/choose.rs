@@ -256,7 +256,7 @@ impl Ticket<'_> {
         let now_ms = self.core.now_ms();
         let back = self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(now_ms);
         if back {
-            self.shared.gate.came(|server| self.shared.is_usable(server, now_ms));
+            self.shared.came(now_ms);
         }
         back
     }

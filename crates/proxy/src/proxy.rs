@@ -289,9 +289,14 @@ impl Proxy {
         let may_retry = trial.attempts < options.retry.attempts_max
             && (x.request().method().is_idempotent() || options.retry.non_idempotent)
             && self.group.budget.get().spend().is_some();
-        let answered = || {
-            if ticket.is_probe() && ticket.succeeded() {
+        let succeeded = || {
+            if ticket.succeeded() {
                 self.group.turned(ticket.server, Turn::Back);
+            }
+        };
+        let answered = || {
+            if ticket.is_probe() {
+                succeeded();
             }
         };
         let plan = Plan {
@@ -305,9 +310,7 @@ impl Proxy {
             answered: &answered,
         };
         let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
-        if ticket.succeeded() {
-            self.group.turned(ticket.server, Turn::Back);
-        }
+        succeeded();
         match outcome {
             Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
             Outcome::Upgraded => {
@@ -474,7 +477,7 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
             && let Some(this) = inner.upgrade()
         {
             this.turned(server, if well { Turn::Well } else { Turn::Ill });
-            shared.gate.came(|server| shared.is_usable(server, now_ms));
+            shared.came(now_ms);
         }
         core.sleep(check.interval_ms).await;
     }

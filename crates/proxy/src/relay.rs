@@ -3,23 +3,19 @@
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Framing, Length, Method, Status};
-use net::{BodyPiece, Exchange, Fault, Interest};
+use net::{BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES};
 
 use crate::failure::Failure;
 use crate::leg::{self, Leg, Read};
 use crate::options::Options;
 use crate::request::{RequestRules, Sent};
-use crate::response::{self, ResponseRules};
+use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::Ask;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes that one request moves before others on the core have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
-/// What a piece weighs at least: in the smallest chunks, what frames it costs more than what it holds.
-const PIECE_WEIGHT_BYTES: usize = 64;
-/// Interim responses that an upstream may send ahead of one response.
-const INTERIM_MAX: u32 = 32;
 
 /// How far the request's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

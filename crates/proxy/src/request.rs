@@ -97,8 +97,10 @@ impl RequestRules {
         // The head was written, so there are not too many.
         let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
         for (name, value) in trailers.iter() {
-            let passes = !claims_a_client(name) && (self.options.underscores || !name.contains(&b'_'));
-            if passes && !is_edited(&self.options.edits, name) && !is_named(&named, name) {
+            if self.is_welcome(name, false)
+                && !is_edited(&self.options.edits, name)
+                && !is_named(&named, name)
+            {
                 passed.try_push(name, value).expect("a field that was read is valid");
             }
         }
@@ -112,6 +114,12 @@ impl RequestRules {
             Host::Pass if !ask.authority().is_empty() => ask.authority(),
             Host::Pass | Host::Upstream => ask.upstream.as_bytes(),
         }
+    }
+
+    /// Whether a field may be called so: nobody but who is `vouched` for tells who the client is, and applications take
+    /// underscores for hyphens.
+    fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
+        (!claims_a_client(name) || vouched) && (self.options.underscores || !name.contains(&b'_'))
     }
 
     /// Whether a field goes through as it is.
@@ -128,10 +136,7 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Belongs to the connection with us, not with the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
-            Name::Other => {
-                (!claims_a_client(name) || vouched(Dialect::XForwarded))
-                    && (self.options.underscores || !name.contains(&b'_'))
-            }
+            Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
         passes && !is_edited(&self.options.edits, name) && !is_named(named, name)

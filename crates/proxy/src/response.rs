@@ -9,6 +9,9 @@ use crate::request::{is_edited, is_named, named_by_connection, write_edits};
 use crate::reverse::Reverse;
 use crate::template::Ask;
 
+/// Interim responses that an upstream may send ahead of one response.
+pub(crate) const INTERIM_MAX: u32 = 32;
+
 /// The rules for response heads.
 #[derive(Debug)]
 pub struct ResponseRules {

@@ -108,6 +108,11 @@ impl Shared {
         self.servers[server].health.drain(drain, now_ms);
     }
 
+    /// A server is back: who waits may have it.
+    pub(crate) fn came(&self, now_ms: u64) {
+        self.gate.came(|server| self.is_usable(server, now_ms));
+    }
+
     /// Whether a server may be handed a request that has waited.
     pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
         self.serves(server, now_ms) && self.is_its_turn(server, now_ms)
