@@ -57,6 +57,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
+    Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
 ];
 
