@@ -45,6 +45,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),
         written_out::<Compress>(),
+        written_out::<CompressResponses>(),
         written_out::<Proxy>(),
         written_out::<Upstream>(),
         written_out::<KeepAlive>(),
