@@ -2,6 +2,7 @@
 
 use crate::app::{App, AppMap};
 use crate::check::{Check, shortened};
+use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::listen::{Listen, Listener};
@@ -96,6 +97,8 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Compression of every response.
+        "compress" compress: Option<Option<CompressResponses>> = absent("none"), compress::responses();
     }
     held {
         /// The sites; among them the default site that routes at the top of the file make.
@@ -275,11 +278,14 @@ impl Config {
             site.map(|site| &site.response_headers),
             route.map(|route| &route.response_headers),
         ];
+        let compress =
+            [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         Settings {
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
+            compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
@@ -301,6 +307,8 @@ pub struct Settings<'a> {
     pub body_timeout: Duration,
     /// Without a byte of the response taken by the client.
     pub write_timeout: Duration,
+    /// Compression of responses, where there is to be any.
+    pub compress: Option<&'a CompressResponses>,
     /// Changes to response headers, to be made in this order.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }

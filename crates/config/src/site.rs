@@ -2,6 +2,7 @@
 
 use crate::app::{self, Mounted};
 use crate::check::{Check, Fault};
+use crate::compress::{self, CompressResponses};
 use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
@@ -110,6 +111,8 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Compression of the site's responses, in place of what the server's says.
+        "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
         /// Limits of the site's requests, in place of the server's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, in place of the server's.
@@ -164,6 +167,8 @@ directives! {
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Compression of the route's responses, in place of what the site's says.
+        "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
         /// Limits of the route's requests, in place of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, in place of the site's.

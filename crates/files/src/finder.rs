@@ -5,14 +5,14 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use coding::Effort;
 use http::Coding;
 use net::Core;
 use net::client::Bell;
 
-use crate::compress;
 use crate::entry::{Entry, Made, Variant};
 use crate::open::{self, Patience, Stamp, Trouble};
-use crate::options::{Effort, Options};
+use crate::options::Options;
 use crate::store::Store;
 use crate::tree::{Content, Found, Loaded, Tree};
 
@@ -258,13 +258,13 @@ fn compress_file(
     effort: Effort,
 ) -> io::Result<Option<Vec<u8>>> {
     match content {
-        Content::Memory(bytes) => compress::compress(coding, effort, bytes).map(Some),
+        Content::Memory(bytes) => coding::compress(coding, effort, bytes).map(Some),
         Content::File(file) => {
             let Ok(bytes) = open::read(file, stamp.size, Patience::Blocking) else { return Ok(None) };
             if Stamp::of(file)? != *stamp || bytes.len() as u64 != stamp.size {
                 return Ok(None);
             }
-            compress::compress(coding, effort, &bytes).map(Some)
+            coding::compress(coding, effort, &bytes).map(Some)
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use coding::Effort;
 use http::{Coding, Fields};
 
 /// How files are found and served. Plain data: made once, cloned for each core.
@@ -91,18 +92,6 @@ pub struct Compression {
     pub effort: Effort,
     /// Media types worth it, as in [`Applies::Media`].
     pub media: Vec<String>,
-}
-
-/// How hard to compress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Effort {
-    /// The least CPU time.
-    Fast,
-    /// Most of the gain for little of the time.
-    #[default]
-    Balanced,
-    /// The smallest result.
-    Small,
 }
 
 /// Bounds of the cache of one core.

@@ -160,7 +160,7 @@ impl Tree {
 
     fn load(&self, path: &[u8], file: File, stamp: Stamp, patience: Patience) -> Result<Found, Trouble> {
         let mut siblings = Vec::new();
-        if !media::is_compressed(media::media_type(path)) {
+        if !http::media::is_compressed(media::media_type(path)) {
             for &coding in &self.precompressed {
                 if let Some(piece) = self.sibling(path, coding, &stamp, patience)? {
                     siblings.push((coding, piece));

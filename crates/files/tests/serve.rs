@@ -383,7 +383,7 @@ fn compression_goes_on_when_the_client_that_began_it_has_gone() {
         folder.write("root/a.txt", &text);
         let file = File::options().write(true).open(folder.path("root/a.txt")).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
-        options.compression = Some(Compression { effort: files::Effort::Small, ..Compression::default() });
+        options.compression = Some(Compression { effort: coding::Effort::Small, ..Compression::default() });
     });
     let mut gone = rig.connect();
     gone.write_all(b"GET /small.png HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
-use net::{Bind, Cidr, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
+use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
 use proxy::{Group, News};
 
 use crate::clients::Introducers;
@@ -233,7 +234,10 @@ fn route(
         Action::App(mounted) => app(mounted),
         Action::Files(files) => {
             strip = stripped(&files.strip_prefix);
-            Handler::Files(Box::new(Files::new(file_options(config, files, cores))?))
+            let mut options = file_options(config, files, cores);
+            // Compressed once and kept, instead of at each request.
+            options.compression = options.compression.or(settings.compress.map(kept_compression));
+            Handler::Files(Box::new(Files::new(options)?))
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
@@ -261,6 +265,7 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: edits(&settings.response_headers),
+        compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
 
@@ -300,12 +305,39 @@ fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     (!depends).then_some(edits)
 }
 
-fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
-    let coding = |coding: &config::Coding| match coding {
+fn coding(coding: &config::Coding) -> Coding {
+    match coding {
         config::Coding::Brotli => Coding::Brotli,
         config::Coding::Zstd => Coding::Zstd,
         config::Coding::Gzip => Coding::Gzip,
-    };
+    }
+}
+
+fn effort(effort: config::Effort) -> Effort {
+    match effort {
+        config::Effort::Fast => Effort::Fast,
+        config::Effort::Balanced => Effort::Balanced,
+        config::Effort::Small => Effort::Small,
+    }
+}
+
+fn compression(compress: &config::CompressResponses) -> Compression {
+    Compression {
+        codings: compress.codings.iter().map(coding).collect(),
+        bytes_min: compress.min_bytes,
+        effort: effort(compress.effort),
+        media: compress.types.clone(),
+        secrets: compress.secrets,
+    }
+}
+
+/// The same for files.
+fn kept_compression(compress: &config::CompressResponses) -> files::Compression {
+    let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
+    files::Compression { codings, bytes_min, effort, media, ..files::Compression::default() }
+}
+
+fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
     let open = &config.open_files;
     files::Options {
         roots: files.root.clone(),
@@ -325,11 +357,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
             codings: compress.codings.iter().map(coding).collect(),
             bytes_min: compress.min_bytes,
             bytes_max: compress.max_bytes,
-            effort: match compress.effort {
-                config::Effort::Fast => files::Effort::Fast,
-                config::Effort::Balanced => files::Effort::Balanced,
-                config::Effort::Small => files::Effort::Small,
-            },
+            effort: effort(compress.effort),
             media: compress.types.clone(),
         }),
         charset: files.charset.clone(),

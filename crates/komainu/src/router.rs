@@ -7,7 +7,7 @@ use config::matcher::{self, Routes};
 use config::{Level, Template, Variable};
 use files::{Files, Outcome};
 use http::{Fields, Method, Name, Status};
-use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
@@ -38,6 +38,8 @@ pub(crate) struct Route {
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
     pub(crate) edits: Edits,
+    /// Compression of its responses.
+    pub(crate) compression: Option<Rc<Compression>>,
 }
 
 /// What to take off a path.
@@ -209,6 +211,7 @@ impl Edits {
 
 async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
     route.edits.make(exchange, path, &route.prefix);
+    exchange.set_compression(route.compression.clone());
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
     let Handler::Files(files) = &route.handler else {

@@ -10,6 +10,7 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
+use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compressing, Compression};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::fault::Fault;
@@ -44,6 +45,8 @@ pub(crate) struct Context {
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
     pub(crate) seats: Seats,
+    /// How many responses are being compressed.
+    pub(crate) encoders: Rc<Cell<usize>>,
 }
 
 /// How many connections a core may hold, and who waits for one to end.
@@ -140,6 +143,9 @@ pub(crate) struct Conn {
     /// that is the site's too.
     pub(crate) edits: Option<Rc<FieldEdits>>,
     pub(crate) pages: Option<Rc<ErrorPages>>,
+    /// Which responses are compressed; and that of the response under way, where it is.
+    pub(crate) compression: Option<Rc<Compression>>,
+    pub(crate) compressing: Option<Box<Compressing>>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
@@ -163,13 +169,17 @@ impl Conn {
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
-        (self.edits, self.pages) = (None, None);
+        self.forget_response();
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.client = self.direct();
-        self.reply = Reply::Unsent;
-        self.body_sent = 0;
         self.started_ms = self.now_ms();
+    }
+
+    /// Nothing of the response before it holds for the next one.
+    pub(crate) fn forget_response(&mut self) {
+        (self.edits, self.pages, self.compression, self.compressing) = (None, None, None, None);
+        (self.reply, self.body_sent) = (Reply::Unsent, 0);
     }
 
     /// Who sends requests, as long as nobody says more.
@@ -392,8 +402,41 @@ impl Conn {
 
     // ---- the response ----
 
-    /// Body bytes of the response, framed.
+    /// Body bytes of the response.
     pub(crate) async fn send_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.compressing.is_none() {
+            return self.send_framed(bytes).await;
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            let compressed = self.compress(piece)?;
+            self.send_framed(&compressed).await?;
+            self.moved(0).await;
+        }
+        Ok(())
+    }
+
+    /// A piece of the body as the encoder of the response makes it.
+    fn compress(&mut self, piece: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.moved_bytes += piece.len() * COMPRESSED_WEIGHT;
+        match &mut self.compressing {
+            Some(compressing) => compressing.write(piece),
+            None => Ok(piece.to_vec()),
+        }
+    }
+
+    /// Hands on what the encoder holds back, where the client must get it before the handler waits.
+    pub(crate) fn flush_encoder(&mut self) -> Result<(), Fault> {
+        match &mut self.compressing {
+            None => Ok(()),
+            Some(compressing) => {
+                let compressed = compressing.flush()?;
+                self.offer_framed(&compressed)
+            }
+        }
+    }
+
+    /// Body bytes of the response, framed.
+    async fn send_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let Reply::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
@@ -419,8 +462,20 @@ impl Conn {
         }
     }
 
-    /// Body bytes of the response, framed, without waiting.
+    /// Body bytes of the response, without waiting.
     pub(crate) fn offer_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.compressing.is_none() {
+            return self.offer_framed(bytes);
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            let compressed = self.compress(piece)?;
+            self.offer_framed(&compressed)?;
+        }
+        Ok(())
+    }
+
+    /// Body bytes of the response, framed, without waiting.
+    fn offer_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let Reply::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
@@ -454,6 +509,7 @@ impl Conn {
     ) -> Result<(), Fault> {
         match self.reply {
             Reply::Body(Framing::None) => Ok(()),
+            _ if self.compressing.is_some() => self.compress_file(file, at, len).await,
             Reply::Body(Framing::Length(left)) => {
                 let left = less(left, len)?;
                 self.send_file(file, at, len).await?;
@@ -462,6 +518,29 @@ impl Conn {
             }
             _ => Err(Fault::Broken("a file needs an announced length")),
         }
+    }
+
+    /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
+    async fn compress_file(&mut self, file: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
+        let end = at + len;
+        while at < end {
+            let owned = file.try_clone_to_owned()?;
+            let wanted = (end - at).min(OUT_BYTES_MAX as u64) as usize;
+            let core = self.stream.core().clone();
+            let read = core.offload(move || {
+                let mut bytes = vec![0; wanted];
+                let len = rustix::io::retry_on_intr(|| rustix::io::pread(&owned, &mut bytes[..], at))?;
+                bytes.truncate(len);
+                Ok::<_, rustix::io::Errno>(bytes)
+            });
+            let bytes = read.await.map_err(|errno| Fault::Io(errno.into()))?;
+            if bytes.is_empty() {
+                return Err(Fault::Broken("file shrank while it was sent"));
+            }
+            at += bytes.len() as u64;
+            self.send_body(&bytes).await?;
+        }
+        Ok(())
     }
 
     /// Whether the connection may serve another request after this one.
@@ -485,6 +564,9 @@ impl Conn {
 
     /// Ends the response: nothing more of its body comes.
     pub(crate) fn end_response(&mut self, trailers: &Fields) -> Result<(), Fault> {
+        if let Some(compressing) = self.compressing.take() {
+            self.offer_framed(&compressing.finish()?)?;
+        }
         match self.reply {
             Reply::Unsent => return Err(Fault::Broken("no response")),
             Reply::Body(Framing::Length(_)) => return Err(Fault::Broken("less body written than announced")),

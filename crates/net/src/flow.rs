@@ -37,8 +37,8 @@ impl Exchange<'_> {
         own: Own,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
-        if self.conn.edits.is_some() {
-            // Edits need a block to work on: the slower way, only for routes that have them.
+        if self.conn.edits.is_some() || self.conn.compression.is_some() {
+            // Filters need a block to work on: the slower way, only for routes that have them.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));
             let fields = fields_of(&block);
@@ -165,6 +165,7 @@ impl Exchange<'_> {
     /// # Errors
     /// The client is gone.
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
+        self.conn.flush_encoder()?;
         self.conn.try_flush()
     }
 

@@ -220,6 +220,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_limit: None,
         edits: None,
         pages: None,
+        compression: None,
+        compressing: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
@@ -430,10 +432,7 @@ fn cut_off(conn: &Conn) -> bool {
 
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
-    conn.reply = Reply::Unsent;
-    conn.body_sent = 0;
-    // Those of the request before it are none of its business.
-    (conn.edits, conn.pages) = (None, None);
+    conn.forget_response();
     conn.started_ms = conn.now_ms();
     let refused = Exchange::new(conn).refuse_and_close(reject).await;
     if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {

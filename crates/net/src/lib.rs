@@ -27,6 +27,7 @@ mod work;
 pub mod options;
 pub mod page;
 pub mod counters;
+pub mod compress;
 mod conn;
 pub mod exchange;
 pub mod flow;
@@ -39,6 +40,7 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, Peer, Sources};
 pub use cidr::Cidr;
+pub use compress::Compression;
 pub use conn::PIECE_WEIGHT_BYTES;
 pub use core::Core;
 pub use counters::Counters;

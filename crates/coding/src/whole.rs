@@ -1,10 +1,10 @@
-//! Live compression of whole files.
+//! Compression of whole contents.
 
 use std::io::{self, Write};
 
 use http::Coding;
 
-use crate::options::Effort;
+use crate::effort::Effort;
 
 /// The bytes in that coding. Takes time: call it where blocking is allowed.
 ///
@@ -14,21 +14,13 @@ pub fn compress(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<
     match coding {
         Coding::Identity => Ok(bytes.to_vec()),
         Coding::Gzip => gzip(effort, bytes),
-        Coding::Zstd => zstd::bulk::compress(bytes, by_effort(effort, [1, 6, 15])),
+        Coding::Zstd => zstd::bulk::compress(bytes, effort.of([1, 6, 15])),
         Coding::Brotli => brotli(effort, bytes),
     }
 }
 
-fn by_effort<T: Copy>(effort: Effort, levels: [T; 3]) -> T {
-    match effort {
-        Effort::Fast => levels[0],
-        Effort::Balanced => levels[1],
-        Effort::Small => levels[2],
-    }
-}
-
 fn gzip(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let level = flate2::Compression::new(by_effort(effort, [1, 6, 9]));
+    let level = flate2::Compression::new(effort.of([1, 6, 9]));
     let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 3), level);
     encoder.write_all(bytes)?;
     encoder.finish()
@@ -36,7 +28,7 @@ fn gzip(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 fn brotli(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let params = brotli::enc::BrotliEncoderParams {
-        quality: by_effort(effort, [2, 5, 10]),
+        quality: effort.of([2, 5, 10]),
         size_hint: bytes.len(),
         ..brotli::enc::BrotliEncoderParams::default()
     };
@@ -47,20 +39,8 @@ fn brotli(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
-
-    fn decompress(coding: Coding, bytes: &[u8]) -> Vec<u8> {
-        let mut plain = Vec::new();
-        match coding {
-            Coding::Identity => plain.extend_from_slice(bytes),
-            Coding::Gzip => _ = flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap(),
-            Coding::Zstd => plain = zstd::stream::decode_all(bytes).unwrap(),
-            Coding::Brotli => _ = brotli::Decompressor::new(bytes, 4096).read_to_end(&mut plain).unwrap(),
-        }
-        plain
-    }
+    use crate::stream::tests::decompress;
 
     #[test]
     fn every_coding_comes_back_and_is_smaller() {
