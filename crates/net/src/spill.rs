@@ -23,6 +23,8 @@ use crate::offload::Pool;
 const WINDOW_BYTES: u64 = 256 * 1024;
 /// After a disk has failed, nobody asks it again for so long.
 const FAILED_MS: u64 = 1_000;
+/// That bytes are refused is logged once in so long.
+const REPORT_MS: u64 = 60_000;
 /// Names tried for a file where the file system knows none without a name.
 const NAMES_MAX: u32 = 64;
 
@@ -43,7 +45,8 @@ pub struct SpillQuota {
     store: Arc<SpillStore>,
     bytes_max: u64,
     used: AtomicU64,
-    reported: AtomicBool,
+    /// When it was last said that bytes were refused, as `failed_ms` of the store.
+    reported_ms: AtomicU64,
 }
 
 /// Why bytes were not taken into a file.
@@ -145,8 +148,8 @@ impl SpillQuota {
     #[must_use]
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
         (bytes_max.min(store.bytes_max) > 0).then(|| {
-            let (used, reported) = (AtomicU64::new(0), AtomicBool::new(false));
-            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, reported })
+            let (used, reported_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, reported_ms })
         })
     }
 
@@ -156,10 +159,12 @@ impl SpillQuota {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether to log that bytes were refused: once, until half of the quota is free again.
+    /// Whether to log that bytes were refused: once a minute.
     #[must_use]
     pub fn is_to_report(&self) -> bool {
-        !self.reported.swap(true, Ordering::Relaxed)
+        let now_ms = self.store.now_ms();
+        let due = |last_ms: u64| (last_ms == 0 || now_ms >= last_ms + REPORT_MS).then_some(now_ms);
+        self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
     fn charge(&self, bytes: u64) -> Result<(), SpillError> {
@@ -172,10 +177,7 @@ impl SpillQuota {
 
     fn release(&self, bytes: u64) {
         self.store.used.fetch_sub(bytes, Ordering::Relaxed);
-        let left = self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        if left <= self.bytes_max / 2 && bytes > 0 {
-            self.reported.store(false, Ordering::Relaxed);
-        }
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
