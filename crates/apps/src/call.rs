@@ -79,6 +79,9 @@ impl<'c> Call<'c> {
                 let client = self.upload.waits_for_client();
                 self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
             }
+            if x.is_spilling() {
+                x.take_turns().await;
+            }
             if let Err(fate) = self.wait(x).await {
                 return fated(x, fate);
             }
@@ -285,7 +288,7 @@ impl<'c> Call<'c> {
                 self.errand.expect(Expect::Taker(x.write_ms()));
             }
             match self.errand.news(Some((x, Interest::of(false, true)))).await {
-                Ok(()) => x.core().yield_now().await,
+                Ok(()) => x.take_turns().await,
                 Err(Fate::TooSlow) => {
                     self.teller.tell(
                         Urgency::Warn,

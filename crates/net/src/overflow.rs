@@ -94,6 +94,7 @@ impl Conn {
                 Some(sent) => {
                     turn_bytes += sent as u64;
                     overflow.file.sent(sent as u64);
+                    self.moved_bytes += sent;
                 }
             }
         }
@@ -106,10 +107,10 @@ impl Conn {
             if self.try_drain()? {
                 return Ok(());
             }
-            match usize::try_from(before - self.overflow_bytes()).unwrap_or(usize::MAX) {
+            match before - self.overflow_bytes() {
                 0 if self.is_loading() => poll_fn(|_| self.poll_loaded()).await,
                 0 => self.wait_writable().await?,
-                sent => self.moved(sent).await,
+                _ => self.moved(0).await,
             }
         }
     }
@@ -155,6 +156,11 @@ impl Exchange<'_> {
             }
         }
         Ok(self.conn.spill(quota).await)
+    }
+
+    /// Lets others on the core have their turn, where much was sent from a temporary file since they had it.
+    pub async fn take_turns(&mut self) {
+        self.conn.moved(0).await;
     }
 
     /// Whether a temporary file holds a part of what waits to be sent.
