@@ -79,6 +79,9 @@ impl<'c> Call<'c> {
                 let client = self.upload.waits_for_client();
                 self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
             }
+            if x.is_spilling() {
+                x.take_turns().await;
+            }
             if let Err(fate) = self.wait(x).await {
                 return fated(x, fate);
             }
@@ -97,7 +100,7 @@ impl<'c> Call<'c> {
 
     /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
-        let wanted = (self.upload.waits_for_client(), x.backlog() > 0);
+        let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
             (false, false) if self.heeds_end() => self.errand.news(Some((x, Interest::END))).await,
             (false, false) => self.errand.news(None).await,
@@ -236,20 +239,67 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// Sends a piece of the body. What a slow client does not take is kept, up to a limit, so that the worker can go on.
+    /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
+    /// can go on.
     async fn send(&self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
         if body.is_empty() {
             return Ok(());
         }
-        if last {
+        if last && x.backlog() + body.len() <= TOGETHER_BYTES {
             return x.write(body).await;
         }
         x.offer(body)?;
-        if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
-            self.errand.expect(Expect::Nobody);
-            x.flush().await?;
-            self.errand.expect(Expect::Worker);
+        match x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
+            true => Box::pin(self.make_room(x, last)).await,
+            false => Ok(()),
         }
+    }
+
+    /// The client is far behind. After the `last` piece no worker waits for it any more.
+    async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
+        let options = &self.errand.desk.generation.options;
+        self.errand.expect(Expect::Nobody);
+        while x.backlog() > options.answer_ahead_bytes {
+            let spilled = match &options.spill {
+                Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
+                None if last => break,
+                None => return self.hold(x).await,
+            };
+            let Err((quota, why)) = spilled else { continue };
+            if quota.is_to_report() {
+                let text = format!("slow clients hold workers: {why}");
+                self.teller.tell(Urgency::Warn, &text);
+            }
+            if last {
+                break;
+            }
+            return self.hold(x).await;
+        }
+        self.errand.expect(Expect::Worker);
+        Ok(())
+    }
+
+    /// The worker waits until the client has taken everything; others who wait for a worker may end that.
+    async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let mut unsent = u64::MAX;
+        while !x.try_flush()? {
+            if x.unsent() < unsent {
+                unsent = x.unsent();
+                self.errand.expect(Expect::Taker(x.write_ms()));
+            }
+            match self.errand.news(Some((x, Interest::of(false, true)))).await {
+                Ok(()) => x.take_turns().await,
+                Err(Fate::TooSlow) => {
+                    self.teller.tell(
+                        Urgency::Warn,
+                        "an answer was cut off: its client is slow, others wait for a worker, and there is no more room in temporary files",
+                    );
+                    return Err(Fault::Timeout);
+                }
+                Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+            }
+        }
+        self.errand.expect(Expect::Worker);
         Ok(())
     }
 

@@ -49,8 +49,10 @@ pub(crate) enum Fate {
     Crowded,
     /// The application does not load.
     Down,
-    /// The client did not go on sending its body.
+    /// The client did not go on sending its body, or taking the answer.
     Stalled,
+    /// The client takes the answer slowly, and others wait for its worker.
+    TooSlow,
 }
 
 /// Who has to move next; for so long as that lasts.
@@ -60,6 +62,8 @@ pub(crate) enum Expect {
     Worker,
     /// The client, within so many milliseconds.
     Client(u64),
+    /// The client, to take what it was sent, within so many milliseconds. A worker waits for it.
+    Taker(u64),
     /// Somebody else keeps the time.
     Nobody,
     /// Nobody; the task wants to look around after so many milliseconds, and again.
@@ -78,6 +82,8 @@ struct Entry {
     claimed_ms: Option<u64>,
     expect: Expect,
     expect_since_ms: u64,
+    /// Since when its worker waits for the client to take the answer.
+    held_ms: Option<u64>,
 }
 
 impl Entry {
@@ -86,7 +92,7 @@ impl Entry {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
             Expect::Worker => since_ms.saturating_add(request_ms_max),
-            Expect::Client(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
+            Expect::Client(ms) | Expect::Taker(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
             Expect::Nobody => u64::MAX,
         }
     }
@@ -182,6 +188,7 @@ impl Desk {
             claimed_ms: None,
             expect: Expect::Worker,
             expect_since_ms: now_ms,
+            held_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
         Ok((Errand { desk: self.clone(), ticket, over: false }, taken))
@@ -226,19 +233,20 @@ impl Desk {
     pub(crate) fn sweep(&self) {
         self.look_who_clings();
         if self.in_use() == 0 {
-            return self.tell_load(0, 0);
+            return self.tell_load(0, 0, 0);
         }
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
-        let (mut waiting, mut claimed, mut need) = (0, 0, false);
+        let (mut waiting, mut claimed, mut held, mut need) = (0, 0, 0, false);
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
+                held += usize::from(entry.held_ms.is_some());
                 if now_ms < entry.deadline_ms(self.generation.options.request_ms_max) {
                     continue;
                 }
                 match entry.expect {
-                    Expect::Client(_) => self.decide(entry, Fate::Stalled),
+                    Expect::Client(_) | Expect::Taker(_) => self.decide(entry, Fate::Stalled),
                     Expect::Look(_) => {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
@@ -263,7 +271,10 @@ impl Desk {
                 self.core.wake_task(entry.task);
             }
         }
-        self.tell_load(waiting, claimed);
+        self.tell_load(waiting, claimed, held);
+        if held > 0 && self.generation.options.concurrency == 1 && self.generation.is_held_up() {
+            self.give_up_slowest();
+        }
         if need {
             self.mailbox.send(Order::Need);
         }
@@ -289,10 +300,21 @@ impl Desk {
         });
     }
 
-    fn tell_load(&self, waiting: usize, claimed: usize) {
+    /// Ends the answer that its client has kept a worker waiting for longest.
+    fn give_up_slowest(&self) {
+        let mut entries = self.entries.borrow_mut();
+        let held =
+            entries.iter_mut().flatten().filter(|entry| entry.fate.is_none() && entry.held_ms.is_some());
+        if let Some(entry) = held.min_by_key(|entry| entry.held_ms) {
+            self.decide(entry, Fate::TooSlow);
+        }
+    }
+
+    fn tell_load(&self, waiting: usize, claimed: usize, held: usize) {
         let load = &self.generation.loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
+        load.held.store(held, Ordering::Relaxed);
     }
 
     pub(crate) fn kill(&self, Seat(seat): Seat, why: &'static str) {
@@ -343,7 +365,7 @@ impl Desk {
     /// Nothing is under way, and nothing will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
-        self.tell_load(0, 0);
+        self.tell_load(0, 0, 0);
         self.mailbox.send(Order::Drained { generation: self.generation.number });
     }
 
@@ -435,7 +457,13 @@ impl Errand {
     /// From now on this one has to move next, with its whole time.
     pub(crate) fn expect(&self, expect: Expect) {
         let now_ms = self.desk.core.now_ms();
-        self.desk.with_entry(self.ticket, |entry| (entry.expect, entry.expect_since_ms) = (expect, now_ms));
+        self.desk.with_entry(self.ticket, |entry| {
+            (entry.expect, entry.expect_since_ms) = (expect, now_ms);
+            entry.held_ms = match expect {
+                Expect::Taker(_) => entry.held_ms.or(Some(now_ms)),
+                _ => None,
+            };
+        });
     }
 
     /// Whether a worker has it; as of the last look.
@@ -520,7 +548,7 @@ impl Drop for Errand {
             return desk.lost.borrow_mut().retain(|(other, _)| *other != ticket);
         };
         let why = match entry.fate {
-            None | Some(Fate::Lost { .. } | Fate::Stalled) => reason::GONE,
+            None | Some(Fate::Lost { .. } | Fate::Stalled | Fate::TooSlow) => reason::GONE,
             Some(Fate::Late) => reason::LATE,
             Some(Fate::Unserved | Fate::Crowded | Fate::Down) => reason::UNSERVED,
         };

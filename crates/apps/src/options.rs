@@ -2,6 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use net::SpillQuota;
 
 pub use rustix::process::Resource;
 
@@ -87,8 +90,14 @@ pub struct Options {
     /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none. At most
     /// half of `request_bytes` is of use.
     pub body_ahead_bytes: usize,
-    /// Bytes of a response that the server keeps for a slow client, so that its worker is free earlier.
+    /// Bytes of a response that the server keeps in memory for a slow client, so that its worker is free earlier.
     pub answer_ahead_bytes: usize,
+    /// What temporary files may hold of responses beyond `answer_ahead_bytes`, and of request bodies beyond
+    /// `body_ahead_bytes`; `None` for no such files.
+    pub spill: Option<Arc<SpillQuota>>,
+    /// Whether a request's body is read to its end before a worker is asked, into a temporary file where it is longer than
+    /// `body_ahead_bytes`. Otherwise a worker gets it as it comes.
+    pub request_buffering: bool,
 }
 
 impl Options {
@@ -121,6 +130,8 @@ impl Options {
             response_bytes: 64 * 1024,
             body_ahead_bytes: 32 * 1024,
             answer_ahead_bytes: 256 * 1024,
+            spill: None,
+            request_buffering: true,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle};
-use crate::units::{GIB, KIB, MIB};
+use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -107,10 +107,21 @@ directives! {
         "limits" limits: AppLimits = {}, table();
         /// Whether a browser is shown the application's own words where it does not load. For development.
         "show_errors" show_errors: bool = false, Flag;
-        /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none.
+        /// Bytes of a request's body that are collected in memory before a worker is asked, so that a slow client costs none.
         "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
-        /// Bytes of a response that are kept for a slow client, so that its worker is free earlier.
+        /// Whether a request's body is read to its end before a worker is asked: beyond `body_ahead`, into a temporary file. An
+        /// upload that trickles then holds no worker, and a body without a length (`Transfer-Encoding: chunked`) gets one.
+        /// Without it, the application gets the body as it comes.
+        "request_buffering" request_buffering: Option<bool> =
+            absent("`true`; `false` for `asgi` and `handler`, which wait for slow bodies at no cost, or want them as they come"),
+            Maybe(Flag);
+        /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
+        /// Bytes of temporary files (`temp_path`) for what is beyond `answer_ahead` and `body_ahead`, of all clients together, so
+        /// that a slow client holds no worker; `spill` of `[limits]` bounds those of all applications. 0 turns it off. Where
+        /// it does not suffice, workers wait for slow clients; but where those hold more than half of the workers and
+        /// requests wait, the answer that has been waiting for its client the longest is cut off.
+        "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
 

@@ -16,7 +16,7 @@ use crate::shape::{
     Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Time, Unlimited, Word,
 };
 use crate::site::{BODY, ERROR_PAGES, ErrorPages, PATIENCE, Route, Site, error_page, unreachable_routes};
-use crate::units::{GIB, KIB, MIB};
+use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -89,6 +89,9 @@ directives! {
         "log" log: Log = {}, table();
         /// What is remembered of files that are served.
         "open_files" open_files: OpenFiles = {}, table();
+        /// The folder of temporary files: what slow clients have not taken of responses, and request bodies that are kept
+        /// until they are complete (see `spill`). The files have no names. Choose one on a disk rather than in memory.
+        "temp_path" temp_path: Option<PathBuf> = absent("what TMPDIR says, or /var/tmp"), Maybe(Place("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
         /// Applications, by name.
@@ -138,6 +141,9 @@ directives! {
         /// Bytes of a request body; a larger one is answered 413. Bodies are streamed, so that this guards
         /// what receives them rather than the server's memory.
         "body" body_bytes_max: Option<u64> = "16MiB", BODY;
+        /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
+        /// off.
+        "spill" spill_bytes_max: u64 = "4GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use config::matcher::Routes;
 use config::{Action, Config, StatusPattern, Template};
 use files::Files;
 use http::{Coding, Fields, Name, Status};
-use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
+use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, Sources, SpillStore};
 use proxy::{Group, News};
 
 use crate::clients::Introducers;
@@ -128,6 +128,7 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<Introducers> {
 pub(crate) struct Plan {
     pub(crate) config: Config,
     groups: Groups,
+    spill: Arc<SpillStore>,
 }
 
 impl Plan {
@@ -136,8 +137,9 @@ impl Plan {
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
     pub(crate) fn new(config: Config, before: Option<&Plan>, cores: usize) -> io::Result<Plan> {
+        let spill = before.map_or_else(|| spill_store(&config), |plan| Ok(plan.spill.clone()))?;
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let plan = Plan { groups: Groups::new(&config, before)?, config };
+        let plan = Plan { groups: Groups::new(&config, before, &spill)?, config, spill };
         for (name, app) in &plan.config.apps {
             hosting::options(name, app)?;
         }
@@ -145,6 +147,26 @@ impl Plan {
         table(&plan, None, cores)?;
         Ok(plan)
     }
+
+    /// Where temporary files are.
+    pub(crate) fn spill(&self) -> &Arc<SpillStore> {
+        &self.spill
+    }
+}
+
+/// Where temporary files are to be. A folder that was named must be of use; without another, what it would be for is done
+/// without files, and logged then.
+fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
+    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let folder = config.temp_path.clone().unwrap_or_else(usual);
+    let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
+    if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
+        store.create().map_err(|error| {
+            let text = format!("no file can be made in {} (`temp_path`): {error}", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
+    }
+    Ok(store)
 }
 
 /// Where a table serves: a core with its ways to the applications, and the error log.
@@ -214,7 +236,7 @@ fn route(
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let proxy = || {
         let way = plan.groups.of(site, index);
-        let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options)));
+        let group = way.and_then(|way| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone())));
         group.map_or_else(not_found, Handler::Proxy)
     };
     let stripped = |prefix: &config::StripPrefix| match prefix {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use apps::{
     App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers, path_info,
 };
-use net::{Core, Exchange, Fault};
+use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
 use crate::notice::Notices;
 
@@ -109,6 +109,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         show_errors: app.show_errors,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
+        request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
         ..Options::new(name, command)
     };
     options.check().map_err(|text| told(name, &text))?;
@@ -245,12 +246,19 @@ pub(crate) struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
     notices: Notices,
+    spill: Arc<SpillStore>,
 }
 
 impl Hosting {
     /// None yet.
-    pub(crate) fn new(cores: usize, notices: &Notices) -> Hosting {
-        Hosting { running: Mutex::default(), cores, notices: notices.clone() }
+    pub(crate) fn new(cores: usize, notices: &Notices, spill: &Arc<SpillStore>) -> Hosting {
+        Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone() }
+    }
+
+    /// What an application is told, and the temporary files that it may use.
+    fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
+        let spill = SpillQuota::new(&self.spill, app.spill_bytes_max);
+        Ok(Options { spill, ..options(name, app)? })
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
@@ -272,7 +280,7 @@ impl Hosting {
                     app.reload();
                     Ok(())
                 }
-                Some((known, app)) => options(name, config).map(|options| {
+                Some((known, app)) => self.options(name, config).map(|options| {
                     app.reload_with(options);
                     *known = config.clone();
                 }),
@@ -286,7 +294,7 @@ impl Hosting {
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
         let notices = self.notices.clone();
         let log = move |line: &Line<'_>| say(&notices, line);
-        App::start(options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+        App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
     /// Loads one of them anew; false where there is none of this name.

@@ -52,6 +52,9 @@ impl Notices {
     pub(crate) fn upstream(&self, news: &News<'_>) {
         let (level, server, text) = match *news {
             News::Trouble(trouble) => return self.trouble(&trouble),
+            News::Spill { why } => {
+                return self.warn(&format!("slow clients hold upstream connections: {why}"));
+            }
             News::Turn { server, turn: Turn::Ejected } => (Level::Warn, server, "left alone for a while"),
             News::Turn { server, turn: Turn::Back } => (Level::Info, server, "answers again"),
             News::Turn { server, turn: Turn::Ill } => {

@@ -92,7 +92,7 @@ pub(crate) fn serve(
     let listens = assemble::listens(&config);
     let cores = options.threads;
     let plan = Plan::new(config, None, cores)?;
-    let hosting = Arc::new(Hosting::new(cores, &logs.notices));
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, plan.spill()));
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -253,6 +253,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`threads`", new.threads != old.threads),
         ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
         ("`[limits]`", limits != old.limits),
+        ("`temp_path`", new.temp_path != old.temp_path),
         ("`[timeouts]`", timeouts != old.timeouts),
         ("`[log]`", new.log != old.log),
     ];

@@ -17,6 +17,7 @@ use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
 use crate::page::{ErrorPages, FieldEdits};
 use crate::preface::Told;
+use crate::spill::Overflow;
 use crate::stream::Stream;
 use crate::work::{Work, Works};
 
@@ -130,6 +131,8 @@ pub(crate) struct Conn {
     pub(crate) client: Client,
     pub(crate) served: u32,
     pub(crate) work: Box<Work>,
+    /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
+    pub(crate) overflow: Option<Box<Overflow>>,
     pub(crate) reply: Reply,
     pub(crate) status: Status,
     pub(crate) body_sent: u64,
@@ -215,7 +218,7 @@ impl Conn {
 
     /// Writes everything collected so far.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
-        if self.work.out.is_empty() {
+        if self.work.out.is_empty() && !self.overflows() {
             return Ok(());
         }
         self.write_out(b"", false).await
@@ -224,6 +227,10 @@ impl Conn {
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
     /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
+        if self.overflows() {
+            // Boxed, as it is seldom.
+            Box::pin(self.drain()).await?;
+        }
         let mut bytes_at = 0;
         loop {
             let (out, rest) = (&self.work.out[self.work.out_at..], &bytes[bytes_at..]);
@@ -248,6 +255,9 @@ impl Conn {
 
     /// Writes what the client takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        if self.overflows() && !self.try_drain()? {
+            return Ok(false);
+        }
         while self.backlog() > 0 {
             let sent = self.stream.try_write(&[&self.work.out[self.work.out_at..]], false)?;
             if sent == 0 {
@@ -268,7 +278,7 @@ impl Conn {
     /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
     /// client takes it now; the rest is kept, however much that is.
     fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
-        if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
+        if self.backlog() + bytes.len() > COPIED_BYTES_MAX && !self.overflows() {
             let out = &self.work.out[self.work.out_at..];
             let sent = match out.is_empty() {
                 true => self.stream.try_write(&[bytes], false)?,
@@ -286,7 +296,7 @@ impl Conn {
         Ok(())
     }
 
-    async fn wait_writable(&self) -> Result<(), Fault> {
+    pub(crate) async fn wait_writable(&self) -> Result<(), Fault> {
         self.stream.writable(self.after_ms(self.write_ms)).await
     }
 

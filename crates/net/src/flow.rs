@@ -8,7 +8,6 @@ use crate::conn::{Piece, Reply};
 use crate::exchange::{Exchange, Own};
 use crate::fault::Fault;
 use crate::source::HALF_CLOSED;
-use crate::stream::{self, Interest, Stream};
 
 /// An output buffer larger than this is not kept while nothing moves.
 const SHED_BYTES: usize = 1024;
@@ -154,7 +153,7 @@ impl Exchange<'_> {
         self.conn.offer_body(bytes)
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that wait in memory to be sent.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.conn.backlog()
@@ -167,26 +166,6 @@ impl Exchange<'_> {
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
         self.conn.flush_encoder()?;
         self.conn.try_flush()
-    }
-
-    /// Waits until the client's connection or another stream can do what is wanted of it.
-    ///
-    /// # Errors
-    /// [`Fault::Timeout`] at the deadline.
-    pub async fn either(
-        &self,
-        client: Interest,
-        other: (&Stream, Interest),
-        deadline_ms: u64,
-    ) -> Result<(), Fault> {
-        stream::either((&self.conn.stream, client), other, deadline_ms).await
-    }
-
-    /// Whether the client's connection can do what is wanted of it now. If not, the current task runs again when it
-    /// can: for futures that wait for more than streams.
-    #[must_use]
-    pub fn poll_client(&self, client: Interest) -> bool {
-        stream::is_met_or_waits(&self.conn.stream, client)
     }
 
     /// Whether the client has closed its sending side: most who do are gone.

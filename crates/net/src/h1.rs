@@ -210,6 +210,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
+        overflow: None,
         reply: Reply::Unsent,
         status: Status::OK,
         body_sent: 0,
@@ -250,8 +251,8 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 serve(&engine, &mut conn).await?;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > OUT_BYTES_MAX {
-                    conn.flush().await.ok()?;
+                if conn.backlog() > OUT_BYTES_MAX || conn.overflows() {
+                    send_out(&mut conn).await?;
                 }
             }
             Ok(false) => match more(&mut conn).await {
@@ -282,6 +283,14 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         }
     }
     None
+}
+
+/// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
+async fn send_out(conn: &mut Conn) -> Option<()> {
+    if conn.overflows() {
+        Box::pin(conn.spill_rest()).await;
+    }
+    conn.flush().await.ok()
 }
 
 /// Looks for a whole head in the input.

@@ -47,18 +47,30 @@ impl Interest {
         Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
     }
 
+    /// The same, but not that it can be written.
+    #[must_use]
+    pub(crate) const fn without_write(self) -> Interest {
+        Interest(self.0 & !WRITE)
+    }
+
     fn is_met(self, stream: &Stream) -> bool {
         stream.source.ready() & self.0 != 0
     }
 }
 
-/// Waits until one of two streams can do what is wanted of it, with one deadline for both.
+/// Waits until one of two streams can do what is wanted of it, with one deadline for both, or until `is_done`, for which
+/// somebody else wakes the task.
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms: u64) -> Result<(), Fault> {
+pub(crate) async fn either(
+    a: (&Stream, Interest),
+    b: (&Stream, Interest),
+    deadline_ms: u64,
+    is_done: impl Fn() -> bool,
+) -> Result<(), Fault> {
     let both = [a, b];
-    if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+    if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
         return Ok(());
     }
     for (stream, _) in both {
@@ -66,7 +78,7 @@ pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms:
         stream.source.set_deadline(deadline_ms);
     }
     let result = poll_fn(|_| {
-        if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+        if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
             return Poll::Ready(Ok(()));
         }
         for (stream, interest) in both {

@@ -125,7 +125,11 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     }
     if (id > 255 || !header_keys[id])
         return 0;
-    if (id == coding_id || (id == length_id && !field_is(field, "0")))
+    if (id == coding_id) { /* the body comes decoded */
+        *has_body = 1;
+        return 0;
+    }
+    if (id == length_id && !field_is(field, "0"))
         *has_body = 1;
     id = (unsigned)(seen[id / 64] >> (id % 64)) & 1;
     seen[field->id / 64] |= (uint64_t)1 << (field->id % 64);
