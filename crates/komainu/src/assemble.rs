@@ -233,7 +233,12 @@ fn route(
         Action::App(mounted) => app(mounted),
         Action::Files(files) => {
             strip = stripped(&files.strip_prefix);
-            Handler::Files(Box::new(Files::new(file_options(config, files, cores))?))
+            let mut options = file_options(config, files, cores);
+            options.root_report = seat.map(|seat| {
+                let notices = seat.notices.clone();
+                files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
+            });
+            Handler::Files(Box::new(Files::new(options)?))
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
