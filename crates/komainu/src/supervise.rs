@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::access::Access;
+use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, Plan, Seat};
 use crate::control::{Control, Told};
 use crate::hosting::{Handles, Hosting};
@@ -61,6 +61,7 @@ impl Logs {
         Ok(Logs { access, notices: Notices::new(Sink::open(target(&config.log.errors))?, config.log.level) })
     }
 
+    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
         self.access.iter().for_each(Sink::reopen);
@@ -175,11 +176,19 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         access,
         logs.notices.clone(),
     ));
+    if logs.access.is_some() {
+        let (flushed, clock) = (router.clone(), core.clone());
+        core.spawn(async move {
+            loop {
+                clock.sleep(FLUSH_MS).await;
+                flushed.flush();
+            }
+        });
+    }
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
-            flushed.flush();
             // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
             // from it end only when no core holds them any more.
             flushed.renew();
