@@ -35,6 +35,11 @@ impl Notices {
         Notices { sink, level, bursts: Arc::default(), roots: Arc::default() }
     }
 
+    /// Something of that level.
+    pub(crate) fn at(&self, level: Level, text: &str) {
+        self.say(level, name(level), text);
+    }
+
     /// Something failed that somebody should look at.
     pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, name(Level::Error), text);

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
-use crate::assemble::{self, Plan, Seat};
+use crate::assemble::{self, Descriptors, Plan, Seat};
 use crate::control::{Control, Told};
 use crate::hosting::{Handles, Hosting};
 use crate::notice::Notices;
@@ -89,7 +89,10 @@ pub(crate) fn serve(
     // Before anything is started: a signal that comes early must find us listening.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
     let logs = Logs::open(&config)?;
-    let options = assemble::engine(&config, raise_descriptor_limit());
+    let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    let (level, notice) = descriptors.notice(&config);
+    logs.notices.at(level, &notice);
+    let options = assemble::engine(&config, &descriptors);
     let listens = assemble::listens(&config);
     let cores = options.threads;
     let plan = Plan::new(config, None, cores)?;
