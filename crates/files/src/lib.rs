@@ -24,4 +24,4 @@ pub mod finder;
 pub mod files;
 
 pub use files::{Files, Outcome};
-pub use options::{Applies, CacheLimits, CacheRule, Compression, Options, Symlinks};
+pub use options::{Applies, CacheLimits, CacheRule, Compression, Options, RootReport, RootState, Symlinks};

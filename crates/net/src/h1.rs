@@ -33,6 +33,9 @@ const LINGER_MS: u64 = 1_000;
 /// With more futures than this on the core, idle connections park at once: it costs nothing that can be measured,
 /// and three kilobytes less each.
 const LINGERING_MAX: usize = 256;
+/// A connection that has sent nothing for so long may be closed to make room: a client that has something to say
+/// says it at once.
+const SILENT_MS: u64 = 1_000;
 /// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
 const CLOSING_MS: u64 = 2_000;
 /// And so many of them.
@@ -147,7 +150,8 @@ impl<S: Service> Parked for Idle<S> {
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        (self.served > 0 && self.begun.is_empty()).then_some(self.since_ms)
+        let is_silent = self.served > 0 || self.stream.core().now_ms() >= self.since_ms + SILENT_MS;
+        (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
 }
 
