@@ -43,6 +43,8 @@ pub(crate) struct Call<'c> {
     pub(crate) teller: &'c Teller,
     /// Whether the length of the response was told: then files can be sent by the kernel.
     length_known: bool,
+    /// An event loop was told that the client has closed its sending side.
+    closed_reported: bool,
     /// The application frames the body by itself.
     chunks: Option<Box<Chunks>>,
 }
@@ -65,7 +67,16 @@ impl<'c> Call<'c> {
         spelling: &'c Spelling,
         teller: &'c Teller,
     ) -> Call<'c> {
-        Call { errand, upload, wish, spelling, teller, length_known: false, chunks: None }
+        Call {
+            errand,
+            upload,
+            wish,
+            spelling,
+            teller,
+            length_known: false,
+            closed_reported: false,
+            chunks: None,
+        }
     }
 
     /// Carries the request and the response to their ends.
@@ -85,8 +96,12 @@ impl<'c> Call<'c> {
             if let Err(fate) = self.wait(x).await {
                 return fated(x, fate);
             }
-            if x.is_half_closed() && (self.heeds_end() || !self.errand.is_claimed()) {
-                return Err(Fault::Gone);
+            if x.is_half_closed() && self.watches_end() {
+                if self.errand.desk.generation.options.cancels_closed {
+                    return Err(Fault::Gone);
+                }
+                self.closed_reported = true;
+                self.errand.report_client_closed();
             }
             let desk: Rc<Desk> = self.errand.desk.clone();
             let mut buffer = desk.buffer();
@@ -102,15 +117,17 @@ impl<'c> Call<'c> {
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
         let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
-            (false, false) if self.heeds_end() => self.errand.news(Some((x, Interest::END))).await,
+            (false, false) if self.watches_end() => self.errand.news(Some((x, Interest::END))).await,
             (false, false) => self.errand.news(None).await,
             (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
         }
     }
 
-    /// Whether a worker can make use of knowing that the client is gone: an event loop can, as it does not wait.
-    fn heeds_end(&self) -> bool {
-        self.errand.desk.generation.options.concurrency > 1
+    /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
+    /// gives the request up.
+    fn watches_end(&self) -> bool {
+        let options = &self.errand.desk.generation.options;
+        options.cancels_closed || options.concurrency > 1 && !self.closed_reported
     }
 
     /// Takes and sends what there is of the answer.
@@ -127,6 +144,9 @@ impl<'c> Call<'c> {
             };
             let Gathered { head, body_end, stop } = gathered;
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
+                if self.closed_reported {
+                    return Err(Fault::Gone);
+                }
                 return bad(x);
             }
             if let (Some(head), Some(wish)) = (head, self.wish)

@@ -25,8 +25,6 @@ pub(crate) mod reason {
     pub(crate) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 }
 
-/// A request that waits longer than this is a reason to look whether its client is still there.
-const LOOK_MS: u64 = 1_000;
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
 /// How long an event loop has to let go of a request that took too long; then it is stuck itself.
@@ -266,10 +264,6 @@ impl Desk {
             }
             waiting += 1;
             need |= waited_ms >= NEED_MS;
-            if waited_ms >= LOOK_MS {
-                entry.news = true;
-                self.core.wake_task(entry.task);
-            }
         }
         self.tell_load(waiting, claimed, held);
         if held > 0 && self.generation.options.concurrency == 1 && self.generation.is_held_up() {
@@ -466,11 +460,6 @@ impl Errand {
         });
     }
 
-    /// Whether a worker has it; as of the last look.
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.desk.with_entry(self.ticket, |entry| entry.claimed_ms.is_some()).unwrap_or(true)
-    }
-
     /// The next part of the answer, if any has come; see [`Server::receive`].
     ///
     /// # Errors
@@ -517,6 +506,11 @@ impl Errand {
     /// The request is over.
     pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
         self.desk.server.borrow_mut().push_body(self.ticket, body, last)
+    }
+
+    /// Lets the worker know that the client has closed its sending side.
+    pub(crate) fn report_client_closed(&self) {
+        self.desk.server.borrow_mut().report_client_closed(self.ticket);
     }
 
     /// The descriptor of the file received last is no longer needed.

@@ -81,6 +81,9 @@ pub struct Options {
     pub websockets: Option<WebSockets>,
     /// When workers are replaced.
     pub recycle: Recycle,
+    /// A client that closes its sending side has given its request up, as if it had reset the connection. If not, the
+    /// request is answered nevertheless.
+    pub cancels_closed: bool,
     /// Show the application's own error to the browser where it does not load. For development.
     pub show_errors: bool,
     /// Bytes of a slot for the request; a head must fit whole.
@@ -125,6 +128,7 @@ impl Options {
             idle_ms: 60_000,
             websockets: None,
             recycle: Recycle::default(),
+            cancels_closed: false,
             show_errors: false,
             request_bytes: 64 * 1024,
             response_bytes: 64 * 1024,

@@ -4,7 +4,7 @@ use crate::check::{Check, Fault};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle};
+use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle, Word};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
@@ -99,6 +99,12 @@ directives! {
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
         /// How long things may take.
         "timeouts" timeouts: AppTimeouts = {}, table();
+        /// What becomes of a request whose client closes its side of the connection before it has its answer. `"ignore"`: it
+        /// is begun, and answered to a client that only closed its sending side (`nc -N`, some health checks); an ASGI
+        /// application is told `http.disconnect` all the same. `"cancel"`: it is given up, and not begun if it still waits for a
+        /// worker. A connection that is reset always gives its request up.
+        "client_abort" client_abort: ClientAbort = "ignore",
+            Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
         /// What holds for each WebSocket. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
         /// When workers are replaced by fresh ones; never, if nothing is said.
@@ -123,6 +129,16 @@ directives! {
         /// requests wait, the answer that has been waiting for its client the longest is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
+}
+
+/// What becomes of a request whose client closes its side of the connection early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAbort {
+    /// It is begun and answered.
+    #[default]
+    Ignore,
+    /// It is given up.
+    Cancel,
 }
 
 directives! {

@@ -106,6 +106,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
             memory_bytes: app.recycle.memory_bytes,
             age_ms: app.recycle.age.map(ms),
         },
+        cancels_closed: app.client_abort == config::ClientAbort::Cancel,
         show_errors: app.show_errors,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
