@@ -171,6 +171,7 @@ XS(komainu_xs_serve) {
         if (next != KOMAINU_OK || !answer(aTHX_ app, request))
             break;
     }
+    komainu_leaving();
     komainu_detach(worker);
     XSRETURN_EMPTY;
 }

@@ -131,6 +131,13 @@ static VALUE life_loaded(VALUE self) {
     return Qnil;
 }
 
+/* Komainu.ending: this worker takes no more requests */
+static VALUE life_ending(VALUE self) {
+    (void)self;
+    komainu_leaving();
+    return Qnil;
+}
+
 /* Komainu.not_loaded(text) */
 static VALUE life_not_loaded(VALUE self, VALUE text) {
     (void)self;
@@ -202,6 +209,7 @@ RUBY_FUNC_EXPORTED void Init_komainu(void) {
     rb_define_method(seat_class, "serve", seat_serve, 1);
     rb_define_module_function(komainu_module, "begin", life_begin, 0);
     rb_define_module_function(komainu_module, "loaded", life_loaded, 0);
+    rb_define_module_function(komainu_module, "ending", life_ending, 0);
     rb_define_module_function(komainu_module, "not_loaded", life_not_loaded, 1);
     rb_define_module_function(komainu_module, "order", life_order, 0);
     rb_define_module_function(komainu_module, "not_forked", life_not_forked, 1);
