@@ -214,7 +214,7 @@ module Komainu
     end
 
     def serve_in_threads(seats, app)
-      @threads = seats.each_with_index.map do |seat, index|
+      threads = seats.each_with_index.map do |seat, index|
         Thread.new do
           Thread.current.name = "komainu-#{index}"
           # An end of the process in a thread is the process's end.
@@ -224,7 +224,7 @@ module Komainu
           Thread.main.raise(error)
         end
       end
-      @threads.each(&:join)
+      threads.each(&:join)
     end
 
     # Where Ruby has handlers of its own, which would raise exceptions in the application.

@@ -165,7 +165,8 @@ fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
     wire::put(into, Part::REMOTE_PORT, &text.0)
 }
 
-/// `SERVER_PORT` is the port that the request came in on (RFC 3875), whatever `Host` says: that is told as it came.
+/// Where `Host` names no port, `SERVER_PORT` is the one that the request came in on, whatever the scheme; where it does,
+/// name and port stay a pair.
 fn put_host(
     into: &mut Vec<u8>,
     authority: &[u8],
@@ -175,18 +176,18 @@ fn put_host(
     let named = if authority.is_empty() { mount.host } else { authority };
     let (host, said) = http::target::split_port(named).unwrap_or((named, None));
     wire::put(into, Part::SERVER_NAME, host)?;
-    match (port, said) {
-        (Some(port), _) => {
-            let mut text = Small::default();
+    let mut text = Small::default();
+    let port = match (said, port) {
+        (Some(said), _) => said,
+        (None, Some(port)) => {
             text.number(port);
-            wire::put(into, Part::SERVER_PORT, &text.0)
+            &text.0
         }
         // A Unix socket has none.
-        (None, Some(said)) => wire::put(into, Part::SERVER_PORT, said),
-        (None, None) => {
-            wire::put(into, Part::SERVER_PORT, if mount.scheme == "https" { b"443" } else { b"80" })
-        }
-    }
+        (None, None) if mount.scheme == "https" => b"443",
+        (None, None) => b"80",
+    };
+    wire::put(into, Part::SERVER_PORT, port)
 }
 
 /// A short text.

@@ -27,9 +27,10 @@ def run(interface, target, *more):
     # Whoever is asked ends: the signal goes on to what it does by default.
     faulthandler.register(WHERE, file=sys.stderr, all_threads=True, chain=True)
     app, interface = load_or_leave(interface, target, more)
-    if role == "prototype" and not prototype():
-        return
-    work(app, interface)
+    status = work(app, interface) if role == "worker" or prototype() else 0
+    # What was frozen is finalized as everything else is.
+    gc.unfreeze()
+    sys.exit(status)
 
 
 def load_or_leave(interface, target, more):
@@ -116,7 +117,7 @@ def work(app, interface):
     # From here on its time for leaving runs: for the hooks, threads, executors, and what is registered with atexit.
     _native.ending()
     run_hooks("on_exit")
-    sys.exit(status)
+    return status
 
 
 def run_hooks(name):
