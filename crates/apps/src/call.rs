@@ -19,6 +19,8 @@ use crate::websocket::Socket;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
+/// As much of a request's path is told.
+const PATH_BYTES_MAX: usize = 200;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
@@ -88,12 +90,15 @@ impl<'c> Call<'c> {
             if !self.upload.is_given() {
                 self.upload.go_on(x, &self.errand).await?;
                 let client = self.upload.waits_for_client();
-                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
+                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { worker(x) });
             }
             if x.is_spilling() {
                 x.take_turns().await;
             }
             if let Err(fate) = self.wait(x).await {
+                if fate == Fate::Late {
+                    self.tell_late(x);
+                }
                 return fated(x, fate);
             }
             if x.is_half_closed() && self.watches_end() {
@@ -121,6 +126,27 @@ impl<'c> Call<'c> {
             (false, false) => self.errand.news(None).await,
             (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
         }
+    }
+
+    /// Tells the log which request took too long.
+    fn tell_late(&self, x: &Exchange<'_>) {
+        let Some(untold) = self.errand.desk.may_tell() else { return };
+        let (request, options) = (x.request(), &self.errand.desk.generation.options);
+        let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+        let (what, limit_ms, name) = match x.has_begun() {
+            false => ("no answer", options.request_ms_max, "timeouts.request"),
+            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
+        };
+        let (held_ms, pid) = self.errand.held();
+        let more = if untold > 0 { format!(" (and {untold} more like it)") } else { String::new() };
+        let text = format!(
+            "{} {}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
+            String::from_utf8_lossy(request.method_name()),
+            String::from_utf8_lossy(path),
+            limit_ms as f64 / 1000.0,
+            held_ms as f64 / 1000.0,
+        );
+        self.teller.tell(Urgency::Warn, &text);
     }
 
     /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
@@ -181,7 +207,7 @@ impl<'c> Call<'c> {
                 None if buffer.len() >= TOGETHER_BYTES => {}
                 None => {
                     x.try_flush()?;
-                    self.errand.expect(Expect::Worker);
+                    self.errand.expect(worker(x));
                     return Ok(None);
                 }
             }
@@ -295,7 +321,7 @@ impl<'c> Call<'c> {
             }
             return self.hold(x).await;
         }
-        self.errand.expect(Expect::Worker);
+        self.errand.expect(Expect::Piece);
         Ok(())
     }
 
@@ -319,7 +345,7 @@ impl<'c> Call<'c> {
                 Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
-        self.errand.expect(Expect::Worker);
+        self.errand.expect(Expect::Piece);
         Ok(())
     }
 
@@ -369,7 +395,7 @@ impl<'c> Call<'c> {
             Ok(taken) => {
                 self.errand.expect(Expect::Nobody);
                 file::send(x, taken, part, self.length_known).await?;
-                self.errand.expect(Expect::Worker);
+                self.errand.expect(Expect::Piece);
                 Ok(())
             }
             Err(why) => {
@@ -380,11 +406,16 @@ impl<'c> Call<'c> {
     }
 }
 
+/// The worker has to move next.
+fn worker(x: &Exchange<'_>) -> Expect {
+    if x.has_begun() { Expect::Piece } else { Expect::Worker }
+}
+
 fn fated(x: &Exchange<'_>, fate: Fate) -> Result<Ended, Fault> {
     match fate {
         Fate::Stalled => Err(Fault::Timeout),
         fate if !x.has_begun() => Ok(Ended::Unanswered(fate)),
-        Fate::Late => Err(Fault::Broken("the application stopped in the middle of its answer")),
+        Fate::Late => Err(Fault::Broken("the application paused for too long in the middle of its answer")),
         _ => Err(Fault::Broken("the worker died in the middle of its answer")),
     }
 }
