@@ -1,6 +1,6 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use net::{BodyPiece, Core, Exchange, Fault};
 
 use crate::check;
 use crate::choose::{Chooser, NoServer, NoTicket, Ticket};
-use crate::dial::{before, dial};
+use crate::dial::{Beside, before, beside, dial};
 use crate::failure::Failure;
 use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
@@ -94,7 +94,7 @@ struct Inner {
     tell: Option<Tell>,
     shared: Arc<Shared>,
     /// One for each server.
-    pools: Vec<Pool>,
+    pools: Vec<Rc<Pool>>,
     spare: Spare,
     chooser: Chooser,
     budget: Cell<Budget>,
@@ -129,7 +129,7 @@ impl Group {
         let inner = Rc::new(Inner {
             core: core.clone(),
             tell,
-            pools: options.servers.iter().map(|_| Pool::default()).collect(),
+            pools: shared.servers.iter().map(|it| Rc::new(Pool::new(core, &it.idle))).collect(),
             spare: Spare::default(),
             chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(Budget::full()),
@@ -279,7 +279,9 @@ impl Proxy {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!anew);
-        let mut leg = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
+        let pool = &self.group.pools[ticket.server];
+        let (mut leg, room) = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
+        let (asked_ms, reused) = (self.group.core.now_ms(), leg.reused);
         let ask = Ask::of(&x.request(), &upstream.authority);
         let sent = self.rules.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?;
         let cookie = ticket.cookie.as_ref().map(|pair| {
@@ -295,6 +297,8 @@ impl Proxy {
             }
         };
         let answered = || {
+            room.take();
+            pool.learn(self.group.core.now_ms() - asked_ms, reused);
             if ticket.is_probe() {
                 succeeded();
             }
@@ -309,7 +313,9 @@ impl Proxy {
             may_retry,
             answered: &answered,
         };
-        let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
+        let relay = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent);
+        let outcome = beside(&room, relay.run()).await?;
+        drop(room);
         succeeded();
         match outcome {
             Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
@@ -330,16 +336,17 @@ impl Proxy {
         server: usize,
         deadline_ms: u64,
         anew: bool,
-    ) -> Result<Leg, Failure> {
+    ) -> Result<(Leg, Beside<'_>), Failure> {
         let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
         let now_ms = self.group.core.now_ms();
+        let pool = &self.group.pools[server];
         let certain = !x.request().method().is_idempotent();
         if !anew
             && options.proxy_protocol.is_none()
-            && let Some(rested) =
-                self.group.pools[server].take(now_ms, certain, |rested| self.group.fits(server, rested))
+            && options.keep_alive.idle_max > 0
+            && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
         {
-            return Ok(rested.take_up(self.group.spare.lend()));
+            return Ok((rested.take_up(link, self.group.spare.lend()), RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -351,15 +358,16 @@ impl Proxy {
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
         let dialling =
             Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
-        let (link, address) = dialling.await?;
-        Ok(Leg::new(link, address, self.group.spare.lend()))
+        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
+        let (link, address) = beside(&room, dialling).await?;
+        Ok((Leg::new(link, address, self.group.spare.lend()), room))
     }
 
     fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
         let options = &self.group.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves && let Some(rested) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
-            self.group.pools[server].put(rested, options.keep_alive.idle_max);
+        if serves && let Some((link, rested)) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
+            self.group.pools[server].put(link, rested, options.keep_alive.idle_max);
         }
     }
 
@@ -457,7 +465,9 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
         }
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == Standing::Down;
-            pool.sweep(now_ms, |rested| !down && inner.fits(server, rested));
+            pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
+                !down && inner.fits(server, rested)
+            });
         }
     }
 }
@@ -466,11 +476,15 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
 async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
-        let shared = this.shared.clone();
+        let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
         drop(this);
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
-        let well = check::probe(&core, &shared.options, server, upstream, check).await;
+        let well = {
+            let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
+            beside(&room, check::probe(&core, &shared.options, server, upstream, check)).await
+        };
+        drop(pool);
         let now_ms = core.now_ms();
         if let Some(well) = well
             && upstream.health.checked(well, now_ms, check)
