@@ -1,9 +1,10 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Framing, Method, Name, Status};
 use net::preface::{self, Ends};
@@ -26,6 +27,10 @@ use crate::template::Ask;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
+/// Why a request is not passed on that carries our own mark.
+const LOOP: &str = "the request loops: this proxy has passed it on before, and its upstream has sent it back";
+/// What marks of this process begin with.
+static PROCESS: OnceLock<u64> = OnceLock::new();
 
 /// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
 /// the last clone.
@@ -161,7 +166,9 @@ impl Group {
     /// balanced, checked, ejected and kept) holds in place of what these say of that.
     #[must_use]
     pub fn proxy(&self, options: &Arc<Options>) -> Proxy {
-        let (request, response) = (RequestRules::new(options), ResponseRules::new(options));
+        let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
+        let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
+        let (request, response) = (RequestRules::marked(options, mark), ResponseRules::new(options));
         Proxy { group: self.0.clone(), rules: Rc::new(Rules { options: options.clone(), request, response }) }
     }
 }
@@ -181,6 +188,11 @@ impl Proxy {
         let options = &self.rules.options;
         if matches!(x.request().method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
+        }
+        if self.rules.request.loops(&x.request()) {
+            let server = (self.group.shared.count() == 1).then_some(0);
+            self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
+            return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let mut trial = Trial {
@@ -230,7 +242,7 @@ impl Proxy {
     async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Trial) -> Result<(), Fault> {
         let Framing::Length(len) = x.request().framing() else { return Ok(()) };
         // An expectation is the server's to answer.
-        if len > self.rules.options.read_ahead_bytes as u64 || x.continue_due() {
+        if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());
         }
         let kept = &mut trial.kept;
@@ -282,8 +294,9 @@ impl Proxy {
         let pool = &self.group.pools[ticket.server];
         let (mut leg, room) = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
         let (asked_ms, reused) = (self.group.core.now_ms(), leg.reused);
+        let waits = x.awaits_continue()?;
         let ask = Ask::of(&x.request(), &upstream.authority);
-        let sent = self.rules.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?;
+        let sent = self.rules.request.write(&mut leg.buffers.out, &ask, waits).map_err(Fault::Reject)?;
         let cookie = ticket.cookie.as_ref().map(|pair| {
             let secure = if x.request().client().secure { "; Secure" } else { "" };
             format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
