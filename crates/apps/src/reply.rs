@@ -31,6 +31,8 @@ impl Spelling {
                 Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::Upgrade => Fate::Drop,
                 Name::Server => Fate::Server,
                 Name::Date => Fate::Date,
+                // A word to the server in front, which is us.
+                Name::Other if http::is_internal(part.text().as_bytes()) => Fate::Drop,
                 _ => Fate::Pass,
             };
             let text = if name == Name::Other { part.text() } else { name.text() };
@@ -46,7 +48,6 @@ impl Spelling {
                 let (fate, text) = self.0[usize::from(part.id())];
                 (fate, Some(text))
             }
-            // A word to the server in front, which is us.
             None if http::is_internal(field.name) => (Fate::Drop, None),
             None => (Fate::Pass, None),
         }
