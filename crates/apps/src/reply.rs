@@ -31,6 +31,8 @@ impl Spelling {
                 Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::Upgrade => Fate::Drop,
                 Name::Server => Fate::Server,
                 Name::Date => Fate::Date,
+                // A word to the server in front, which is us.
+                Name::Other if http::is_internal(part.text().as_bytes()) => Fate::Drop,
                 _ => Fate::Pass,
             };
             let text = if name == Name::Other { part.text() } else { name.text() };
@@ -46,6 +48,7 @@ impl Spelling {
                 let (fate, text) = self.0[usize::from(part.id())];
                 (fate, Some(text))
             }
+            None if http::is_internal(field.name) => (Fate::Drop, None),
             None => (Fate::Pass, None),
         }
     }
@@ -162,6 +165,21 @@ mod tests {
         let spelling = Spelling::new();
         let reply = Reply::read(&head, &spelling).unwrap();
         assert_eq!((reply.status, reply.length, reply.own), (Status::OK, Some(5), Own::default()));
+    }
+
+    #[test]
+    fn words_for_the_server_in_front_reach_no_client() {
+        let fields = [
+            ("X-Accel-Redirect", "/srv/secret"),
+            ("x-sendfile", "/srv/secret"),
+            ("X-LIGHTTPD-Send-File", "/srv/secret"),
+            ("x-accel-buffering", "no"),
+            ("X-Mine", "1"),
+        ];
+        let mut head = head(200, &fields);
+        assert_eq!(written(&head), "X-Mine: 1\r\n");
+        head.drain(..2);
+        assert_eq!(trailers(&head, &Spelling::new()).wire(), b"X-Mine: 1\r\n");
     }
 
     #[test]

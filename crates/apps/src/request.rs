@@ -130,6 +130,8 @@ pub(crate) fn encode(
             // As variables these two could not be told from others: `A_B` from `A-B`, and `HTTP_PROXY` from the
             // variable that programs take their proxy from.
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
+            // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.
+            Name::Other if http::is_internal(name) => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             _ => names.put(into, id, name, value)?,
         }

@@ -34,7 +34,7 @@ pub use forwarded::Dialect;
 pub use framing::{Framing, Length};
 pub use line::{Field, Limits};
 pub use method::Method;
-pub use name::Name;
+pub use name::{Name, is_internal};
 pub use reject::Reject;
 pub use request::{RequestHead, Version};
 pub use response::ResponseHead;

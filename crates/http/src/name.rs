@@ -205,6 +205,16 @@ impl Name {
     }
 }
 
+/// Whether a field is a word between an application and the server in front of it: which file to send in place of the body,
+/// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that is told learns of paths, and an
+/// application that is told by a client sends it any file.
+#[must_use]
+pub fn is_internal(name: &[u8]) -> bool {
+    let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));
+    matches!(name, [b'X' | b'x', b'-', ..])
+        && (begins(b"x-accel-") || begins(b"x-sendfile") || begins(b"x-lighttpd-send-"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +239,21 @@ mod tests {
             }
         }
         assert_eq!(Name::of(b""), Name::Other);
+        for (name, internal) in [
+            ("X-Accel-Redirect", true),
+            ("x-accel-buffering", true),
+            ("X-SENDFILE", true),
+            ("X-Sendfile-Type", true),
+            ("X-Sendfile2", true),
+            ("X-LIGHTTPD-send-file", true),
+            ("X-Accel", false),
+            ("X-Accelerate", false),
+            ("X-Send", false),
+            ("Accel-Redirect", false),
+            ("", false),
+        ] {
+            assert_eq!(is_internal(name.as_bytes()), internal, "{name}");
+        }
         assert_eq!(Name::Other.text(), "");
     }
 }

@@ -83,6 +83,7 @@ statuses! {
     504 GATEWAY_TIMEOUT "Gateway Timeout";
     505 VERSION_NOT_SUPPORTED "HTTP Version Not Supported";
     507 INSUFFICIENT_STORAGE "Insufficient Storage";
+    508 LOOP_DETECTED "Loop Detected";
     511 NETWORK_AUTHENTICATION_REQUIRED "Network Authentication Required";
 }
 

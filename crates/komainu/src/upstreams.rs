@@ -67,7 +67,7 @@ impl Groups {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
-            None => Shared::after(options, before).map_err(io::Error::other)?,
+            None => Shared::after(options, before, &self.shared).map_err(io::Error::other)?,
         });
         Ok(self.shared.len() - 1)
     }

@@ -171,7 +171,8 @@ impl Conn {
         let (limits, timeouts) = (self.context().limits, self.context().timeouts);
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
-        self.continue_due = head.expects_continue;
+        // A client that sends without having been told to does not wait to be told.
+        self.continue_due = head.expects_continue && self.work.input.is_empty();
         self.forget_response();
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
@@ -379,20 +380,35 @@ impl Conn {
                 Step::Head | Step::NeedMore => None,
             };
             if let Some(piece) = piece {
-                // A client that sends without having been told to does not wait to be told.
                 self.continue_due = false;
                 return Ok(piece);
             }
-            if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
-                self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            }
-            let head_len = self.work.machine.head.len;
-            match self.stream.try_read(self.work.input.body_room(head_len))? {
-                Some(0) => return Err(Fault::Reject(Reject::bad("body cut short"))),
-                Some(len) => self.work.input.filled(len),
-                None => return Ok(Piece::Pending),
+            if !self.fill_body()? {
+                if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
+                    self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                return Ok(Piece::Pending);
             }
         }
+    }
+
+    /// Reads more of the body into the input. False where nothing is there now.
+    fn fill_body(&mut self) -> Result<bool, Fault> {
+        let head_len = self.work.machine.head.len;
+        match self.stream.try_read(self.work.input.body_room(head_len))? {
+            Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),
+            Some(len) => {
+                self.work.input.filled(len);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
+        self.continue_due = self.continue_due && !self.fill_body()?;
+        Ok(self.continue_due)
     }
 
     /// Reads what a handler left of the body, if that is little. False where it is too much to be worth it.
@@ -400,7 +416,7 @@ impl Conn {
         let mut discarded = 0;
         while !self.work.machine.body_ended() {
             let remaining = self.work.machine.body().and_then(http::body::Body::remaining).unwrap_or(0);
-            if self.continue_due || discarded + remaining > DISCARD_BYTES_MAX {
+            if self.awaits_continue()? || discarded + remaining > DISCARD_BYTES_MAX {
                 return Ok(false);
             }
             if let Some((start, end)) = self.body_piece().await? {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -50,7 +50,6 @@ struct SourceSlot {
 }
 
 struct Inner {
-    epoll: OwnedFd,
     clock: Clock,
     pool: Pool,
     remote: Arc<Remote>,
@@ -81,12 +80,10 @@ impl Core {
     /// # Errors
     /// Where the kernel gives no descriptor.
     pub fn new(clock: Clock, pool: Pool) -> io::Result<Core> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, remote.bell(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
+        epoll::add(remote.epoll(), remote.bell(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
         Ok(Core(Rc::new(Inner {
-            epoll,
             swept_ms: Cell::new(clock.now_ms()),
             clock,
             pool,
@@ -127,6 +124,11 @@ impl Core {
     /// The way to wake this core from another thread.
     pub(crate) fn remote(&self) -> Arc<Remote> {
         self.0.remote.clone()
+    }
+
+    /// Whether that is the way to this core.
+    pub(crate) fn is_home(&self, remote: &Arc<Remote>) -> bool {
+        Arc::ptr_eq(&self.0.remote, remote)
     }
 
     /// How many tasks panicked so far.
@@ -243,7 +245,9 @@ impl Core {
         use epoll::EventFlags;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let source = self.add_source();
-        if let Err(error) = epoll::add(&self.0.epoll, fd, epoll::EventData::new_u64(source.token), flags) {
+        if let Err(error) =
+            epoll::add(self.0.remote.epoll(), fd, epoll::EventData::new_u64(source.token), flags)
+        {
             self.deregister(&source);
             return Err(error.into());
         }
@@ -253,12 +257,12 @@ impl Core {
     /// Registers a listener, level-triggered and exclusive; `task` polls it.
     pub(crate) fn watch_listener(&self, fd: &impl AsFd, source: &Source) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-        Ok(epoll::add(&self.0.epoll, fd, epoll::EventData::new_u64(source.token), flags)?)
+        Ok(epoll::add(self.0.remote.epoll(), fd, epoll::EventData::new_u64(source.token), flags)?)
     }
 
     pub(crate) fn unwatch(&self, fd: &impl AsFd) {
         // Only fails for a descriptor that is not registered.
-        let _ = epoll::delete(&self.0.epoll, fd);
+        let _ = epoll::delete(self.0.remote.epoll(), fd);
     }
 
     /// A source that no descriptor feeds yet.
@@ -274,12 +278,24 @@ impl Core {
         source
     }
 
+    /// The source of this token.
+    pub(crate) fn source(&self, token: u64) -> Option<Rc<Source>> {
+        match self.0.sources.borrow().get(token as u32 as usize) {
+            Some(SourceSlot { source: Some(source), .. }) if source.token == token => Some(source.clone()),
+            _ => None,
+        }
+    }
+
     /// Forgets a source; events still under way for it are dropped. Closing its descriptor is the owner's part.
     pub(crate) fn deregister(&self, source: &Source) {
-        let index = source.token as u32;
+        self.free_source(source.token);
+    }
+
+    fn free_source(&self, token: u64) {
+        let index = token as u32;
         // Events of this tick may still name the slot: the generation tells them apart.
         if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
-            && slot.source.take().is_some()
+            && slot.source.take_if(|source| source.token == token).is_some()
         {
             slot.generation = (slot.generation + 1) & 0x7fff_ffff;
             self.0.free_sources.borrow_mut().push(index);
@@ -288,10 +304,7 @@ impl Core {
 
     /// Sets readiness and runs whoever waits for it.
     pub(crate) fn deliver(&self, token: u64, ready: u8) {
-        let source = match self.0.sources.borrow().get(token as u32 as usize) {
-            Some(SourceSlot { source: Some(source), .. }) if source.token == token => source.clone(),
-            _ => return,
-        };
+        let Some(source) = self.source(token) else { return };
         source.ready.set(source.ready.get() | ready);
         let (reader, writer) = (source.reader.get(), source.writer.get());
         let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
@@ -316,7 +329,7 @@ impl Core {
     /// Where the kernel has no room for the registration.
     pub fn hear(&self, bell: &impl AsFd) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.0.epoll, bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
+        Ok(epoll::add(self.0.remote.epoll(), bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
     }
 
     /// Ends what [`Core::hear`] began; before the eventfd is closed.
@@ -466,7 +479,11 @@ impl Core {
             let timeout = (if rests { self.timeout_ms() } else { Some(0) })
                 .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
             events.clear();
-            match epoll::wait(&self.0.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                self.0.remote.epoll(),
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -536,6 +553,9 @@ impl Core {
     /// Looks at every source's deadline. One pass over a flat table ten times a second costs less than keeping
     /// a timer for each connection in order at each request.
     fn sweep(&self, now_ms: u64) {
+        for token in self.0.remote.take_released() {
+            self.free_source(token);
+        }
         let mut due: Vec<Rc<Source>> = Vec::new();
         for slot in self.0.sources.borrow().iter() {
             if let Some(source) = &slot.source

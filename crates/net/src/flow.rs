@@ -138,10 +138,12 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the client still waits for `100 Continue`: the first read answers it.
-    #[must_use]
-    pub fn continue_due(&self) -> bool {
-        self.conn.continue_due
+    /// Whether the client still waits for `100 Continue`, and has sent nothing of the body: the first read answers it.
+    ///
+    /// # Errors
+    /// As [`Exchange::read`].
+    pub fn awaits_continue(&mut self) -> Result<bool, Fault> {
+        self.conn.awaits_continue()
     }
 
     /// More of the response's body without waiting: what the client does not take now is kept in memory, so

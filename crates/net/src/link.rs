@@ -9,7 +9,7 @@ pub enum Link {
     /// In the clear.
     Plain(Stream),
     /// Through TLS.
-    Tls(Box<TlsStream>),
+    Tls(TlsStream),
 }
 
 impl Link {
@@ -74,14 +74,7 @@ impl Link {
         }
     }
 
-    /// Prepares it to lie in a pool, unused. False where it is of no more use: closed, or there are bytes that
-    /// nobody asked for.
-    pub fn rest(&mut self) -> bool {
-        self.stream().rest();
-        self.is_fresh()
-    }
-
-    /// Whether nothing has happened on it while it lay in a pool. Costs no system call unless something has.
+    /// Whether nothing has come that nobody has asked for: else it is of no more use in a pool. Costs no system call unless something has.
     pub fn is_fresh(&mut self) -> bool {
         // What TLS has decrypted and nobody has read is no news of the socket's.
         if matches!(self, Link::Plain(stream) if !stream.has_news()) {

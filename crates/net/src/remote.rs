@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 /// The mailbox of one core: which of its tasks others have woken.
 #[derive(Debug)]
@@ -14,12 +14,23 @@ pub(crate) struct Remote {
     /// Whether the eventfd was written since the core last looked.
     rung: AtomicBool,
     bell: OwnedFd,
+    /// The core's epoll: who takes a connection over from the core takes it out of there.
+    epoll: OwnedFd,
+    /// Tokens of sources whose connections others have taken over or closed; the core frees them when it next sweeps.
+    released: Mutex<Vec<u64>>,
 }
 
 impl Remote {
     pub(crate) fn new() -> std::io::Result<Remote> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Remote { woken: Mutex::default(), rung: AtomicBool::new(false), bell })
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Remote {
+            woken: Mutex::default(),
+            rung: AtomicBool::new(false),
+            bell,
+            epoll,
+            released: Mutex::default(),
+        })
     }
 
     /// Wakes a task; from any thread.
@@ -38,6 +49,20 @@ impl Remote {
 
     pub(crate) fn bell(&self) -> &OwnedFd {
         &self.bell
+    }
+
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Nobody uses the source of that token any more; from any thread.
+    pub(crate) fn release(&self, token: u64) {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(token);
+    }
+
+    /// The tokens released since the last call.
+    pub(crate) fn take_released(&self) -> Vec<u64> {
+        std::mem::take(&mut self.released.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes what was woken. The bell is edge-triggered and need not be read.

@@ -5,7 +5,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use rustix::io::Errno;
 
@@ -42,6 +44,23 @@ pub(crate) enum End {
     Fin,
     /// A reset.
     Reset,
+}
+
+/// The server's hold on a simulated connection: dropping it closes that.
+pub(crate) struct ServerEnd(pub(crate) Rc<Wire>);
+
+impl Deref for ServerEnd {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        &self.0
+    }
+}
+
+impl Drop for ServerEnd {
+    fn drop(&mut self) {
+        self.0.server_closes();
+    }
 }
 
 /// The server's end of a simulated connection; the test holds it too and plays the client.
@@ -243,7 +262,7 @@ impl Wire {
         self.resets_on_close.set(reset);
     }
 
-    pub(crate) fn server_closes(&self) {
+    fn server_closes(&self) {
         let unread = !self.to_server.borrow().is_empty();
         let end = if self.resets_on_close.get() || unread { End::Reset } else { End::Fin };
         self.server_end.set(Some(end));

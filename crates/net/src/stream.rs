@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
@@ -27,7 +28,7 @@ use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 /// one deadline at a time, that of its latest wait.
 pub struct Stream {
     core: Core,
-    source: Rc<Source>,
+    source: Registered,
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
@@ -114,7 +115,37 @@ pub(crate) fn is_met_or_waits(stream: &Stream, interest: Interest) -> bool {
 enum Transport {
     Socket(OwnedFd),
     #[cfg(test)]
-    Sim(Rc<crate::sim::Wire>),
+    Sim(crate::sim::ServerEnd),
+}
+
+/// A source that is forgotten when this is dropped.
+struct Registered {
+    core: Core,
+    source: Rc<Source>,
+    /// It stays registered: the connection becomes idle, and who takes it up again finds the source by its token.
+    stays: bool,
+}
+
+impl Registered {
+    fn new(core: &Core, source: Rc<Source>) -> Registered {
+        Registered { core: core.clone(), source, stays: false }
+    }
+}
+
+impl Deref for Registered {
+    type Target = Source;
+
+    fn deref(&self) -> &Source {
+        &self.source
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.core.deregister(&self.source);
+        }
+    }
 }
 
 impl Stream {
@@ -126,8 +157,35 @@ impl Stream {
         let source = core.register(&socket)?;
         Ok(Stream {
             core: core.clone(),
-            source,
+            source: Registered::new(core, source),
             transport: Transport::Socket(socket),
+            resets: Cell::new(false),
+            port: OnceCell::new(),
+        })
+    }
+
+    /// Makes it idle: its socket, and the token by which its source stays registered. `None` for what is no socket.
+    pub(crate) fn into_idle(self) -> Option<(OwnedFd, u64)> {
+        let Stream { mut source, transport, .. } = self;
+        match transport {
+            Transport::Socket(socket) => {
+                source.forget_waiters();
+                source.stays = true;
+                Some((socket, source.token))
+            }
+            #[cfg(test)]
+            Transport::Sim(_) => None,
+        }
+    }
+
+    /// Takes up an idle socket whose source has stayed registered with this core.
+    pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
+        let source = Registered::new(core, core.source(token)?);
+        let transport = Transport::Socket(socket);
+        Some(Stream {
+            core: core.clone(),
+            source,
+            transport,
             resets: Cell::new(false),
             port: OnceCell::new(),
         })
@@ -137,13 +195,9 @@ impl Stream {
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token);
-        Stream {
-            core: core.clone(),
-            source,
-            transport: Transport::Sim(wire),
-            resets: Cell::new(false),
-            port: OnceCell::new(),
-        }
+        let (source, transport) =
+            (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
+        Stream { core: core.clone(), source, transport, resets: Cell::new(false), port: OnceCell::new() }
     }
 
     /// The core it lives on.
@@ -157,7 +211,7 @@ impl Stream {
 
     /// To watch it while the stream itself is in use.
     pub(crate) fn source_rc(&self) -> Rc<Source> {
-        self.source.clone()
+        self.source.source.clone()
     }
 
     /// Connects; waits until that has succeeded or failed, or until the deadline.
@@ -207,11 +261,6 @@ impl Stream {
                 None => self.readable(deadline_ms).await?,
             }
         }
-    }
-
-    /// Nobody waits for it from now on: for a connection that goes into a pool.
-    pub fn rest(&self) {
-        self.source.forget_waiters();
     }
 
     /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
@@ -458,14 +507,4 @@ pub(crate) fn tcp_socket(at: IpAddr) -> std::io::Result<OwnedFd> {
 fn stream_socket(family: AddressFamily) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.core.deregister(&self.source);
-        #[cfg(test)]
-        if let Transport::Sim(wire) = &self.transport {
-            wire.server_closes();
-        }
-    }
 }

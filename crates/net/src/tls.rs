@@ -100,7 +100,8 @@ fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
 /// A TLS connection that never blocks.
 pub struct TlsStream {
     stream: Stream,
-    tls: ClientConnection,
+    // Boxed: it is large, and moves with each request into a list of idle connections and out of it.
+    tls: Box<ClientConnection>,
 }
 
 impl TlsStream {
@@ -111,7 +112,7 @@ impl TlsStream {
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Broken("no TLS session could be made"))?;
-        let mut this = TlsStream { stream, tls };
+        let mut this = TlsStream { stream, tls: Box::new(tls) };
         while this.tls.is_handshaking() {
             this.flush()?;
             if !this.tls.is_handshaking() {
@@ -125,6 +126,14 @@ impl TlsStream {
         }
         this.flush()?;
         Ok(this)
+    }
+
+    pub(crate) fn into_parts(self) -> (Stream, Box<ClientConnection>) {
+        (self.stream, self.tls)
+    }
+
+    pub(crate) fn of_parts(stream: Stream, tls: Box<ClientConnection>) -> TlsStream {
+        TlsStream { stream, tls }
     }
 
     /// The socket under it.

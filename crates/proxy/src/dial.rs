@@ -1,8 +1,9 @@
 //! Connections to servers, made.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use net::{Core, Dial, Fault, Link, Stream, TlsStream};
@@ -41,7 +42,7 @@ pub(crate) async fn dial(
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
-            (Link::Tls(Box::new(tls)), address)
+            (Link::Tls(tls), address)
         }
     })
 }
@@ -52,6 +53,23 @@ pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// What runs beside the making of a connection and the wait for its first answer; `None` where nothing does any more.
+pub(crate) type Beside<'p> = RefCell<Option<Pin<Box<dyn Future<Output = ()> + 'p>>>>;
+
+/// Runs `future`, and `other` beside it for as long as there is one.
+pub(crate) async fn beside<T>(other: &Beside<'_>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let mut running = other.borrow_mut();
+        if running.as_mut().is_some_and(|running| running.as_mut().poll(context).is_ready()) {
+            *running = None;
+        }
+        drop(running);
+        future.as_mut().poll(context)
     })
     .await
 }

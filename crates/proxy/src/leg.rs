@@ -22,9 +22,8 @@ const SPARE_MAX: usize = 256;
 /// Buffers grown beyond this are not kept.
 const SPARE_BYTES_MAX: usize = 160 * 1024;
 
-/// A connection at rest. It holds no buffer.
+/// What there is to know of a connection at rest. It holds no buffer.
 pub(crate) struct Rested {
-    pub(crate) link: Link,
     /// The address that it goes to; `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     /// Requests that it has carried.
@@ -127,8 +126,8 @@ impl Buffers {
 
 impl Rested {
     /// Takes it up for a request.
-    pub(crate) fn take_up(self, buffers: Lent) -> Leg {
-        let Rested { link, address, served, .. } = self;
+    pub(crate) fn take_up(self, link: Link, buffers: Lent) -> Leg {
+        let Rested { address, served, .. } = self;
         Leg { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
     }
 }
@@ -202,16 +201,16 @@ impl Leg {
     }
 
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
-    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<Rested> {
+    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<(Link, Rested)> {
         let buffers = &self.buffers;
         let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && !self.is_behind();
         let served = self.served.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
-        if !clean || worn || !self.link.rest() {
+        if !clean || worn || !self.link.is_fresh() {
             return None;
         }
         let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
-        Some(Rested { link: self.link, address: self.address, served, until_ms })
+        Some((self.link, Rested { address: self.address, served, until_ms }))
     }
 
     /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use

@@ -1,9 +1,10 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Framing, Method, Name, Status};
 use net::preface::{self, Ends};
@@ -11,7 +12,7 @@ use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
 
 use crate::check;
 use crate::choose::{Chooser, NoServer, NoTicket, Ticket};
-use crate::dial::{before, dial};
+use crate::dial::{Beside, before, beside, dial};
 use crate::failure::Failure;
 use crate::health::Standing;
 use crate::leg::{Leg, Rested, Spare};
@@ -26,6 +27,10 @@ use crate::template::Ask;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
+/// Why a request is not passed on that carries our own mark.
+const LOOP: &str = "the request loops: this proxy has passed it on before, and its upstream has sent it back";
+/// What marks of this process begin with.
+static PROCESS: OnceLock<u64> = OnceLock::new();
 
 /// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
 /// the last clone.
@@ -100,7 +105,7 @@ struct Inner {
     tell: Option<Tell>,
     shared: Arc<Shared>,
     /// One for each server.
-    pools: Vec<Pool>,
+    pools: Vec<Rc<Pool>>,
     spare: Spare,
     chooser: Chooser,
     budget: Cell<Budget>,
@@ -135,7 +140,7 @@ impl Group {
         let inner = Rc::new(Inner {
             core: core.clone(),
             tell,
-            pools: options.servers.iter().map(|_| Pool::default()).collect(),
+            pools: shared.servers.iter().map(|it| Rc::new(Pool::new(core, &it.idle))).collect(),
             spare: Spare::default(),
             chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(Budget::full()),
@@ -168,7 +173,9 @@ impl Group {
     /// temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
     #[must_use]
     pub fn proxy(&self, options: &Arc<Options>, spill: Option<Arc<SpillQuota>>) -> Proxy {
-        let (request, response) = (RequestRules::new(options), ResponseRules::new(options));
+        let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
+        let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
+        let (request, response) = (RequestRules::marked(options, mark), ResponseRules::new(options));
         let rules = Rules { options: options.clone(), request, response, spill };
         Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
@@ -189,6 +196,11 @@ impl Proxy {
         let options = &self.rules.options;
         if matches!(x.request().method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
+        }
+        if self.rules.request.loops(&x.request()) {
+            let server = (self.group.shared.count() == 1).then_some(0);
+            self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
+            return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let mut trial = Trial {
@@ -238,7 +250,7 @@ impl Proxy {
     async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Trial) -> Result<(), Fault> {
         let Framing::Length(len) = x.request().framing() else { return Ok(()) };
         // An expectation is the server's to answer.
-        if len > self.rules.options.read_ahead_bytes as u64 || x.continue_due() {
+        if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());
         }
         let kept = &mut trial.kept;
@@ -287,9 +299,12 @@ impl Proxy {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!anew);
-        let mut leg = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
+        let pool = &self.group.pools[ticket.server];
+        let (mut leg, room) = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
+        let (asked_ms, reused) = (self.group.core.now_ms(), leg.reused);
+        let waits = x.awaits_continue()?;
         let ask = Ask::of(&x.request(), &upstream.authority);
-        let sent = self.rules.request.write(&mut leg.buffers.out, &ask).map_err(Fault::Reject)?;
+        let sent = self.rules.request.write(&mut leg.buffers.out, &ask, waits).map_err(Fault::Reject)?;
         let cookie = ticket.cookie.as_ref().map(|pair| {
             let secure = if x.request().client().secure { "; Secure" } else { "" };
             format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
@@ -303,6 +318,8 @@ impl Proxy {
             }
         };
         let answered = || {
+            room.take();
+            pool.learn(self.group.core.now_ms() - asked_ms, reused);
             if ticket.is_probe() {
                 succeeded();
             }
@@ -324,7 +341,9 @@ impl Proxy {
             may_retry,
             answered: &answered,
         };
-        let outcome = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent).run().await?;
+        let relay = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent);
+        let outcome = beside(&room, relay.run()).await?;
+        drop(room);
         succeeded();
         match outcome {
             Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
@@ -345,16 +364,17 @@ impl Proxy {
         server: usize,
         deadline_ms: u64,
         anew: bool,
-    ) -> Result<Leg, Failure> {
+    ) -> Result<(Leg, Beside<'_>), Failure> {
         let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
         let now_ms = self.group.core.now_ms();
+        let pool = &self.group.pools[server];
         let certain = !x.request().method().is_idempotent();
         if !anew
             && options.proxy_protocol.is_none()
-            && let Some(rested) =
-                self.group.pools[server].take(now_ms, certain, |rested| self.group.fits(server, rested))
+            && options.keep_alive.idle_max > 0
+            && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
         {
-            return Ok(rested.take_up(self.group.spare.lend()));
+            return Ok((rested.take_up(link, self.group.spare.lend()), RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -366,15 +386,16 @@ impl Proxy {
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
         let dialling =
             Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
-        let (link, address) = dialling.await?;
-        Ok(Leg::new(link, address, self.group.spare.lend()))
+        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
+        let (link, address) = beside(&room, dialling).await?;
+        Ok((Leg::new(link, address, self.group.spare.lend()), room))
     }
 
     fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
         let options = &self.group.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves && let Some(rested) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
-            self.group.pools[server].put(rested, options.keep_alive.idle_max);
+        if serves && let Some((link, rested)) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
+            self.group.pools[server].put(link, rested, options.keep_alive.idle_max);
         }
     }
 
@@ -472,7 +493,9 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
         }
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == Standing::Down;
-            pool.sweep(now_ms, |rested| !down && inner.fits(server, rested));
+            pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
+                !down && inner.fits(server, rested)
+            });
         }
     }
 }
@@ -481,11 +504,15 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
 async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
-        let shared = this.shared.clone();
+        let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
         drop(this);
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
-        let well = check::probe(&core, &shared.options, server, upstream, check).await;
+        let well = {
+            let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
+            beside(&room, check::probe(&core, &shared.options, server, upstream, check)).await
+        };
+        drop(pool);
         let now_ms = core.now_ms();
         if let Some(well) = well
             && upstream.health.checked(well, now_ms, check)

@@ -156,7 +156,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let (method, framing) = (x.request().method(), x.request().framing());
         let up = match framing {
             Framing::None => Up::Done,
-            _ if sent.expects && x.continue_due() => Up::Continue,
+            _ if sent.expects => Up::Continue,
             _ => Up::Body,
         };
         Relay {
@@ -182,6 +182,10 @@ impl<'r, 'c> Relay<'r, 'c> {
     pub(crate) async fn run(mut self) -> Result<Outcome, Failure> {
         self.send_kept();
         loop {
+            // A client that sends all the same does not wait.
+            if self.up == Up::Continue && !self.x.awaits_continue()? {
+                self.begin_body();
+            }
             self.push_up()?;
             let waited = self.up == Up::Continue;
             let down = self.pull_down()?;
@@ -517,7 +521,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if std::mem::replace(&mut self.unsent, unsent) != unsent {
             self.client_write_ms = now_ms;
         }
-        let reads_client = self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES;
+        let reads_client = matches!(self.up, Up::Continue | Up::Body) && self.leg.backlog() < GATHERED_BYTES;
         let reads_upstream = down == Down::Dry;
         let interest = match self.up {
             // What is left in TLS goes nowhere any more.

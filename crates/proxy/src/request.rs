@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use http::encode::Lines;
 use http::{Dialect, Field, Fields, Framing, Method, Name, Reject, Version, scan};
+use net::Request;
 
 use crate::options::{self, Edits, Host, Options, PathMap};
 use crate::path;
@@ -21,6 +22,8 @@ pub struct RequestRules {
     upgrades: Vec<String>,
     /// Connections are not kept: say so.
     close: bool,
+    /// Follows our name in `Via`: a comment by which we know a request again that we have passed on.
+    mark: String,
 }
 
 /// What a request head said that matters after it has been sent.
@@ -41,14 +44,36 @@ impl RequestRules {
             path: options.path.clone(),
             upgrades: options.upgrades.clone(),
             close: options.keep_alive.idle_max == 0 || options.proxy_protocol.is_some(),
+            mark: String::new(),
         }
     }
 
-    /// Writes the whole head.
+    /// The same, with a mark in `Via` by which a request that comes back is known. It must differ from way to way and from
+    /// process to process, and be the same on all cores.
+    #[must_use]
+    pub fn marked(options: &Options, mark: u64) -> RequestRules {
+        RequestRules { mark: format!(" ({mark:016x})"), ..RequestRules::new(options) }
+    }
+
+    /// Whether a request has gone this way before, and what is upstream has sent it here again. Known only where `Via` is
+    /// written.
+    #[must_use]
+    pub fn loops(&self, request: &Request<'_>) -> bool {
+        let (head, bytes) = request.head();
+        let mark = self.mark.trim_ascii_start().as_bytes();
+        !mark.is_empty()
+            && head.fields.iter().any(|field| {
+                let value = field.value.of(bytes);
+                field.id == Name::Via && value.windows(mark.len()).any(|part| part == mark)
+            })
+    }
+
+    /// Writes the whole head. `awaits_continue` says whether the client waits to be told to send the body: who has sent it
+    /// has nothing to expect of the upstream.
     ///
     /// # Errors
     /// 400 for a request that cannot be passed on without being ambiguous.
-    pub fn write(&self, out: &mut Vec<u8>, ask: &Ask<'_>) -> Result<Sent, Reject> {
+    pub fn write(&self, out: &mut Vec<u8>, ask: &Ask<'_>, awaits_continue: bool) -> Result<Sent, Reject> {
         let (head, bytes) = (ask.head, ask.bytes);
         out.reserve(head.len + 256);
         out.extend_from_slice(head.method_name.of(bytes));
@@ -61,7 +86,7 @@ impl RequestRules {
         let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
         for field in &head.fields {
             empty_body |= field.id == Name::ContentLength;
-            if self.passes(field, ask, &named) {
+            if self.passes(field, ask, &named) && (awaits_continue || field.id != Name::Expect) {
                 lines.spans(bytes, field.name, field.value);
             }
         }
@@ -81,12 +106,13 @@ impl RequestRules {
             lines.part(&head.version.text().as_bytes()[5..]);
             lines.part(b" ");
             lines.part(self.options.via.as_bytes());
+            lines.part(self.mark.as_bytes());
             lines.end();
         }
         write_edits(&mut lines, &self.options.edits, ask);
         let upgrade = self.write_connection(&mut lines, ask);
         out.extend_from_slice(b"\r\n");
-        Ok(Sent { upgrade, expects: head.expects_continue })
+        Ok(Sent { upgrade, expects: head.expects_continue && awaits_continue })
     }
 
     /// The trailer fields that go through: some servers read them as if they had stood in the head, so that what
@@ -110,16 +136,20 @@ impl RequestRules {
     fn host<'a>(&'a self, ask: &Ask<'a>) -> &'a [u8] {
         match &self.options.host {
             Host::Set(host) => host.as_bytes(),
-            // An HTTP/1.0 client may name none.
-            Host::Pass if !ask.authority().is_empty() => ask.authority(),
+            // One that is empty says that the target has none; an HTTP/1.0 client may send none at all.
+            Host::Pass if !ask.authority().is_empty() || ask.head.field(ask.bytes, Name::Host).is_some() => {
+                ask.authority()
+            }
             Host::Pass | Host::Upstream => ask.upstream.as_bytes(),
         }
     }
 
-    /// Whether a field may be called so: nobody but who is `vouched` for tells who the client is, and applications take
-    /// underscores for hyphens.
+    /// Whether a field may be called so: nobody but who is `vouched` for tells who the client is, nobody tells an
+    /// application to let us send files, and applications take underscores for hyphens.
     fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
-        (!claims_a_client(name) || vouched) && (self.options.underscores || !name.contains(&b'_'))
+        (!claims_a_client(name) || vouched)
+            && !http::is_internal(name)
+            && (self.options.underscores || !name.contains(&b'_'))
     }
 
     /// Whether a field goes through as it is.

@@ -61,7 +61,7 @@ impl ResponseRules {
         prepared
     }
 
-    /// Writes the field lines that go through. Framing is not among them.
+    /// Writes the field lines that go through. Framing is not among them, nor what is meant for us ([`http::is_internal`]).
     pub fn write(
         &self,
         lines: &mut Lines<'_>,
@@ -76,6 +76,9 @@ impl ResponseRules {
                 continue;
             }
             let name = field.name.of(bytes);
+            if field.id == Name::Other && http::is_internal(name) {
+                continue;
+            }
             if is_named(named, name) || (self.edited && is_edited(&self.options.edits, name)) {
                 continue;
             }
@@ -96,7 +99,8 @@ impl ResponseRules {
     #[must_use]
     pub fn trailers(&self, trailers: &Fields) -> Fields {
         let mut passed = Fields::new();
-        for (name, value) in trailers.iter().filter(|(name, _)| !is_edited(&self.options.edits, name)) {
+        let passes = |name: &[u8]| !is_edited(&self.options.edits, name) && !http::is_internal(name);
+        for (name, value) in trailers.iter().filter(|(name, _)| passes(name)) {
             passed.try_push(name, value).expect("a field that was read is valid");
         }
         passed

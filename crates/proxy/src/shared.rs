@@ -10,6 +10,7 @@ use crate::hash::hash;
 use crate::health::{Health, Standing};
 use crate::names::Names;
 use crate::options::{Balance, Options, Place, Server};
+use crate::pool::Idle;
 
 /// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Upstream {
     /// `None` for a Unix socket.
     pub(crate) names: Option<Arc<Names>>,
     pub(crate) tls: Option<TlsClient>,
+    /// Idle connections to it, which other groups that ask it share.
+    pub(crate) idle: Arc<Idle>,
     /// Its URL.
     shown: String,
 }
@@ -44,6 +47,10 @@ impl Shared {
     /// # Errors
     /// What is wrong with the options, in words: no server, certificates that cannot be read.
     pub fn new(options: Options) -> Result<Arc<Shared>, String> {
+        Shared::build(options).map(Arc::new)
+    }
+
+    fn build(options: Options) -> Result<Shared, String> {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
         }
@@ -53,21 +60,36 @@ impl Shared {
         let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
         let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
         let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
-        Ok(Arc::new(Shared {
+        Ok(Shared {
             counted: by_load || limits.iter().any(|&limit| limit > 0),
             gate: Gate::new(limits, options.queue_max),
             servers,
             checked: AtomicBool::new(false),
             options: options.into(),
-        }))
+        })
     }
 
     /// The state of a group that takes the place of others: a server that was among theirs is as well or ill as it was.
+    /// Idle connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
+    /// same servers.
     ///
     /// # Errors
     /// As [`Shared::new`].
-    pub fn after(options: Options, before: &[Arc<Shared>]) -> Result<Arc<Shared>, String> {
-        let shared = Shared::new(options)?;
+    pub fn after(
+        options: Options,
+        before: &[Arc<Shared>],
+        beside: &[Arc<Shared>],
+    ) -> Result<Arc<Shared>, String> {
+        let mut shared = Shared::build(options)?;
+        for (server, upstream) in shared.options.servers.iter().zip(&mut shared.servers) {
+            let mut same = beside.iter().chain(before).flat_map(|other| {
+                let servers = other.options.servers.iter().zip(&other.servers);
+                servers.filter(|(theirs, _)| theirs.at == server.at && theirs.tls == server.tls)
+            });
+            if let Some((_, other)) = same.next() {
+                upstream.idle = other.idle.clone();
+            }
+        }
         for upstream in &shared.servers {
             let mut others = before.iter().flat_map(|other| other.servers.iter().map(move |it| (other, it)));
             if let Some((other, it)) = others.find(|(_, it)| it.shown == upstream.shown) {
@@ -75,7 +97,7 @@ impl Shared {
                 upstream.health.resume(&it.health, shared.options.ejection.is_some(), checked);
             }
         }
-        Ok(shared)
+        Ok(Arc::new(shared))
     }
 
     /// What it was made by.
@@ -151,6 +173,14 @@ impl Upstream {
             }
         };
         let id = hash(shown.as_bytes());
-        Ok(Upstream { authority: server.authority(), id, health: Health::default(), names, tls, shown })
+        Ok(Upstream {
+            authority: server.authority(),
+            id,
+            health: Health::default(),
+            names,
+            tls,
+            idle: Arc::default(),
+            shown,
+        })
     }
 }

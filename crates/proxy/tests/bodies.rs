@@ -15,8 +15,11 @@ fn a_request_goes_there_and_its_response_comes_back() {
     let response =
         rig.ask("POST /a?b HTTP/1.1\r\nHost: site.test\r\nContent-Length: 5\r\nX-One: 1\r\n\r\nhello");
     assert_eq!(response.status, 200);
+    // What follows our name tells us that we have passed it on.
+    let mark = response.text().split_once(" (").unwrap().1[..16].to_owned();
+    assert!(mark.bytes().all(|byte| byte.is_ascii_hexdigit()), "{mark}");
     assert_eq!(
-        response.text(),
+        response.text().replace(&format!(" ({mark})"), ""),
         "POST /a?b HTTP/1.1\r\nHost: site.test\r\nX-One: 1\r\nContent-Length: 5\r\n\
          X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: site.test\r\n\
          Via: 1.1 komainu\r\n\r\nhello"
@@ -165,6 +168,95 @@ fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
     assert_eq!(client.raw(25), b"HTTP/1.1 100 Continue\r\n\r\n");
     client.send("body");
     assert!(client.response(Method::Put).unwrap().text().ends_with("\r\n\r\nbody"));
+}
+
+#[test]
+fn who_sends_the_body_with_the_head_waits_for_nothing() {
+    let origin = Origin::mirror();
+    let mut options = proxy::Options::to(vec![origin.server()]);
+    // An upstream that knows no expectations would be waited for until the test fails.
+    options.timeouts.continue_ms = 3_600_000;
+    let rig = Rig::with(options);
+    let long = "x".repeat(100_000);
+    for (framing, body) in [
+        ("Content-Length: 4".to_owned(), "body"),
+        (format!("Content-Length: {}", long.len()), &long),
+        ("Transfer-Encoding: chunked".to_owned(), "4\r\nbody\r\n0\r\n\r\n"),
+    ] {
+        let mut client = rig.client();
+        for method in ["PUT", "POST"] {
+            client.send(&format!(
+                "{method} / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\n{framing}\r\n\r\n{body}"
+            ));
+            let response = client.response(Method::Put).unwrap();
+            assert_eq!((response.status, response.interim.len()), (200, 0), "{framing}");
+            assert_eq!(response.field("Connection"), None);
+            let text = response.text();
+            let body = if body.starts_with('x') { &long } else { "body" };
+            assert!(text.ends_with(&format!("\r\n\r\n{body}")) && !text.contains("Expect"), "{framing}");
+        }
+    }
+}
+
+#[test]
+fn who_sends_the_body_unasked_waits_no_longer() {
+    // It has seen the head and says nothing.
+    let (tell, told) = std::sync::mpsc::channel();
+    let origin = Origin::start(move |mut caller, _| {
+        while let Some(head) = caller.head() {
+            tell.send(head).unwrap();
+            assert_eq!(caller.body_piece().unwrap(), b"body");
+            assert_eq!(caller.body_piece(), None);
+            caller.send("HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut options = proxy::Options::to(vec![origin.server()]);
+    options.timeouts.continue_ms = 3_600_000;
+    let rig = Rig::with(options);
+    let mut client = rig.client();
+    for framing in ["Content-Length: 4", "Transfer-Encoding: chunked"] {
+        let head = format!("PUT / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\n{framing}\r\n\r\n");
+        client.send(&head);
+        assert!(told.recv().unwrap().contains("Expect: 100-continue"));
+        client.send(if framing.contains("chunked") { "4\r\nbody\r\n0\r\n\r\n" } else { "body" });
+        let response = client.response(Method::Put).unwrap();
+        assert_eq!((response.status, response.interim.len()), (201, 0), "{framing}");
+    }
+}
+
+#[test]
+fn an_empty_host_is_passed_as_it_is() {
+    let origin = Origin::mirror();
+    let rig = Rig::to(&origin);
+    let text = rig.ask("GET / HTTP/1.1\r\nHost:\r\n\r\n").text();
+    assert!(text.contains("\r\nHost: \r\n"), "{text}");
+    let text = rig.ask("GET / HTTP/1.0\r\n\r\n").text();
+    assert!(text.contains(&format!("\r\nHost: {}\r\n", origin.address)), "{text}");
+}
+
+#[test]
+fn words_between_a_server_and_its_application_are_no_clients() {
+    let origin = Origin::start(|mut caller, _| {
+        while let Some(request) = caller.request() {
+            let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+            assert!(!text.contains("sendfile") && !text.contains("accel"), "{text}");
+            caller.send(
+                "HTTP/1.1 103 Early Hints\r\nX-Sendfile: /srv/a\r\nLink: </a.css>\r\n\r\n\
+                 HTTP/1.1 200 OK\r\nX-Accel-Redirect: /srv/secret\r\nx-sendfile: /srv/secret\r\n\
+                 X-Accel-Buffering: no\r\nX-LIGHTTPD-send-file: /srv/secret\r\nX-Kept: 1\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sendfile: /srv/secret\r\nX-Sum: 1\r\n\r\n",
+            );
+        }
+    });
+    let rig = Rig::to(&origin);
+    let response = rig.ask(
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Sendfile-Type: X-Accel-Redirect\r\nX-Accel-Mapping: /=/srv/\r\n\r\n",
+    );
+    let all = format!("{}{}{}", response.interim.concat(), response.head, response.trailers);
+    assert!(!all.to_ascii_lowercase().contains("sendfile") && !all.contains("Accel"), "{all}");
+    assert!(!all.contains("srv"), "{all}");
+    assert_eq!((response.field("X-Kept"), response.text().as_str()), (Some("1"), "ok"));
+    assert_eq!(response.trailers, "X-Sum: 1\r\n");
 }
 
 #[test]

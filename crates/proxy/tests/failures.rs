@@ -3,8 +3,9 @@
 
 mod rig;
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use http::{Method, Status};
 use proxy::Options;
@@ -345,4 +346,32 @@ fn a_client_that_goes_takes_its_upstream_connection_along() {
     rig::reset(&client.stream);
     drop(client);
     told.recv_timeout(std::time::Duration::from_secs(20)).expect("the upstream connection is closed");
+}
+
+#[test]
+fn a_request_that_comes_back_is_refused() {
+    // An upstream that leads here again, as it stands.
+    let here: Arc<OnceLock<SocketAddr>> = Arc::default();
+    let to = here.clone();
+    let origin = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let mut back = rig::Client::to(*to.get().unwrap());
+            back.send_bytes(&request);
+            let response = back.response(Method::Get).unwrap();
+            caller.send(&format!("{}\r\n\r\n", response.head));
+            caller.send_bytes(&response.body);
+        }
+    });
+    let rig = Rig::on(3, Options::to(vec![origin.server()]));
+    here.set(rig.address).unwrap();
+    for _ in 0..10 {
+        let refused = rig.get("/").refused();
+        assert!(refused.0 == 508 && refused.1.starts_with("the request loops"), "{refused:?}");
+    }
+    assert_eq!(origin.seen().matches("GET / ").count(), 10, "once for each request");
+    // Another proxy of the same name is none of ours.
+    let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let rig = Rig::to(&origin);
+    let via = "GET / HTTP/1.1\r\nHost: a\r\nVia: 1.1 komainu, 1.1 komainu (0123456789abcdef)\r\n\r\n";
+    assert_eq!(rig.ask(via).status, 200);
 }

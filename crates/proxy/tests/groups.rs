@@ -489,11 +489,11 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     }
     options.servers[0].weight = 5;
     options.servers.reverse();
-    let changed = Shared::after(options.clone(), std::slice::from_ref(&rig.shared)).unwrap();
+    let changed = Shared::after(options.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
     assert!(matches!(changed.standing(0, 0), Standing::Ejected(_)));
     assert_eq!(changed.standing(1, 0), Standing::Up);
     // Where servers are not ejected any more, none is.
     options.ejection = None;
-    let changed = Shared::after(options, &[changed]).unwrap();
+    let changed = Shared::after(options, &[changed], &[]).unwrap();
     assert_eq!(changed.standing(0, 0), Standing::Up);
 }

@@ -303,3 +303,14 @@ fn checks_shake_hands_too() {
     }
     panic!("a server that is not who it says it is was never taken out");
 }
+
+#[test]
+fn a_connection_is_taken_over_with_its_session() {
+    let authority = Authority::new();
+    let origin = Secure::start(&authority, "127.0.0.1", false);
+    let rig = Rig::on(4, origin.options(Tls { roots_pem: Some(authority.pem()), ..Tls::default() }));
+    for _ in 0..40 {
+        assert_eq!(rig.get("/").status, 200);
+    }
+    assert_eq!(origin.connections.load(Ordering::SeqCst), 1);
+}

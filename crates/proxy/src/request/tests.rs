@@ -25,7 +25,7 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
     let ask = Ask { head: &head, bytes: &bytes, peer: SENDER, client, upstream: "app:3000" };
     let mut out = Vec::new();
-    let sent = RequestRules::new(options).write(&mut out, &ask).unwrap();
+    let sent = RequestRules::new(options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.ends_with("\r\n\r\n"));
     // What we write must itself be a valid request with the same body.
@@ -169,7 +169,7 @@ fn too_many_named_fields_are_an_attack() {
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
     let client = Client::direct(Peer::Unix, false);
     let ask = Ask { head: &head, bytes: &bytes, peer: Peer::Unix, client, upstream: "" };
-    assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask).is_err());
+    assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask, true).is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,20 +45,32 @@ impl Rig {
 
     /// A proxy with these options.
     pub fn with(options: Options) -> Rig {
-        Rig::spilling(options, None)
+        Rig::on(1, options)
     }
 
     /// The same, with temporary files for what clients do not take.
     pub fn spilling(options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
-        let shared = Shared::new(options).unwrap();
+        Rig::serving(1, Shared::new(options).unwrap(), move |core, shared| {
+            Hop(Group::new(core, shared).proxy(&Arc::new(shared.options().clone()), spill.clone()))
+        })
+    }
+
+    /// A proxy with these options on so many threads.
+    pub fn on(threads: usize, options: Options) -> Rig {
+        Rig::serving(threads, Shared::new(options).unwrap(), |core, shared| Hop(Proxy::new(core, shared)))
+    }
+
+    /// A service of its own.
+    pub fn serving<S: net::Service>(
+        threads: usize,
+        shared: Arc<Shared>,
+        service: impl Fn(&net::Core, &Arc<Shared>) -> S + Send + Sync + 'static,
+    ) -> Rig {
         let theirs = shared.clone();
-        let run = net::Options { threads: 1, ..net::Options::default() };
+        let run = net::Options { threads, ..net::Options::default() };
         let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
         let binds = [Bind::Tcp("127.0.0.1:0".parse().unwrap())];
-        let server = net::Server::start(&run, &binds, move |core| {
-            Ok(Hop(Group::new(core, &theirs).proxy(&Arc::new(theirs.options().clone()), spill.clone())))
-        });
-        let server = server.unwrap();
+        let server = net::Server::start(&run, &binds, move |core| Ok(service(core, &theirs))).unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
         Rig { address, shared, server: Some(server) }
     }
@@ -124,6 +136,20 @@ impl Origin {
         Origin { address, connections, ended, seen }
     }
 
+    /// Gives one of `workers` to each connection until it ends, as servers do that give it a process: others wait.
+    pub fn prefork(workers: usize, serve: impl Fn(Caller, usize) + Send + Sync + 'static) -> Origin {
+        let free = Arc::new((Mutex::new(workers), Condvar::new()));
+        Origin::start(move |caller, number| {
+            let (count, freed) = &*free;
+            let mut left = freed.wait_while(count.lock().unwrap(), |left| *left == 0).unwrap();
+            *left -= 1;
+            drop(left);
+            serve(caller, number);
+            *count.lock().unwrap() += 1;
+            freed.notify_one();
+        })
+    }
+
     /// Answers every request with these bytes, and keeps its connections.
     pub fn answering(response: &'static str) -> Origin {
         Origin::start(move |mut caller, _| {
@@ -151,6 +177,11 @@ impl Origin {
     /// Connections that have come.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Connections that have not ended.
+    pub fn open(&self) -> usize {
+        self.connections() - self.ended.load(Ordering::SeqCst)
     }
 
     /// Everything that was read from them.

@@ -85,7 +85,7 @@ fn tunnel(rig: &Rig) -> (Rc<Wire>, Server) {
     let made: Rc<RefCell<Option<Link>>> = rig.engine.service.origin.clone();
     rig.core.spawn(async move {
         let tls = TlsStream::connect(stream, &client, u64::MAX).await.unwrap();
-        *made.borrow_mut() = Some(Link::Tls(Box::new(tls)));
+        *made.borrow_mut() = Some(Link::Tls(tls));
     });
     for _ in 0..5 {
         rig.settle();

@@ -1,0 +1,149 @@
+//! Idle connections to other servers: kept by one core, taken over by any.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::epoll;
+use rustls::ClientConnection;
+
+use crate::core::Core;
+use crate::link::Link;
+use crate::remote::Remote;
+use crate::stream::Stream;
+use crate::tls::TlsStream;
+
+/// The idle connections of one core, each with what its owner wants to know of it. The core itself takes one up again
+/// without a system call; another core may take one over, or close one. The lock is held for a few instructions at a
+/// time, and other cores ask for it only when they have no idle connection of their own.
+pub struct IdleLinks<T> {
+    home: Arc<Remote>,
+    /// The one used last stands last.
+    links: Mutex<VecDeque<(IdleLink, T)>>,
+    /// How many there are, for a look without the lock.
+    count: AtomicUsize,
+}
+
+/// A connection that no task uses. Its source stays registered with its core.
+struct IdleLink {
+    socket: OwnedFd,
+    tls: Option<Box<ClientConnection>>,
+    token: u64,
+}
+
+impl<T> IdleLinks<T> {
+    /// A list for connections of this core.
+    #[must_use]
+    pub fn new(core: &Core) -> IdleLinks<T> {
+        IdleLinks { home: core.remote(), links: Mutex::default(), count: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(IdleLink, T)>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are. Another core may have changed that already.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a connection of the list's own core.
+    pub fn put(&self, link: Link, about: T) {
+        let (stream, tls) = match link {
+            Link::Plain(stream) => (stream, None),
+            Link::Tls(tls) => {
+                let (stream, tls) = tls.into_parts();
+                (stream, Some(tls))
+            }
+        };
+        debug_assert!(stream.core().is_home(&self.home), "a connection lies with its own core");
+        let Some((socket, token)) = stream.into_idle() else { return };
+        let mut links = self.lock();
+        links.push_back((IdleLink { socket, tls, token }, about));
+        self.count.store(links.len(), Ordering::Relaxed);
+    }
+
+    /// Takes the connection used last, for `core`: the list's own, or another, which takes it over.
+    pub fn take(&self, core: &Core) -> Option<(Link, T)> {
+        loop {
+            let mut links = self.lock();
+            let (idle, about) = links.pop_back()?;
+            self.count.store(links.len(), Ordering::Relaxed);
+            drop(links);
+            if let Some(link) = self.wake(core, idle) {
+                return Some((link, about));
+            }
+        }
+    }
+
+    /// Closes the connection that has been idle longest; false where there is none. From any thread.
+    pub fn close_oldest(&self) -> bool {
+        let mut links = self.lock();
+        let oldest = links.pop_front();
+        self.count.store(links.len(), Ordering::Relaxed);
+        drop(links);
+        oldest.map(|(idle, _)| self.close(idle)).is_some()
+    }
+
+    /// Closes those that `keep` does not want, and those whose peer has closed or has sent what nobody asked for. For the
+    /// list's own core.
+    pub fn sweep(&self, core: &Core, keep: impl Fn(&T) -> bool) {
+        let mut links = self.lock();
+        let (mut gone, mut doubtful) = (Vec::new(), Vec::new());
+        for (idle, about) in std::mem::take(&mut *links) {
+            match core.source(idle.token).is_some_and(|source| source.ready() & crate::source::READ != 0) {
+                _ if !keep(&about) => gone.push(idle),
+                true => doubtful.push((idle, about)),
+                false => links.push_back((idle, about)),
+            }
+        }
+        self.count.store(links.len(), Ordering::Relaxed);
+        drop(links);
+        gone.into_iter().for_each(|idle| self.close(idle));
+        for (idle, about) in doubtful {
+            // TLS may have sent no more than a ticket.
+            if let Some(mut link) = self.wake(core, idle)
+                && link.is_fresh()
+            {
+                self.put(link, about);
+            }
+        }
+    }
+
+    fn wake(&self, core: &Core, idle: IdleLink) -> Option<Link> {
+        let IdleLink { socket, tls, token } = idle;
+        let stream = match core.is_home(&self.home) {
+            true => Stream::resume(core, socket, token),
+            false => {
+                // Only fails for a descriptor that is not registered.
+                let _ = epoll::delete(self.home.epoll(), &socket);
+                self.home.release(token);
+                Stream::new(core, socket).ok()
+            }
+        }?;
+        Some(match tls {
+            None => Link::Plain(stream),
+            Some(tls) => Link::Tls(TlsStream::of_parts(stream, tls)),
+        })
+    }
+
+    fn close(&self, idle: IdleLink) {
+        let token = idle.token;
+        drop(idle);
+        self.home.release(token);
+    }
+}
+
+impl<T> Drop for IdleLinks<T> {
+    fn drop(&mut self) {
+        while self.close_oldest() {}
+    }
+}

@@ -1,0 +1,136 @@
+//! Servers that give a process to each connection, and proxies on several threads: a connection that idles belongs to all.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use proxy::options::{Check, Options, Probe};
+use proxy::{Proxy, Shared};
+use rig::{Caller, Origin, Rig};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn serve(mut caller: Caller, _: usize) {
+    while caller.request().is_some() {
+        caller.send(OK);
+    }
+}
+
+/// So many clients at once, each with so many requests on one connection. Fails where one waits for ever.
+fn load(rig: &Rig, clients: usize, requests: usize) {
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                let mut client = rig.client();
+                for _ in 0..requests {
+                    client.send(GET);
+                    assert_eq!(client.response(Method::Get).expect("an answer").text(), "ok");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn as_many_clients_as_workers_never_wait_for_idle_connections() {
+    let origin = Origin::prefork(4, serve);
+    let rig = Rig::on(4, Options::to(vec![origin.server()]));
+    // Each round the clients come to other threads.
+    for _ in 0..25 {
+        load(&rig, 4, 10);
+    }
+    // None is opened while one idles; a slow machine may have one closed for another now and then.
+    assert!(origin.connections() < 25, "{}", origin.connections());
+}
+
+#[test]
+fn more_clients_than_workers_are_all_served() {
+    let origin = Origin::prefork(2, serve);
+    let rig = Rig::on(3, Options::to(vec![origin.server()]));
+    load(&rig, 8, 20);
+}
+
+#[test]
+fn threads_use_each_others_connections() {
+    let origin = Origin::answering(OK);
+    let rig = Rig::on(4, Options::to(vec![origin.server()]));
+    for _ in 0..60 {
+        // Not to be repeated, so that no connection may be found dead.
+        let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+        assert_eq!((rig.get("/").text(), rig.ask(post).text()), ("ok".into(), "ok".into()));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn connections_are_counted_over_all_threads() {
+    let together = Arc::new(Barrier::new(12));
+    let origin = Origin::start(move |mut caller, _| {
+        while caller.request().is_some() {
+            together.wait();
+            caller.send(OK);
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.keep_alive.idle_max = 3;
+    let rig = Rig::on(4, options);
+    load(&rig, 12, 1);
+    assert_eq!(origin.connections(), 12);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while origin.open() > 3 {
+        assert!(Instant::now() < deadline, "{} are open", origin.open());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn groups_that_ask_the_same_server_share_its_connections() {
+    struct Both(Proxy, Proxy);
+
+    impl net::Service for Both {
+        async fn serve(&self, x: &mut net::Exchange<'_>) -> Result<(), net::Fault> {
+            let proxy = if x.request().path() == b"/a" { &self.0 } else { &self.1 };
+            proxy.serve(x).await
+        }
+
+        fn log(&self, _: &net::Record<'_>) {}
+    }
+
+    let origin = Origin::prefork(1, serve);
+    let a = Shared::new(Options::to(vec![origin.server()])).unwrap();
+    let mut options = Options::to(vec![origin.server()]);
+    options.retry.attempts_max = 1;
+    let b = Shared::after(options, &[], std::slice::from_ref(&a)).unwrap();
+    let both = (a.clone(), b);
+    let rig = Rig::serving(2, a, move |core, _| Both(Proxy::new(core, &both.0), Proxy::new(core, &both.1)));
+    for _ in 0..20 {
+        assert_eq!((rig.get("/a").text(), rig.get("/b").text()), ("ok".into(), "ok".into()));
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() {
+    let origin = Origin::prefork(1, |mut caller, _| {
+        while let Some(request) = caller.request() {
+            let checked = request.starts_with(b"GET /health ");
+            caller.send(if checked { "HTTP/1.1 200 Well\r\nContent-Length: 0\r\n\r\n" } else { OK });
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
+    options.check = Some(Check { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..Check::default() });
+    let rig = Rig::on(2, options);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // A request after each check keeps the only worker.
+    while origin.seen().matches("GET /health ").count() < 5 {
+        assert!(Instant::now() < deadline, "no checks come through");
+        assert_eq!(rig.get("/").text(), "ok");
+    }
+    assert_eq!(rig.shared.standing(0, 1), proxy::health::Standing::Up);
+}
