@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::encode::Outgoing;
 use http::machine::Step;
-use http::{Fields, Framing, Reject, Status, Version};
+use http::{EmptySegments, Fields, Framing, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
@@ -140,6 +140,8 @@ pub(crate) struct Conn {
     /// that is the site's too.
     pub(crate) edits: Option<Rc<FieldEdits>>,
     pub(crate) pages: Option<Rc<ErrorPages>>,
+    /// What becomes of empty segments in the path of this request.
+    pub(crate) empty_segments: EmptySegments,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
@@ -164,6 +166,7 @@ impl Conn {
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
         (self.edits, self.pages) = (None, None);
+        self.empty_segments = EmptySegments::Merge;
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.client = self.direct();

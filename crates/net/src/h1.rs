@@ -220,6 +220,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_limit: None,
         edits: None,
         pages: None,
+        empty_segments: http::EmptySegments::Merge,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
