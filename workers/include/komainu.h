@@ -191,6 +191,7 @@ void komainu_quiet(const komainu_worker *worker);
 #define KOMAINU_READABLE 1 /* komainu_try_read would not come back with KOMAINU_AGAIN */
 #define KOMAINU_WRITABLE 2 /* the server took something since komainu_try_write was refused */
 #define KOMAINU_GONE 4     /* the request was cancelled */
+#define KOMAINU_CLIENT_CLOSED 8 /* the client sends nothing more: gone, most likely, but an answer is still sent to it */
 
 /* What of a request can go on. */
 uint32_t komainu_news(const komainu_request *request);

@@ -251,12 +251,14 @@ HV *make_env(pTHX) {
         case KOMAINU_SERVER_NAME: key = name_key; break;
         case KOMAINU_SERVER_PORT: key = server_port_key; break;
         default:
+            if (field->id == coding_id) { /* the body comes decoded */
+                is_chunked = 1;
+                continue;
+            }
             if (field->id == 0 || field->id >= 32)
                 put_header(aTHX_ env, field);
             if (field->id == length_id)
                 length = number_of(field);
-            else if (field->id == coding_id)
-                is_chunked = 1;
             continue;
         }
         put_text(aTHX_ env, key, field->value, field->value_len);
@@ -322,6 +324,8 @@ static void make_constants(pTHX) {
     add_constant(aTHX_ "psgi.streaming", NULL, 1);
     add_constant(aTHX_ "psgix.harakiri", NULL, 1);
     add_constant(aTHX_ "psgix.cleanup", NULL, 1);
+    /* The body ends where the client said: it may be read to its end, however it was framed. */
+    add_constant(aTHX_ "psgix.input.terminated", NULL, 1);
     add_constant(aTHX_ "psgix.informational", (SV *)get_cv("Komainu::inform", 0), 0);
     cleanup_handlers = newAV();
     cleanup_value = newRV_noinc((SV *)cleanup_handlers);

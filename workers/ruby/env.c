@@ -152,7 +152,11 @@ VALUE env_new(struct exchange *x) {
         default:
             if (id > 255 || !header_keys[id])
                 break;
-            if (id == coding_id || (id == length_id && !is(field, "0")))
+            if (id == coding_id) { /* the body comes decoded */
+                has_body = 1;
+                break;
+            }
+            if (id == length_id && !is(field, "0"))
                 has_body = 1;
             put_header(env, header_keys[id], field, seen[id / 64] >> (id % 64) & 1);
             seen[id / 64] |= (uint64_t)1 << (id % 64);

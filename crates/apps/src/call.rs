@@ -19,6 +19,8 @@ use crate::websocket::Socket;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
+/// As much of a request's path is told.
+const PATH_BYTES_MAX: usize = 200;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
@@ -43,6 +45,8 @@ pub(crate) struct Call<'c> {
     pub(crate) teller: &'c Teller,
     /// Whether the length of the response was told: then files can be sent by the kernel.
     length_known: bool,
+    /// An event loop was told that the client has closed its sending side.
+    closed_reported: bool,
     /// The application frames the body by itself.
     chunks: Option<Box<Chunks>>,
 }
@@ -65,7 +69,16 @@ impl<'c> Call<'c> {
         spelling: &'c Spelling,
         teller: &'c Teller,
     ) -> Call<'c> {
-        Call { errand, upload, wish, spelling, teller, length_known: false, chunks: None }
+        Call {
+            errand,
+            upload,
+            wish,
+            spelling,
+            teller,
+            length_known: false,
+            closed_reported: false,
+            chunks: None,
+        }
     }
 
     /// Carries the request and the response to their ends.
@@ -77,13 +90,23 @@ impl<'c> Call<'c> {
             if !self.upload.is_given() {
                 self.upload.go_on(x, &self.errand).await?;
                 let client = self.upload.waits_for_client();
-                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
+                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { worker(x) });
+            }
+            if x.is_spilling() {
+                x.take_turns().await;
             }
             if let Err(fate) = self.wait(x).await {
+                if fate == Fate::Late {
+                    self.tell_late(x);
+                }
                 return fated(x, fate);
             }
-            if x.is_half_closed() && (self.heeds_end() || !self.errand.is_claimed()) {
-                return Err(Fault::Gone);
+            if x.is_half_closed() && self.watches_end() {
+                if self.errand.desk.generation.options.cancels_closed {
+                    return Err(Fault::Gone);
+                }
+                self.closed_reported = true;
+                self.errand.report_client_closed();
             }
             let desk: Rc<Desk> = self.errand.desk.clone();
             let mut buffer = desk.buffer();
@@ -97,17 +120,40 @@ impl<'c> Call<'c> {
 
     /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
-        let wanted = (self.upload.waits_for_client(), x.backlog() > 0);
+        let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
-            (false, false) if self.heeds_end() => self.errand.news(Some((x, Interest::END))).await,
+            (false, false) if self.watches_end() => self.errand.news(Some((x, Interest::END))).await,
             (false, false) => self.errand.news(None).await,
             (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
         }
     }
 
-    /// Whether a worker can make use of knowing that the client is gone: an event loop can, as it does not wait.
-    fn heeds_end(&self) -> bool {
-        self.errand.desk.generation.options.concurrency > 1
+    /// Tells the log which request took too long.
+    fn tell_late(&self, x: &Exchange<'_>) {
+        let Some(untold) = self.errand.desk.may_tell() else { return };
+        let (request, options) = (x.request(), &self.errand.desk.generation.options);
+        let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+        let (what, limit_ms, name) = match x.has_begun() {
+            false => ("no answer", options.request_ms_max, "timeouts.request"),
+            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
+        };
+        let (held_ms, pid) = self.errand.held();
+        let more = if untold > 0 { format!(" (and {untold} more like it)") } else { String::new() };
+        let text = format!(
+            "{} {}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
+            String::from_utf8_lossy(request.method_name()),
+            String::from_utf8_lossy(path),
+            limit_ms as f64 / 1000.0,
+            held_ms as f64 / 1000.0,
+        );
+        self.teller.tell(Urgency::Warn, &text);
+    }
+
+    /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
+    /// gives the request up.
+    fn watches_end(&self) -> bool {
+        let options = &self.errand.desk.generation.options;
+        options.cancels_closed || options.concurrency > 1 && !self.closed_reported
     }
 
     /// Takes and sends what there is of the answer.
@@ -124,6 +170,9 @@ impl<'c> Call<'c> {
             };
             let Gathered { head, body_end, stop } = gathered;
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
+                if self.closed_reported {
+                    return Err(Fault::Gone);
+                }
                 return bad(x);
             }
             if let (Some(head), Some(wish)) = (head, self.wish)
@@ -158,7 +207,7 @@ impl<'c> Call<'c> {
                 None if buffer.len() >= TOGETHER_BYTES => {}
                 None => {
                     x.try_flush()?;
-                    self.errand.expect(Expect::Worker);
+                    self.errand.expect(worker(x));
                     return Ok(None);
                 }
             }
@@ -236,20 +285,67 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// Sends a piece of the body. What a slow client does not take is kept, up to a limit, so that the worker can go on.
+    /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
+    /// can go on.
     async fn send(&self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
         if body.is_empty() {
             return Ok(());
         }
-        if last {
+        if last && x.backlog() + body.len() <= TOGETHER_BYTES {
             return x.write(body).await;
         }
         x.offer(body)?;
-        if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
-            self.errand.expect(Expect::Nobody);
-            x.flush().await?;
-            self.errand.expect(Expect::Worker);
+        match x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
+            true => Box::pin(self.make_room(x, last)).await,
+            false => Ok(()),
         }
+    }
+
+    /// The client is far behind. After the `last` piece no worker waits for it any more.
+    async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
+        let options = &self.errand.desk.generation.options;
+        self.errand.expect(Expect::Nobody);
+        while x.backlog() > options.answer_ahead_bytes {
+            let spilled = match &options.spill {
+                Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
+                None if last => break,
+                None => return self.hold(x).await,
+            };
+            let Err((quota, why)) = spilled else { continue };
+            if quota.is_to_report() {
+                let text = format!("slow clients hold workers: {why}");
+                self.teller.tell(Urgency::Warn, &text);
+            }
+            if last {
+                break;
+            }
+            return self.hold(x).await;
+        }
+        self.errand.expect(Expect::Piece);
+        Ok(())
+    }
+
+    /// The worker waits until the client has taken everything; others who wait for a worker may end that.
+    async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let mut unsent = u64::MAX;
+        while !x.try_flush()? {
+            if x.unsent() < unsent {
+                unsent = x.unsent();
+                self.errand.expect(Expect::Taker(x.write_ms()));
+            }
+            match self.errand.news(Some((x, Interest::of(false, true)))).await {
+                Ok(()) => x.take_turns().await,
+                Err(Fate::TooSlow) => {
+                    self.teller.tell(
+                        Urgency::Warn,
+                        "an answer was cut off: its client is slow, others wait for a worker, and there is no more room in temporary files",
+                    );
+                    return Err(Fault::Timeout);
+                }
+                Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+            }
+        }
+        self.errand.expect(Expect::Piece);
         Ok(())
     }
 
@@ -299,7 +395,7 @@ impl<'c> Call<'c> {
             Ok(taken) => {
                 self.errand.expect(Expect::Nobody);
                 file::send(x, taken, part, self.length_known).await?;
-                self.errand.expect(Expect::Worker);
+                self.errand.expect(Expect::Piece);
                 Ok(())
             }
             Err(why) => {
@@ -310,11 +406,16 @@ impl<'c> Call<'c> {
     }
 }
 
+/// The worker has to move next.
+fn worker(x: &Exchange<'_>) -> Expect {
+    if x.has_begun() { Expect::Piece } else { Expect::Worker }
+}
+
 fn fated(x: &Exchange<'_>, fate: Fate) -> Result<Ended, Fault> {
     match fate {
         Fate::Stalled => Err(Fault::Timeout),
         fate if !x.has_begun() => Ok(Ended::Unanswered(fate)),
-        Fate::Late => Err(Fault::Broken("the application stopped in the middle of its answer")),
+        Fate::Late => Err(Fault::Broken("the application paused for too long in the middle of its answer")),
         _ => Err(Fault::Broken("the worker died in the middle of its answer")),
     }
 }

@@ -11,7 +11,8 @@ use net::{Core, Exchange, Interest, TaskId};
 use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
 
 use crate::generation::Generation;
-use crate::mail::{Mailbox, Order};
+use crate::mail::{Mailbox, Order, Why};
+use crate::options::Options;
 
 /// Why a worker's request is cancelled: what `komainu_cancelled` returns.
 pub(crate) mod reason {
@@ -25,12 +26,12 @@ pub(crate) mod reason {
     pub(crate) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 }
 
-/// A request that waits longer than this is a reason to look whether its client is still there.
-const LOOK_MS: u64 = 1_000;
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
 /// How long an event loop has to let go of a request that took too long; then it is stuck itself.
 const LET_GO_MS: u64 = 5_000;
+/// Requests that took too long and are told of, in a second.
+const TOLD_MAX: u32 = 10;
 /// Buffers kept; more were a burst.
 const BUFFERS_MAX: usize = 32;
 /// A kept buffer is not larger than this.
@@ -49,17 +50,23 @@ pub(crate) enum Fate {
     Crowded,
     /// The application does not load.
     Down,
-    /// The client did not go on sending its body.
+    /// The client did not go on sending its body, or taking the answer.
     Stalled,
+    /// The client takes the answer slowly, and others wait for its worker.
+    TooSlow,
 }
 
 /// Who has to move next; for so long as that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// The worker, within its time.
+    /// The worker, which has not begun its answer, within the time for that.
     Worker,
+    /// The worker, which has begun, within the time between two pieces.
+    Piece,
     /// The client, within so many milliseconds.
     Client(u64),
+    /// The client, to take what it was sent, within so many milliseconds. A worker waits for it.
+    Taker(u64),
     /// Somebody else keeps the time.
     Nobody,
     /// Nobody; the task wants to look around after so many milliseconds, and again.
@@ -78,15 +85,18 @@ struct Entry {
     claimed_ms: Option<u64>,
     expect: Expect,
     expect_since_ms: u64,
+    /// Since when its worker waits for the client to take the answer.
+    held_ms: Option<u64>,
 }
 
 impl Entry {
     /// When the time is over for whoever has to move next, once a worker has it.
-    fn deadline_ms(&self, request_ms_max: u64) -> u64 {
+    fn deadline_ms(&self, options: &Options) -> u64 {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
-            Expect::Worker => since_ms.saturating_add(request_ms_max),
-            Expect::Client(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
+            Expect::Worker => since_ms.saturating_add(options.request_ms_max),
+            Expect::Piece => since_ms.saturating_add(options.between_ms_max),
+            Expect::Client(ms) | Expect::Taker(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
             Expect::Nobody => u64::MAX,
         }
     }
@@ -106,6 +116,8 @@ pub(crate) struct Desk {
     /// Requests that took too long, whose worker is to let go of them; until when.
     late: RefCell<Vec<(Ticket, Seat, u64)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    /// Requests that took too long and were told of in the log since then; how many were not.
+    told: Cell<(u64, u32, u32)>,
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
@@ -132,6 +144,7 @@ impl Desk {
             lost: RefCell::default(),
             late: RefCell::default(),
             buffers: RefCell::default(),
+            told: Cell::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
             queue_max,
@@ -155,7 +168,9 @@ impl Desk {
 
     /// Requests under way.
     pub(crate) fn in_use(&self) -> usize {
-        self.server.borrow().in_use()
+        let server = self.server.borrow();
+        // Slots that are lost for good are nobody's.
+        server.in_use() - server.quarantined()
     }
 
     /// Queues a request; tells how much of the body was taken. Where too many wait, the oldest makes room.
@@ -182,6 +197,7 @@ impl Desk {
             claimed_ms: None,
             expect: Expect::Worker,
             expect_since_ms: now_ms,
+            held_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
         Ok((Errand { desk: self.clone(), ticket, over: false }, taken))
@@ -226,28 +242,26 @@ impl Desk {
     pub(crate) fn sweep(&self) {
         self.look_who_clings();
         if self.in_use() == 0 {
-            return self.tell_load(0, 0);
+            return self.tell_load(0, 0, 0);
         }
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
-        let (mut waiting, mut claimed, mut need) = (0, 0, false);
+        let (mut waiting, mut claimed, mut held, mut need) = (0, 0, 0, false);
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
-                if now_ms < entry.deadline_ms(self.generation.options.request_ms_max) {
+                held += usize::from(entry.held_ms.is_some());
+                if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;
                 }
                 match entry.expect {
-                    Expect::Client(_) => self.decide(entry, Fate::Stalled),
+                    Expect::Client(_) | Expect::Taker(_) => self.decide(entry, Fate::Stalled),
                     Expect::Look(_) => {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
-                    Expect::Worker | Expect::Nobody => {
-                        let seat = self.server.borrow().claimant(entry.ticket);
-                        self.decide(entry, Fate::Late);
-                        seat.iter().for_each(|seat| self.give_up_late(entry.ticket, *seat));
-                    }
+                    // Its worker is dealt with once the log has been told of the request: see `Errand`'s end.
+                    Expect::Worker | Expect::Piece | Expect::Nobody => self.decide(entry, Fate::Late),
                 }
                 continue;
             }
@@ -258,12 +272,11 @@ impl Desk {
             }
             waiting += 1;
             need |= waited_ms >= NEED_MS;
-            if waited_ms >= LOOK_MS {
-                entry.news = true;
-                self.core.wake_task(entry.task);
-            }
         }
-        self.tell_load(waiting, claimed);
+        self.tell_load(waiting, claimed, held);
+        if held > 0 && self.generation.options.concurrency == 1 && self.generation.is_held_up() {
+            self.give_up_slowest();
+        }
         if need {
             self.mailbox.send(Order::Need);
         }
@@ -273,9 +286,23 @@ impl Desk {
     /// to wait.
     fn give_up_late(&self, ticket: Ticket, seat: Seat) {
         if self.generation.options.concurrency == 1 {
-            return self.kill(seat, "it took too long to answer");
+            return self.kill(seat, Why::Late);
         }
         self.late.borrow_mut().push((ticket, seat, self.core.now_ms() + LET_GO_MS));
+    }
+
+    /// Whether one more request that took too long is worth a line in the log, and how many were not before it: a whole
+    /// event loop may be late at once.
+    pub(crate) fn may_tell(&self) -> Option<u32> {
+        let (mut since_ms, mut told, mut untold) = self.told.get();
+        if self.core.now_ms() - since_ms >= 1_000 {
+            (since_ms, told) = (self.core.now_ms(), 0);
+        }
+        let may = told < TOLD_MAX;
+        let before = untold;
+        (told, untold) = if may { (told + 1, 0) } else { (told, untold.saturating_add(1)) };
+        self.told.set((since_ms, told, untold));
+        may.then_some(before)
     }
 
     fn look_who_clings(&self) {
@@ -283,19 +310,30 @@ impl Desk {
         self.late.borrow_mut().retain(|(ticket, seat, due_ms)| {
             let clings = server.is_clung_to(*ticket);
             if clings && now_ms >= *due_ms {
-                self.kill(*seat, "it took too long to answer, and does not let go");
+                self.kill(*seat, Why::Clings);
             }
             clings && now_ms < *due_ms
         });
     }
 
-    fn tell_load(&self, waiting: usize, claimed: usize) {
+    /// Ends the answer that its client has kept a worker waiting for longest.
+    fn give_up_slowest(&self) {
+        let mut entries = self.entries.borrow_mut();
+        let held =
+            entries.iter_mut().flatten().filter(|entry| entry.fate.is_none() && entry.held_ms.is_some());
+        if let Some(entry) = held.min_by_key(|entry| entry.held_ms) {
+            self.decide(entry, Fate::TooSlow);
+        }
+    }
+
+    fn tell_load(&self, waiting: usize, claimed: usize, held: usize) {
         let load = &self.generation.loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
+        load.held.store(held, Ordering::Relaxed);
     }
 
-    pub(crate) fn kill(&self, Seat(seat): Seat, why: &'static str) {
+    pub(crate) fn kill(&self, Seat(seat): Seat, why: Why) {
         self.mailbox.send(Order::Kill { generation: self.generation.number, seat, why });
     }
 
@@ -325,6 +363,16 @@ impl Desk {
         }
     }
 
+    /// The channel is damaged, and another generation serves: what nobody has taken yet may be taken there.
+    pub(crate) fn abandon(&self) {
+        self.look_who_claimed();
+        for entry in self.entries.borrow_mut().iter_mut().flatten() {
+            if entry.claimed_ms.is_none() {
+                self.decide(entry, Fate::Lost { started: false });
+            }
+        }
+    }
+
     /// A worker is dead: whoever waits for it is told.
     pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>) {
         for seat in seats {
@@ -343,7 +391,7 @@ impl Desk {
     /// Nothing is under way, and nothing will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
-        self.tell_load(0, 0);
+        self.tell_load(0, 0, 0);
         self.mailbox.send(Order::Drained { generation: self.generation.number });
     }
 
@@ -363,8 +411,10 @@ impl Desk {
             }
         });
         while let Some(fault) = server.take_fault() {
-            // One that nobody can be named for shows in its requests; the generation goes on without their slots.
-            fault.seat.iter().for_each(|seat| self.kill(*seat, "it broke the rules of the channel"));
+            match fault.seat {
+                Some(seat) => self.kill(seat, Why::Breach),
+                None => self.mailbox.send(Order::Damaged { generation: self.generation.number }),
+            }
         }
     }
 
@@ -432,15 +482,25 @@ impl Errand {
         .await
     }
 
+    /// How long a worker has had it, in milliseconds, and its process id, or 0.
+    pub(crate) fn held(&self) -> (u64, i32) {
+        let now_ms = self.desk.core.now_ms();
+        let claimed_ms = self.desk.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
+        let (server, generation) = (self.desk.server.borrow(), &self.desk.generation);
+        let pid = server.claimant(self.ticket).map(|Seat(seat)| &generation.pids[generation.place_of(seat)]);
+        (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
+    }
+
     /// From now on this one has to move next, with its whole time.
     pub(crate) fn expect(&self, expect: Expect) {
         let now_ms = self.desk.core.now_ms();
-        self.desk.with_entry(self.ticket, |entry| (entry.expect, entry.expect_since_ms) = (expect, now_ms));
-    }
-
-    /// Whether a worker has it; as of the last look.
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.desk.with_entry(self.ticket, |entry| entry.claimed_ms.is_some()).unwrap_or(true)
+        self.desk.with_entry(self.ticket, |entry| {
+            (entry.expect, entry.expect_since_ms) = (expect, now_ms);
+            entry.held_ms = match expect {
+                Expect::Taker(_) => entry.held_ms.or(Some(now_ms)),
+                _ => None,
+            };
+        });
     }
 
     /// The next part of the answer, if any has come; see [`Server::receive`].
@@ -491,6 +551,11 @@ impl Errand {
         self.desk.server.borrow_mut().push_body(self.ticket, body, last)
     }
 
+    /// Lets the worker know that the client has closed its sending side.
+    pub(crate) fn report_client_closed(&self) {
+        self.desk.server.borrow_mut().report_client_closed(self.ticket);
+    }
+
     /// The descriptor of the file received last is no longer needed.
     pub(crate) fn file_taken(&self) {
         self.desk.server.borrow_mut().file_taken(self.ticket);
@@ -520,10 +585,12 @@ impl Drop for Errand {
             return desk.lost.borrow_mut().retain(|(other, _)| *other != ticket);
         };
         let why = match entry.fate {
-            None | Some(Fate::Lost { .. } | Fate::Stalled) => reason::GONE,
+            None | Some(Fate::Lost { .. } | Fate::Stalled | Fate::TooSlow) => reason::GONE,
             Some(Fate::Late) => reason::LATE,
             Some(Fate::Unserved | Fate::Crowded | Fate::Down) => reason::UNSERVED,
         };
+        let seat = desk.server.borrow().claimant(ticket).filter(|_| entry.fate == Some(Fate::Late));
         desk.server.borrow_mut().cancel(ticket, why);
+        seat.iter().for_each(|seat| desk.give_up_late(ticket, *seat));
     }
 }

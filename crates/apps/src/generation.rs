@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ring::Channel;
@@ -28,6 +28,8 @@ pub(crate) struct Load {
     pub(crate) waiting: AtomicUsize,
     /// Requests in workers' hands.
     pub(crate) claimed: AtomicUsize,
+    /// Those of them whose worker waits for a client to take the answer.
+    pub(crate) held: AtomicUsize,
 }
 
 /// The most slots of one core.
@@ -45,6 +47,8 @@ pub(crate) struct Generation {
     pub(crate) loads: Vec<Load>,
     /// By place: the process, for taking descriptors out of it.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
+    /// By place: the process's id, for people; 0 where none is known.
+    pub(crate) pids: Vec<AtomicI32>,
     /// Seats of one place.
     threads: usize,
     /// Whether a worker was ever ready.
@@ -69,9 +73,19 @@ impl Generation {
             seats: (0..places * threads).map(|_| Seat::default()).collect(),
             loads: (0..cores).map(|_| Load::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
+            pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
             threads,
             is_up: AtomicBool::new(false),
         })
+    }
+
+    /// Whether slow clients hold more than half of the threads of workers, though not the only one, while requests wait.
+    pub(crate) fn is_held_up(&self) -> bool {
+        let sum = |count: fn(&Load) -> &AtomicUsize| -> usize {
+            self.loads.iter().map(|load| count(load).load(Ordering::Relaxed)).sum()
+        };
+        let held_max = (self.options.workers.max * self.threads / 2).max(1);
+        sum(|load| &load.held) > held_max && sum(|load| &load.waiting) > 0
     }
 
     /// The seats of the worker at `place`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Fields, Method, Name, Status};
-use net::{Core, Exchange, Fault, Tick};
+use net::{Core, Exchange, Fault, SpillQuota, Tick};
 use ring::Refused;
 
 use crate::call::{Call, Ended};
@@ -17,7 +17,7 @@ use crate::mail::{Inbox, Mailbox, Notice};
 use crate::reply::Spelling;
 use crate::request::{self, Names};
 use crate::upgrade::{self, Wish};
-use crate::upload::Upload;
+use crate::upload::{Ahead, Upload};
 
 pub use crate::request::Mount;
 
@@ -89,10 +89,16 @@ impl Handle {
                 Err(refusal) => return x.refuse_with(refusal.status, refusal.reason, &refusal.fields).await,
             }
         }
-        let mut upload = Upload::begin(x, self.0.body_ahead_bytes()).await?;
+        let Some(mut upload) = self.upload(x).await? else {
+            let reason = "the server has no room to keep the request until a worker takes it";
+            return x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
+        };
         let mut tries = 2;
         loop {
             tries -= 1;
+            if upload.is_buffered() {
+                Box::pin(upload.rewind(x)).await?;
+            }
             let ended = match self.submit(x, mount, &mut upload, wish.as_ref()) {
                 Ok(call) => call.run(x).await?,
                 Err(Unsent::Down(failure)) => return self.show_failure(x, &failure).await,
@@ -115,6 +121,21 @@ impl Handle {
         }
     }
 
+    /// Reads the beginning of the request's body, or all of it; `None` where it would have to be passed on without a length
+    /// that many applications need.
+    async fn upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
+        if x.request().framing() == http::Framing::None {
+            return Ok(Some(Upload::empty()));
+        }
+        let (upload, why) = Upload::begin(x, &self.0.ahead()).await?;
+        let Some((quota, why)) = self.0.quota().zip(why) else { return Ok(Some(upload)) };
+        if quota.is_to_report() {
+            self.0.teller.tell(Urgency::Warn, &format!("requests are not buffered: {why}"));
+        }
+        let has_length = upload.length().is_some() || x.request().framing() != http::Framing::Chunked;
+        Ok(has_length.then_some(upload))
+    }
+
     fn submit<'c>(
         &'c self,
         x: &Exchange<'_>,
@@ -132,12 +153,13 @@ impl Handle {
         let mut head = desk.buffer();
         let request = x.request();
         let chunked = request.framing() == http::Framing::Chunked;
-        let length = (chunked && upload.is_read()).then(|| upload.ahead().len() as u64);
-        let submitted = match request::encode(&mut head, &request, mount, length, wish, &inner.names) {
-            // What a WebSocket's client sends is the body.
-            Ok(()) => desk.submit(&head, upload.ahead(), upload.is_read() && wish.is_none()),
-            Err(_) => Err(Refused::HeadTooLarge),
-        };
+        let length = upload.length().filter(|_| chunked);
+        let submitted =
+            match request::encode(&mut head, &request, mount, length, wish, x.local_port(), &inner.names) {
+                // What a WebSocket's client sends is the body.
+                Ok(()) => desk.submit(&head, upload.ahead(), upload.is_last() && wish.is_none()),
+                Err(_) => Err(Refused::HeadTooLarge),
+            };
         desk.give_back(head);
         let (errand, taken) = submitted.map_err(Unsent::Refused)?;
         upload.begun(taken);
@@ -179,7 +201,7 @@ async fn refuse(x: &mut Exchange<'_>, fate: Fate) -> Result<(), Fault> {
             let reason = "too many requests wait for the application";
             x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await
         }
-        Fate::Lost { .. } | Fate::Down | Fate::Stalled => {
+        Fate::Lost { .. } | Fate::Down | Fate::Stalled | Fate::TooSlow => {
             x.refuse(Status::BAD_GATEWAY, "the application died while it answered").await
         }
     }
@@ -228,8 +250,12 @@ impl Inner {
         self.desks.borrow().last().is_some_and(|desk| desk.generation.options.websockets.is_some())
     }
 
-    fn body_ahead_bytes(&self) -> usize {
-        self.desks.borrow().last().map_or(0, |desk| desk.generation.options.body_ahead_bytes)
+    fn ahead(&self) -> Ahead {
+        self.desks.borrow().last().map_or_else(Ahead::none, |desk| Ahead::of(&desk.generation.options))
+    }
+
+    fn quota(&self) -> Option<Arc<SpillQuota>> {
+        self.desks.borrow().last().and_then(|desk| desk.generation.options.spill.clone())
     }
 
     fn heed(&self, notice: Notice) {
@@ -256,6 +282,11 @@ impl Inner {
             Notice::Down { why, show } => {
                 *self.down.borrow_mut() = Some(Failure { why, show });
                 self.desks.borrow().iter().for_each(|desk| desk.give_up());
+            }
+            Notice::Damaged { generation } => {
+                let desks = self.desks.borrow();
+                let desk = desks.iter().find(|desk| desk.generation.number == generation);
+                desk.into_iter().for_each(|desk| desk.abandon());
             }
             Notice::Died { generation, place, seats } => {
                 let desks = self.desks.borrow();

@@ -2,6 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use net::SpillQuota;
 
 pub use rustix::process::Resource;
 
@@ -65,9 +68,11 @@ pub struct Options {
     pub queue_max: usize,
     /// Milliseconds that a request may wait for a worker; then 503.
     pub queue_ms_max: u64,
-    /// Milliseconds that a worker may take until the head of its answer, and between two pieces of it while the client
-    /// waits. Then the client gets 504 and the worker is killed.
+    /// Milliseconds that a worker may take until the head of its answer. Then the client gets 504 and the worker is
+    /// killed.
     pub request_ms_max: u64,
+    /// Milliseconds between two pieces of an answer while the client waits. Then it is cut short, and the worker killed.
+    pub between_ms_max: u64,
     /// Milliseconds for loading the application.
     pub start_ms_max: u64,
     /// Milliseconds that a worker asked to leave may take to finish; then it is killed.
@@ -78,6 +83,9 @@ pub struct Options {
     pub websockets: Option<WebSockets>,
     /// When workers are replaced.
     pub recycle: Recycle,
+    /// A client that closes its sending side has given its request up, as if it had reset the connection. If not, the
+    /// request is answered nevertheless.
+    pub cancels_closed: bool,
     /// Show the application's own error to the browser where it does not load. For development.
     pub show_errors: bool,
     /// Bytes of a slot for the request; a head must fit whole.
@@ -87,13 +95,19 @@ pub struct Options {
     /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none. At most
     /// half of `request_bytes` is of use.
     pub body_ahead_bytes: usize,
-    /// Bytes of a response that the server keeps for a slow client, so that its worker is free earlier.
+    /// Bytes of a response that the server keeps in memory for a slow client, so that its worker is free earlier.
     pub answer_ahead_bytes: usize,
+    /// What temporary files may hold of responses beyond `answer_ahead_bytes`, and of request bodies beyond
+    /// `body_ahead_bytes`; `None` for no such files.
+    pub spill: Option<Arc<SpillQuota>>,
+    /// Whether a request's body is read to its end before a worker is asked, into a temporary file where it is longer than
+    /// `body_ahead_bytes`. Otherwise a worker gets it as it comes.
+    pub request_buffering: bool,
 }
 
 impl Options {
     /// An application with these defaults: preloaded, 2 workers of one thread, a queue of 1024 for at most 30 s, a
-    /// minute for an answer, a minute to load, 30 s to leave; nothing recycled.
+    /// minute for an answer to begin and between its pieces, a minute to load, 30 s to leave; nothing recycled.
     #[must_use]
     pub fn new(name: &str, command: Vec<OsString>) -> Options {
         Options {
@@ -111,16 +125,20 @@ impl Options {
             queue_max: 1024,
             queue_ms_max: 30_000,
             request_ms_max: 60_000,
+            between_ms_max: 60_000,
             start_ms_max: 60_000,
             stop_ms_max: 30_000,
             idle_ms: 60_000,
             websockets: None,
             recycle: Recycle::default(),
+            cancels_closed: false,
             show_errors: false,
             request_bytes: 64 * 1024,
             response_bytes: 64 * 1024,
             body_ahead_bytes: 32 * 1024,
             answer_ahead_bytes: 256 * 1024,
+            spill: None,
+            request_buffering: true,
         }
     }
 

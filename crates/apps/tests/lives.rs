@@ -152,7 +152,10 @@ fn nobody_waits_for_ever() {
 
 #[test]
 fn a_client_that_left_costs_no_work() {
-    let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
+    let rig = Rig::perl("all", |options| {
+        options.workers = workers(1, 1);
+        options.cancels_closed = true;
+    });
     rig.ready(1);
     let mut busy = rig.connect();
     busy.send("GET /sleep?2 HTTP/1.1\r\nHost: a\r\n\r\n");

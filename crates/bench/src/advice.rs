@@ -33,9 +33,12 @@ pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
     if tally.responses == 0 {
         told.push("There was no response at all.".into());
     }
-    for (kind, count, example) in tally.errors.iter() {
+    for (kind, count, example) in tally.errors.causes() {
         let count = quantity::thousands(count as f64);
-        told.push(format!("{count} requests failed ({}): {example}.", kind.name()));
+        told.push(match kind {
+            Kind::Connect => format!("{count} attempts to connect failed: {example}."),
+            _ => format!("{count} requests failed ({}): {example}.", kind.name()),
+        });
     }
     if tally.refusals() > 0 {
         told.push(format!(
@@ -155,6 +158,10 @@ mod tests {
         told(
             |o| o.measured.tally.errors.add(Kind::Timeout, 3, "timed out"),
             "3 requests failed (timeout): timed out",
+        );
+        told(
+            |o| o.measured.tally.errors.add(Kind::Connect, 2, "refused"),
+            "2 attempts to connect failed: refused",
         );
         told(|o| o.measured.tally.count_status(503), "status of 400");
         told(|o| o.measured.tally.contents_differ = 2, "differed");

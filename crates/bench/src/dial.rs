@@ -1,6 +1,8 @@
 //! Making connections to the plan's origins.
 
 use net::{Core, Fault, Link, Stream, TlsStream};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::failure::Failure;
 use crate::moment::now_ns;
@@ -21,9 +23,7 @@ pub(crate) async fn link(core: &Core, origin: &Origin, timeout_ms: u64) -> Resul
     let deadline_ms = began_ns / 1_000_000 + timeout_ms;
     let stream = Stream::connect(core, &origin.dial, deadline_ms).await.map_err(|fault| match fault {
         Fault::Timeout => Failure::new(Kind::Connect, "no connection in time"),
-        Fault::Io(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-            Failure::new(Kind::Connect, "this machine ran out of local ports")
-        }
+        Fault::Io(error) => Failure::new(Kind::Connect, refused(&error)),
         fault => Failure::new(Kind::Connect, plain(&fault)),
     })?;
     let connect_ns = now_ns() - began_ns;
@@ -39,9 +39,33 @@ pub(crate) async fn link(core: &Core, origin: &Origin, timeout_ms: u64) -> Resul
     Ok((Link::Tls(Box::new(shaken)), Spent { connect_ns, tls_ns }))
 }
 
+/// Why the system makes no connection, and what may help.
+fn refused(error: &std::io::Error) -> String {
+    let words = plain_words(&error.to_string());
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => match getrlimit(Resource::Nofile).current {
+            Some(limit) => format!("{words} (this process may have {limit}: raise `ulimit -n`)"),
+            None => words,
+        },
+        Some(Errno::NFILE) => words + " (on this machine: raise the sysctl fs.file-max)",
+        Some(Errno::ADDRNOTAVAIL) => {
+            let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+            let range = range.split_ascii_whitespace().collect::<Vec<_>>().join(" to ");
+            format!(
+                "this machine ran out of local ports ({range}: widen the sysctl net.ipv4.ip_local_port_range, or load \
+                 several addresses of the server)"
+            )
+        }
+        _ => words,
+    }
+}
+
 /// The system's words without its number.
 fn plain(fault: &Fault) -> String {
-    let text = fault.to_string();
+    plain_words(&fault.to_string())
+}
+
+fn plain_words(text: &str) -> String {
     let words = text.split(" (os error").next().unwrap_or_default();
     let mut letters = words.chars();
     letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())

@@ -62,6 +62,10 @@ pub(crate) struct Lane {
     direct: Option<(u32, usize)>,
     /// Responses on this connection.
     served: u64,
+    /// The first connection is being made: it has neither succeeded nor failed.
+    dials: bool,
+    /// That has begun, whatever came of it.
+    dialled: bool,
     /// The time of the latest read or of what else set things going.
     now_ns: u64,
     /// When the first byte of the response at the front came; 0 for not yet.
@@ -111,6 +115,8 @@ impl Lane {
             out_at: 0,
             direct: None,
             served: 0,
+            dials: false,
+            dialled: false,
             now_ns: 0,
             first_ns: 0,
             content_bytes: 0,
@@ -161,8 +167,19 @@ impl Lane {
 
     async fn connect(&mut self) -> Result<Link, Failure> {
         let world = &self.world;
+        self.dials |= !self.dialled;
+        self.dialled = true;
+        // Thousands of attempts in a row would keep the run from its end: the clock has its turn between them.
+        while world.is_behind() {
+            world.core.yield_now().await;
+        }
+        if world.has_ended() {
+            return std::future::pending().await;
+        }
         let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
-        let (link, spent) = dial::link(&world.core, &world.plan.origins[self.origin], timeout_ms).await?;
+        let dialled = dial::link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
+        self.dials = false;
+        let (link, spent) = dialled?;
         let mut tally = world.tally.borrow_mut();
         tally.connections += 1;
         tally.connect.record(spent.connect_ns);
@@ -484,6 +501,9 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        if self.dials && self.world.plan.requests_max.is_none() {
+            self.world.tally.borrow_mut().errors.add(Kind::Connect, 1, "no connection before the run ended");
+        }
         let now_ns = now_ns();
         let sent = self.under_way.drain(..).map(|sent| sent.job);
         for job in sent.chain(self.again.drain(..)) {

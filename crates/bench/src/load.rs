@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::dial;
 use crate::moment::{now_ns, process_cpu_ns};
 use crate::plan::Plan;
@@ -17,6 +19,8 @@ use crate::world::{Facts, Shared};
 
 /// From the start of the threads to the beginning of the load, so that all begin together.
 const LEAD_NS: u64 = 2_000_000;
+/// Descriptors that a run needs beside its connections.
+const DESCRIPTORS_BESIDE: u64 = 256;
 /// Longest wait for reports before the observer is asked again.
 const LISTEN: Duration = Duration::from_millis(50);
 
@@ -109,6 +113,7 @@ impl Measured {
 /// A plan that makes no sense, a server that cannot be reached, a thread that could not start.
 pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<Measured, String> {
     plan.check()?;
+    let _raised = DescriptorLimit::raise(plan.connections as u64 + DESCRIPTORS_BESIDE);
     dial::probe(plan)?;
     let plan = Arc::new(Plan { threads: plan.threads(), ..plan.clone() });
     let shared = Arc::new(Shared {
@@ -137,6 +142,28 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     outcome?;
     gathered.measured.facts = shared.facts.get().cloned().unwrap_or_default();
     Ok(gathered.measured)
+}
+
+/// The process's limit on open files as it was, for the end of the run: servers that are started later see no other.
+struct DescriptorLimit(Rlimit);
+
+impl DescriptorLimit {
+    /// Raises the soft limit as far as that is needed and allowed. What is missing then shows as failed connections.
+    fn raise(wanted: u64) -> DescriptorLimit {
+        let before = getrlimit(Resource::Nofile);
+        if before.current.is_some_and(|current| current < wanted) {
+            let most = before.maximum.map_or(wanted, |maximum| wanted.min(maximum));
+            // Where it is refused, the failures say so.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before.clone() });
+        }
+        DescriptorLimit(before)
+    }
+}
+
+impl Drop for DescriptorLimit {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Nofile, self.0.clone());
+    }
 }
 
 fn schedule(plan: &Plan) -> Schedule {

@@ -122,31 +122,42 @@ impl Kind {
     }
 }
 
-/// Errors, counted by kind, with one example of each.
+/// Errors, counted by kind; those of connecting by their causes too, others with one example.
 #[derive(Clone, Debug, Default)]
-pub struct Errors([(u64, Option<String>); Kind::ALL.len()]);
+pub struct Errors([Vec<(String, u64)>; Kind::ALL.len()]);
+
+/// Causes told apart of one kind; what comes beyond counts with the last of them.
+const fn causes_max(kind: Kind) -> usize {
+    match kind {
+        Kind::Connect | Kind::Tls => 4,
+        _ => 1,
+    }
+}
 
 impl Errors {
     /// Counts `count` errors of one kind.
     pub fn add(&mut self, kind: Kind, count: u64, example: &str) {
-        if count > 0 {
-            let (counted, shown) = &mut self.0[kind as usize];
-            *counted += count;
-            shown.get_or_insert_with(|| example.to_string());
+        let causes = &mut self.0[kind as usize];
+        match causes.iter().position(|(cause, _)| cause == example) {
+            _ if count == 0 => {}
+            Some(known) => causes[known].1 += count,
+            None if causes.len() < causes_max(kind) => causes.push((example.to_string(), count)),
+            None => causes[causes_max(kind) - 1].1 += count,
         }
     }
 
     /// All of them.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().map(|(count, _)| count).sum()
+        self.causes().map(|(_, count, _)| count).sum()
     }
 
     /// How many of one kind, and an example.
     #[must_use]
     pub fn of(&self, kind: Kind) -> (u64, &str) {
-        let (count, example) = &self.0[kind as usize];
-        (*count, example.as_deref().unwrap_or_default())
+        let causes = &self.0[kind as usize];
+        let example = causes.first().map_or("", |(cause, _)| cause);
+        (causes.iter().map(|(_, count)| count).sum(), example)
     }
 
     /// Those that occurred.
@@ -158,8 +169,16 @@ impl Errors {
             .map(|(kind, (count, example))| (kind, count, example))
     }
 
+    /// The same, with the causes of one kind apart.
+    pub fn causes(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
+        let causes = |kind: Kind| {
+            self.0[kind as usize].iter().map(move |(cause, count)| (kind, *count, cause.as_str()))
+        };
+        Kind::ALL.into_iter().flat_map(causes)
+    }
+
     fn merge(&mut self, other: &Errors) {
-        for (kind, count, example) in other.iter() {
+        for (kind, count, example) in other.causes() {
             self.add(kind, count, example);
         }
     }

@@ -45,8 +45,12 @@ pub fn report(outcome: &Outcome) -> String {
     line(
         "Connections",
         format!(
-            "{} made; {:.2} % of the responses came on one that had carried another",
+            "{}{} made; {:.2} % of the responses came on one that had carried another",
             thousands(tally.connections as f64),
+            match outcome.setup.connections as u64 {
+                wanted if tally.connections < wanted => format!(" of {}", thousands(wanted as f64)),
+                _ => String::new(),
+            },
             tally.reused as f64 * 100.0 / tally.responses.max(1) as f64
         ),
     );

@@ -10,6 +10,7 @@ use http::{Limits, Method};
 use net::Core;
 use net::client::Bell;
 
+use crate::moment::now_ns;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::tally::{Kind, Tally};
@@ -18,6 +19,9 @@ use crate::tally::{Kind, Tally};
 pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
 /// An open loop that falls behind by more requests than this on one thread drops the rest.
 const QUEUE_MAX: usize = 4_000_000;
+
+/// Connections are begun for so long in one turn of the engine.
+const TURN_MS_MAX: u64 = 20;
 
 /// One request to be made.
 #[derive(Clone, Copy, Debug)]
@@ -130,9 +134,19 @@ impl World {
         self.over.set(true);
     }
 
+    /// Whether the end has come, whatever is under way.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.over.get()
+    }
+
     /// Whether nothing more is to be begun.
     pub(crate) fn is_over(&self) -> bool {
         self.over.get() || self.quota.get() == 0
+    }
+
+    /// Whether this turn of the engine has taken so long that others, and the clock, should have theirs.
+    pub(crate) fn is_behind(&self) -> bool {
+        now_ns() / 1_000_000 > self.core.now_ms() + TURN_MS_MAX
     }
 
     /// Whether all that was begun has ended, and nothing waits.

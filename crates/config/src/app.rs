@@ -4,8 +4,8 @@ use crate::check::{Check, Fault};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle};
-use crate::units::{GIB, KIB, MIB};
+use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle, Word};
+use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,6 +99,12 @@ directives! {
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
         /// How long things may take.
         "timeouts" timeouts: AppTimeouts = {}, table();
+        /// What becomes of a request whose client closes its side of the connection before it has its answer. `"ignore"`: it
+        /// is begun, and answered to a client that only closed its sending side (`nc -N`, some health checks); an ASGI
+        /// application is told `http.disconnect` all the same. `"cancel"`: it is given up, and not begun if it still waits for a
+        /// worker. A connection that is reset always gives its request up.
+        "client_abort" client_abort: ClientAbort = "ignore",
+            Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
         /// What holds for each WebSocket. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
         /// When workers are replaced by fresh ones; never, if nothing is said.
@@ -107,11 +113,32 @@ directives! {
         "limits" limits: AppLimits = {}, table();
         /// Whether a browser is shown the application's own words where it does not load. For development.
         "show_errors" show_errors: bool = false, Flag;
-        /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none.
+        /// Bytes of a request's body that are collected in memory before a worker is asked, so that a slow client costs none.
         "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
-        /// Bytes of a response that are kept for a slow client, so that its worker is free earlier.
+        /// Whether a request's body is read to its end before a worker is asked: beyond `body_ahead`, into a temporary file. An
+        /// upload that trickles then holds no worker, and a body without a length (`Transfer-Encoding: chunked`) gets one.
+        /// Without it, the application gets the body as it comes.
+        "request_buffering" request_buffering: Option<bool> =
+            absent("`true`; `false` for `asgi` and `handler`, which wait for slow bodies at no cost, or want them as they come"),
+            Maybe(Flag);
+        /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
+        /// Bytes of temporary files (`temp_path`) for what is beyond `answer_ahead` and `body_ahead`, of all clients together, so
+        /// that a slow client holds no worker; `spill` of `[limits]` bounds those of all applications. 0 turns it off. Where
+        /// it does not suffice, workers wait for slow clients; but where those hold more than half of the workers and
+        /// requests wait, the answer that has been waiting for its client the longest is cut off.
+        "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
+}
+
+/// What becomes of a request whose client closes its side of the connection early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAbort {
+    /// It is begun and answered.
+    #[default]
+    Ignore,
+    /// It is given up.
+    Cancel,
 }
 
 directives! {
@@ -127,8 +154,12 @@ directives! {
 directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
-        /// For the head of an answer, and between two pieces of it. Then the client gets 504, and the worker is killed.
+        /// For the head of an answer. Then the client gets 504, and the worker is killed; the log says which request, and
+        /// where the worker was.
         "request" request: Duration = "60s", WAIT;
+        /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
+        /// is cut short, and the worker is killed.
+        "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
         /// For a request to wait for a worker; then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
         /// For the application to load.

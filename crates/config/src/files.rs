@@ -1,26 +1,15 @@
 //! The `files` action: what is served from which folders, and how.
 
 use crate::check::{Check, Fault};
+use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
 use crate::header;
 use crate::node::{Data, Node};
 use crate::pattern::PathPattern;
 use crate::record::{directives, table};
-use crate::shape::{Count, Flag, Kind, List, Map, Maybe, OneOrMore, Place, Shape, Size, Text, Toggle, Word};
+use crate::shape::{Count, Flag, Kind, List, Map, Maybe, OneOrMore, Place, Shape, Text, Toggle, Word};
 use crate::template::{Template, Variable};
-use crate::units::{GIB, MIB};
 use serde_json::json;
 use std::path::PathBuf;
-
-/// A content coding (RFC 9110 section 8.4.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Coding {
-    /// Brotli, `.br`.
-    Brotli,
-    /// Zstandard, `.zst`.
-    Zstd,
-    /// gzip, `.gz`.
-    Gzip,
-}
 
 /// What becomes of symbolic links that lead out of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,17 +20,6 @@ pub enum Symlinks {
     OwnerMatch,
     /// Followed.
     On,
-}
-
-/// How hard to compress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// The least CPU time.
-    Fast,
-    /// Most of the gain for little of the time.
-    Balanced,
-    /// The smallest result.
-    Small,
 }
 
 /// What to take off the path before a file is looked for.
@@ -67,17 +45,8 @@ pub enum FileMatch {
     Type(String),
 }
 
-const CODINGS: &[(&str, Coding)] = &[
-    ("br", Coding::Brotli),
-    ("zst", Coding::Zstd),
-    ("zstd", Coding::Zstd),
-    ("gz", Coding::Gzip),
-    ("gzip", Coding::Gzip),
-];
 const NAME: Text<String> = Text { what: "a file name", parse: file_name };
 const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", parse: trial };
-const TYPE: Text<String> =
-    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: type_pattern };
 const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: charset };
 
 directives! {
@@ -140,38 +109,6 @@ directives! {
     }
 }
 
-directives! {
-    /// Compression while sending. The work is done off the event loop.
-    Compress in "`compress`", check compress_agrees {
-        /// Codings, in the order of preference among what the client likes equally.
-        "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
-        /// Smaller files are sent as they are.
-        "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
-        /// Larger files are sent as they are.
-        "max" max_bytes: u64 = "8MiB", Size { min: 0, max: 64 * MIB };
-        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
-        "level" effort: Effort = "balanced",
-            Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
-        /// Media types worth it.
-        "types" types: Vec<String> = [
-            "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
-            "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
-        ], List(TYPE);
-    }
-}
-
-fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Check) {
-    if compress.min_bytes <= compress.max_bytes {
-        return;
-    }
-    let at = ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
-    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "nothing lies between them");
-}
-
-fn every_coding() -> Vec<Coding> {
-    vec![Coding::Brotli, Coding::Zstd, Coding::Gzip]
-}
-
 fn file_name(text: &str) -> Result<String, Fault> {
     match text {
         "" | "." | ".." => Err(Fault::new("this is no file name", "write a name such as \"index.html\"")),
@@ -215,15 +152,6 @@ fn charset(text: &str) -> Result<String, Fault> {
         _ if text.chars().all(header::is_token) => Ok(text.to_owned()),
         _ => Err(Fault::new("this is no character set", "write a name such as \"utf-8\"")),
     }
-}
-
-/// A media type without parameters, in lower case; `text/*` becomes `text/`.
-fn type_pattern(text: &str) -> Result<String, Fault> {
-    let lower = header::media_type(text)?.to_ascii_lowercase();
-    if let Some(at) = lower.find(';') {
-        return Err(Fault::new("a type without parameters belongs here", "").within(at..text.len()));
-    }
-    Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
 }
 
 fn file_match(text: &str) -> Result<FileMatchKey, Fault> {

@@ -35,6 +35,8 @@ mod template;
 
 mod header;
 
+mod compress;
+
 mod files;
 
 mod upstream;
@@ -55,9 +57,10 @@ mod schema;
 
 pub mod matcher;
 
-pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, Mounted, Recycle, Workers};
+pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, ClientAbort, Mounted, Recycle, Workers};
 pub use check::Fault;
-pub use files::{Coding, Compress, Effort, FileMatch, Files, StripPrefix, Symlinks};
+pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{Listen, Listener};

@@ -9,7 +9,7 @@ use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, Place, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use crate::template;
-use crate::units::{KIB, MIB};
+use crate::units::{KIB, MIB, SPILL_MAX};
 use crate::upstream::{Balance, Origin, Url, group_name};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -156,6 +156,10 @@ directives! {
         /// Bytes of a response read ahead of a slow client. A response that fits frees its upstream connection at
         /// once, and a request whose announced length fits takes one only when its body is here.
         "read_ahead" read_ahead_bytes: u64 = "64KiB", Size { min: 4 * KIB, max: 64 * MIB };
+        /// Bytes of temporary files (`temp_path`) for what is beyond `read_ahead` of responses, of all clients of the route
+        /// together, so that a slow client holds no upstream connection; `spill` of `[limits]` bounds those of all routes.
+        /// 0 turns it off. Where it does not suffice, the upstream server waits for slow clients.
+        "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
         /// Limits on the heads of responses; one beyond them is answered 502.
         "limits" limits: ProxyLimits = {}, table();
     }

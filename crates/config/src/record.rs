@@ -175,7 +175,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
 }
 
 /// Words of other servers' configurations, and where their meaning stands here.
-const FOREIGN: [(&str, &str); 32] = [
+const FOREIGN: [(&str, &str); 33] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
     ("alias", "`files = { root = \"...\", strip_prefix = true }`"),
@@ -190,6 +190,7 @@ const FOREIGN: [(&str, &str); 32] = [
     ("keepalive_timeout", "`idle` in `[timeouts]`"),
     ("location", "a `[[site.route]]` with `path`"),
     ("port", "`listen = \":PORT\"`"),
+    ("proxy_ignore_client_abort", "`client_abort` in `[apps.NAME]`"),
     ("proxy_pass", "`proxy`"),
     ("proxy_read_timeout", "`head` in `proxy = { timeouts = { ... } }`"),
     ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),

@@ -2,6 +2,7 @@
 
 use crate::app::{App, AppMap};
 use crate::check::{Check, shortened};
+use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::listen::{Listen, Listener};
@@ -18,7 +19,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
-use crate::units::{GIB, KIB, MIB};
+use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,6 +101,9 @@ directives! {
         "log" log: Log = {}, table();
         /// What is remembered of files that are served.
         "open_files" open_files: OpenFiles = {}, table();
+        /// The folder of temporary files: what slow clients have not taken of responses, and request bodies that are kept
+        /// until they are complete (see `spill`). The files have no names. Choose one on a disk rather than in memory.
+        "temp_path" temp_path: Option<PathBuf> = absent("what TMPDIR says, or /var/tmp"), Maybe(Place("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
         /// Applications, by name.
@@ -108,6 +112,8 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Compression of every response.
+        "compress" compress: Option<Option<CompressResponses>> = absent("none"), compress::responses();
     }
     held {
         /// The sites; among them the default site that routes at the top of the file make.
@@ -147,6 +153,9 @@ directives! {
         /// Bytes of a request body; a larger one is answered 413. Bodies are streamed, so that this guards
         /// what receives them rather than the server's memory.
         "body" body_bytes_max: Option<u64> = "16MiB", BODY;
+        /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
+        /// off.
+        "spill" spill_bytes_max: u64 = "4GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
 
@@ -287,6 +296,8 @@ impl Config {
             site.map(|site| &site.response_headers),
             route.map(|route| &route.response_headers),
         ];
+        let compress =
+            [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
             route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
@@ -296,6 +307,7 @@ impl Config {
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
+            compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
@@ -321,6 +333,8 @@ pub struct Settings<'a> {
     pub encoded_slashes: EncodedSlashes,
     /// Whether empty segments of paths are merged: of the site, because it counts before a route is chosen.
     pub merge_slashes: bool,
+    /// Compression of responses, where there is to be any.
+    pub compress: Option<&'a CompressResponses>,
     /// Changes to response headers, to be made in this order.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }

@@ -2,6 +2,7 @@
 
 use crate::app::{self, Mounted};
 use crate::check::{Check, Fault};
+use crate::compress::{self, CompressResponses};
 use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
 use crate::header::{self, ResponseHeaders};
@@ -128,6 +129,8 @@ directives! {
             Maybe(ENCODED_SLASHES);
         /// Whether `//` in the paths of the site's requests is one slash, as at the top of the file.
         "merge_slashes" merge_slashes: Option<bool> = absent("as the server has it"), Maybe(Flag);
+        /// Compression of the site's responses, in place of what the server's says.
+        "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
         /// Limits of the site's requests, in place of the server's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, in place of the server's.
@@ -187,6 +190,8 @@ directives! {
         /// Paths are matched with `%2F` and `%5C` in them either way.
         "encoded_slashes" encoded_slashes: Option<EncodedSlashes> = absent("as the site, or the server, has it"),
             Maybe(ENCODED_SLASHES);
+        /// Compression of the route's responses, in place of what the site's says.
+        "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
         /// Limits of the route's requests, in place of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, in place of the site's.

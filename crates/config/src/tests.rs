@@ -3,10 +3,10 @@
 use crate::record::{Record, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    App, AppLimits, AppTimeouts, AppWebSockets, Compress, Config, Eject, Files, Forwarded, Health, KeepAlive,
-    Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls,
-    Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site, Timeouts,
-    TrustedProxies, Upstream, Workers,
+    App, AppLimits, AppTimeouts, AppWebSockets, Compress, CompressResponses, Config, Eject, Files, Forwarded,
+    Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits,
+    ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits,
+    RouteTimeouts, Site, Timeouts, TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Check, node::Node};
 use std::path::Path;
@@ -45,6 +45,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<RouteTimeouts>(),
         written_out::<Files>(),
         written_out::<Compress>(),
+        written_out::<CompressResponses>(),
         written_out::<Proxy>(),
         written_out::<Upstream>(),
         written_out::<KeepAlive>(),

@@ -9,6 +9,8 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 /// A gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
+/// The most that temporary files may hold.
+pub(crate) const SPILL_MAX: u64 = 1024 * 1024 * GIB;
 
 const SIZES: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
 const SPANS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];

@@ -280,8 +280,8 @@ fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
 fn is_worth_compressing(media: &str, size: u64, options: &Options) -> bool {
     options.compression.as_ref().is_some_and(|compression| {
         (compression.bytes_min..=compression.bytes_max).contains(&size)
-            && media::is_any_of(media, &compression.media)
-            && !media::is_compressed(media)
+            && http::media::is_any_of(media, &compression.media)
+            && !http::media::is_compressed(media)
     })
 }
 
@@ -289,7 +289,7 @@ fn cache_control<'o>(options: &'o Options, path: &[u8], media: &str) -> Option<&
     let rule = options.cache_control.iter().find(|rule| match &rule.applies {
         Applies::All => true,
         Applies::Path(test) => test(path),
-        Applies::Media(pattern) => media::is(media, pattern),
+        Applies::Media(pattern) => http::media::is(media, pattern),
     });
     rule.map(|rule| rule.value.as_str())
 }

@@ -1,18 +1,18 @@
 //! From a request's path to what answers it, through the cache.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use coding::Effort;
 use http::Coding;
 use net::Core;
 use net::client::Bell;
 
-use crate::compress;
 use crate::entry::{Entry, Made, Variant};
-use crate::open::{self, Patience, Stamp, Trouble};
-use crate::options::{Effort, Options};
+use crate::open::{self, Patience, RootChange, Stamp, Trouble};
+use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
 use crate::tree::{Content, Found, Loaded, Tree};
 
@@ -20,7 +20,9 @@ use crate::tree::{Content, Found, Loaded, Tree};
 #[derive(Debug)]
 pub struct Finder {
     options: Options,
-    tree: Arc<Tree>,
+    tree: RefCell<Arc<Tree>>,
+    /// When the roots' paths were last looked at, by the core's clock.
+    roots_checked_ms: Cell<u64>,
     candidates: Vec<Candidate>,
     store: Rc<RefCell<Store<Entry>>>,
 }
@@ -79,7 +81,8 @@ impl Finder {
     pub fn new(options: Options) -> io::Result<Finder> {
         let candidates = options.candidates.iter().chain(&options.fallback);
         Ok(Finder {
-            tree: Arc::new(Tree::open(&options)?),
+            tree: RefCell::new(Arc::new(Tree::open(&options)?)),
+            roots_checked_ms: Cell::new(0),
             candidates: candidates.map(|text| Candidate::parse(text)).collect::<io::Result<_>>()?,
             store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
@@ -95,7 +98,47 @@ impl Finder {
     /// The roots, for a thread that may block.
     #[must_use]
     pub fn tree(&self) -> Arc<Tree> {
-        self.tree.clone()
+        self.tree.borrow().clone()
+    }
+
+    /// Whether the roots' paths were looked at a moment ago.
+    fn are_roots_fresh(&self, now_ms: u64) -> bool {
+        now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)
+    }
+
+    /// Looks whether the roots' paths name other folders by now: a release that was switched, or a folder that was
+    /// renamed away. Then nothing that was known of the old ones counts.
+    async fn check_roots(&self, core: &Core) {
+        // From now on others take the roots as they are, while this request looks at them.
+        self.roots_checked_ms.set(core.now_ms());
+        let tree = self.tree();
+        let mut changes = tree.recheck(Patience::CacheOnly);
+        if matches!(changes, Err(Trouble::WouldBlock)) {
+            let tree = tree.clone();
+            changes = core.offload(move || tree.recheck(Patience::Blocking)).await;
+        }
+        for (at, change) in changes.into_iter().flatten().enumerate() {
+            let report = self.options.root_report.as_ref();
+            let report = |state| _ = report.map(|RootReport(report)| report(tree.roots()[at].path(), state));
+            let root = match change {
+                RootChange::Same => continue,
+                RootChange::Unknown(error) => {
+                    report(RootState::Unknown(error));
+                    continue;
+                }
+                RootChange::Moved(root) => {
+                    report(RootState::Serves(root.id()));
+                    root
+                }
+                RootChange::Gone(root, error) => {
+                    report(RootState::Gone(error));
+                    root
+                }
+            };
+            let changed = self.tree().with_root(at, root);
+            self.tree.replace(Arc::new(changed));
+            self.store.borrow_mut().clear();
+        }
     }
 
     /// The file at that path, if it is known and was looked at a moment ago: no system call.
@@ -104,7 +147,7 @@ impl Finder {
         let now_ms = core.now_ms();
         let entry = self.store.borrow_mut().find(path, now_ms)?;
         let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
-        is_fresh.then_some(entry)
+        (is_fresh && self.are_roots_fresh(now_ms)).then_some(entry)
     }
 
     /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
@@ -115,6 +158,12 @@ impl Finder {
         if let Some(entry) = self.fresh(path, core) {
             return Ok(Answer::File(entry));
         }
+        if !self.are_roots_fresh(core.now_ms()) {
+            self.check_roots(core).await;
+            if let Some(entry) = self.fresh(path, core) {
+                return Ok(Answer::File(entry));
+            }
+        }
         self.claim_check(path, core);
         let mut nothing = Answer::Missing;
         for candidate in &self.candidates {
@@ -124,7 +173,11 @@ impl Finder {
                         [before, after] if before.is_empty() && after.is_empty() => path,
                         pieces => &pieces.iter().map(String::as_bytes).collect::<Vec<_>>().join(path),
                     };
-                    if self.tree.hides(file) { Answer::Missing } else { self.look(file, path, core).await? }
+                    if self.tree().hides(file) {
+                        Answer::Missing
+                    } else {
+                        self.look(file, path, core).await?
+                    }
                 }
                 Candidate::Fixed { .. } if !fixed => continue,
                 Candidate::Fixed { path, key } => match self.fresh(key, core) {
@@ -154,15 +207,16 @@ impl Finder {
     }
 
     async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, Trouble> {
-        let mut found = self.tree.find(path, Patience::CacheOnly);
+        let tree = self.tree();
+        let mut found = tree.find(path, Patience::CacheOnly);
         if matches!(found, Err(Trouble::WouldBlock)) {
-            let (tree, path) = (self.tree.clone(), path.to_vec());
+            let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         if matches!(found, Err(Trouble::NoDescriptors)) {
             // The files that are held open for later give way to one that is wanted now.
             self.store.borrow_mut().clear();
-            let (tree, path) = (self.tree.clone(), path.to_vec());
+            let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         let found = found?;
@@ -170,6 +224,11 @@ impl Finder {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
+            // Found in a root that another one has replaced meanwhile: right for this request, and for no later one.
+            Found::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
+                let entry = Entry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
+                Answer::File(Rc::new(entry))
+            }
             Found::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
             Found::Unslashed => Answer::Unslashed,
             Found::Folder => Answer::Folder(path.to_vec()),
@@ -263,13 +322,13 @@ fn compress_file(
     effort: Effort,
 ) -> io::Result<Option<Vec<u8>>> {
     match content {
-        Content::Memory(bytes) => compress::compress(coding, effort, bytes).map(Some),
+        Content::Memory(bytes) => coding::compress(coding, effort, bytes).map(Some),
         Content::File(file) => {
             let Ok(bytes) = open::read(file, stamp.size, Patience::Blocking) else { return Ok(None) };
             if Stamp::of(file)? != *stamp || bytes.len() as u64 != stamp.size {
                 return Ok(None);
             }
-            compress::compress(coding, effort, &bytes).map(Some)
+            coding::compress(coding, effort, &bytes).map(Some)
         }
     }
 }

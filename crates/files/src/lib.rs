@@ -11,7 +11,6 @@
 mod scratch;
 pub mod options;
 pub mod media;
-pub mod compress;
 pub mod open;
 pub mod store;
 pub mod tree;
@@ -25,4 +24,4 @@ pub mod finder;
 pub mod files;
 
 pub use files::{Files, Outcome};
-pub use options::{Applies, CacheLimits, CacheRule, Compression, Effort, Options, Symlinks};
+pub use options::{Applies, CacheLimits, CacheRule, Compression, Options, RootReport, RootState, Symlinks};

@@ -13,23 +13,6 @@ const CORRECTIONS: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
-/// Media types whose content is compressed already, besides most of images, audio and video.
-const COMPRESSED: &[&str] = &[
-    "application/epub+zip",
-    "application/gzip",
-    "application/java-archive",
-    "application/pdf",
-    "application/vnd.rar",
-    "application/x-7z-compressed",
-    "application/x-bzip2",
-    "application/x-rar-compressed",
-    "application/x-xz",
-    "application/zip",
-    "application/zstd",
-    "font/woff",
-    "font/woff2",
-];
-
 /// The media type of a file by the extension of its name; `application/octet-stream` where that says nothing.
 #[must_use]
 pub fn media_type(path: &[u8]) -> &'static str {
@@ -56,32 +39,6 @@ pub fn content_type<'m>(media: &'m str, charset: Option<&str>) -> Cow<'m, str> {
             Cow::Owned(format!("{media}; charset={charset}"))
         }
         _ => Cow::Borrowed(media),
-    }
-}
-
-/// Whether a media type is one of `patterns`: equal to it, or of its kind where it ends in a slash.
-#[must_use]
-pub fn is_any_of(media: &str, patterns: &[String]) -> bool {
-    patterns.iter().any(|pattern| is(media, pattern))
-}
-
-/// Whether a media type fits a pattern, as in [`is_any_of`].
-#[must_use]
-pub fn is(media: &str, pattern: &str) -> bool {
-    match pattern.ends_with('/') {
-        true => media.starts_with(pattern),
-        false => media == pattern,
-    }
-}
-
-/// Whether content of that type gains nothing by compression.
-#[must_use]
-pub fn is_compressed(media: &str) -> bool {
-    let kind = media.split('/').next().unwrap_or_default();
-    match kind {
-        "audio" | "video" => true,
-        "image" => !matches!(media, "image/svg+xml" | "image/x-icon" | "image/bmp"),
-        _ => COMPRESSED.contains(&media),
     }
 }
 
@@ -127,18 +84,5 @@ mod tests {
             assert_eq!(content_type(media, Some("utf-8")), want);
             assert_eq!(content_type(media, None), media);
         }
-    }
-
-    #[test]
-    fn compressed_content_is_left_alone() {
-        for media in ["image/png", "video/mp4", "audio/ogg", "application/zip", "font/woff2"] {
-            assert!(is_compressed(media), "{media}");
-        }
-        for media in ["text/html", "image/svg+xml", "application/wasm", "font/ttf"] {
-            assert!(!is_compressed(media), "{media}");
-        }
-        let patterns = ["text/".to_string(), "image/svg+xml".into()];
-        assert!(is_any_of("text/css", &patterns) && is_any_of("image/svg+xml", &patterns));
-        assert!(!is_any_of("image/svg", &patterns) && !is_any_of("texture/css", &patterns));
     }
 }

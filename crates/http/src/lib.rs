@@ -25,6 +25,7 @@ pub mod body;
 pub mod machine;
 pub mod encode;
 pub mod coding;
+pub mod media;
 pub mod range;
 pub mod condition;
 

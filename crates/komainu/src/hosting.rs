@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers};
-use net::{Core, Exchange, Fault};
+use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
 use crate::notice::Notices;
 
@@ -92,6 +92,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         queue_max: app.queue_max as usize,
         queue_ms_max: ms(app.timeouts.queue),
         request_ms_max: ms(app.timeouts.request),
+        between_ms_max: ms(app.timeouts.between.unwrap_or(app.timeouts.request)),
         start_ms_max: ms(app.timeouts.start),
         stop_ms_max: ms(app.timeouts.stop),
         idle_ms: ms(app.timeouts.idle),
@@ -104,9 +105,11 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
             memory_bytes: app.recycle.memory_bytes,
             age_ms: app.recycle.age.map(ms),
         },
+        cancels_closed: app.client_abort == config::ClientAbort::Cancel,
         show_errors: app.show_errors,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
+        request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
         ..Options::new(name, command)
     };
     options.check().map_err(|text| told(name, &text))?;
@@ -243,12 +246,19 @@ pub(crate) struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
     notices: Notices,
+    spill: Arc<SpillStore>,
 }
 
 impl Hosting {
     /// None yet.
-    pub(crate) fn new(cores: usize, notices: &Notices) -> Hosting {
-        Hosting { running: Mutex::default(), cores, notices: notices.clone() }
+    pub(crate) fn new(cores: usize, notices: &Notices, spill: &Arc<SpillStore>) -> Hosting {
+        Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone() }
+    }
+
+    /// What an application is told, and the temporary files that it may use.
+    fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
+        let spill = SpillQuota::new(&self.spill, app.spill_bytes_max);
+        Ok(Options { spill, ..options(name, app)? })
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
@@ -270,7 +280,7 @@ impl Hosting {
                     app.reload();
                     Ok(())
                 }
-                Some((known, app)) => options(name, config).map(|options| {
+                Some((known, app)) => self.options(name, config).map(|options| {
                     app.reload_with(options);
                     *known = config.clone();
                 }),
@@ -284,7 +294,7 @@ impl Hosting {
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
         let notices = self.notices.clone();
         let log = move |line: &Line<'_>| say(&notices, line);
-        App::start(options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+        App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
     /// Loads one of them anew; false where there is none of this name.

@@ -9,7 +9,7 @@ use config::{Level, Template, Variable};
 use files::{Files, Outcome};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
 use http::{EmptySegments, Fields, Method, Name, Reject, Status};
-use net::{ErrorPages, Exchange, Fault, FieldEdits, Record, Request, Service};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Record, Request, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
@@ -42,6 +42,8 @@ pub(crate) struct Route {
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
     pub(crate) edits: Edits,
+    /// Compression of its responses.
+    pub(crate) compression: Option<Rc<Compression>>,
 }
 
 /// What to take off a path.
@@ -252,6 +254,7 @@ impl Edits {
 
 async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
+    exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);

@@ -14,8 +14,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::access::Access;
-use crate::assemble::{self, Plan, Seat};
+use crate::access::{Access, FLUSH_MS};
+use crate::assemble::{self, Descriptors, Plan, Seat};
 use crate::control::{Control, Told};
 use crate::hosting::{Handles, Hosting};
 use crate::notice::Notices;
@@ -61,6 +61,7 @@ impl Logs {
         Ok(Logs { access, notices: Notices::new(Sink::open(target(&config.log.errors))?, config.log.level) })
     }
 
+    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
         self.access.iter().for_each(Sink::reopen);
@@ -88,11 +89,14 @@ pub(crate) fn serve(
     // Before anything is started: a signal that comes early must find us listening.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
     let logs = Logs::open(&config)?;
-    let options = assemble::engine(&config, raise_descriptor_limit());
+    let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    let (level, notice) = descriptors.notice(&config);
+    logs.notices.at(level, &notice);
+    let options = assemble::engine(&config, &descriptors);
     let listens = assemble::listens(&config);
     let cores = options.threads;
     let plan = Plan::new(config, None, cores)?;
-    let hosting = Arc::new(Hosting::new(cores, &logs.notices));
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, plan.spill()));
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -175,11 +179,19 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         access,
         logs.notices.clone(),
     ));
+    if logs.access.is_some() {
+        let (flushed, clock) = (router.clone(), core.clone());
+        core.spawn(async move {
+            loop {
+                clock.sleep(FLUSH_MS).await;
+                flushed.flush();
+            }
+        });
+    }
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
-            flushed.flush();
             // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
             // from it end only when no core holds them any more.
             flushed.renew();
@@ -253,6 +265,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
         ("`threads`", new.threads != old.threads),
         ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
         ("`[limits]`", limits != old.limits),
+        ("`temp_path`", new.temp_path != old.temp_path),
         ("`[timeouts]`", timeouts != old.timeouts),
         ("`[log]`", new.log != old.log),
     ];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
+use net::{SpillQuota, SpillStore};
 use proxy::options::{
     Balance, Check, Edits, Ejection, Forwarded, HashKey, Host, KeepAlive, Options, PathMap, Place, Probe,
     ProxyProtocol, Request, Response, Retry, Server, Timeouts, Tls,
@@ -26,6 +27,8 @@ pub(crate) struct Way {
     /// The group's place in [`Groups::shared`].
     pub(crate) group: usize,
     pub(crate) options: Arc<Options>,
+    /// What temporary files may hold of its responses.
+    pub(crate) spill: Option<Arc<SpillQuota>>,
 }
 
 impl Groups {
@@ -35,7 +38,11 @@ impl Groups {
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
-    pub(crate) fn new(config: &Config, before: &[Arc<Shared>]) -> io::Result<Groups> {
+    pub(crate) fn new(
+        config: &Config,
+        before: &[Arc<Shared>],
+        spill: &Arc<SpillStore>,
+    ) -> io::Result<Groups> {
         let mut groups = Groups::default();
         let mut before = before.to_vec();
         let mut named = Vec::new();
@@ -44,7 +51,7 @@ impl Groups {
             groups.add(options(&config::Route::default(), proxy)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before));
+            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
@@ -70,6 +77,7 @@ impl Groups {
         route: &config::Route,
         named: &[&str],
         before: &mut Vec<Arc<Shared>>,
+        spill: &Arc<SpillStore>,
     ) -> io::Result<Option<Way>> {
         let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
         let proxy = actions.find_map(|action| match action {
@@ -83,7 +91,8 @@ impl Groups {
             Some(group) => group,
             None => self.add(options.clone(), before)?,
         };
-        Ok(Some(Way { group, options: options.into() }))
+        let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
+        Ok(Some(Way { group, options: options.into(), spill }))
     }
 }
 

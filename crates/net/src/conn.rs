@@ -10,12 +10,14 @@ use http::machine::Step;
 use http::{EmptySegments, Fields, Framing, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
+use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compressing, Compression};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
 use crate::page::{ErrorPages, FieldEdits};
 use crate::preface::Told;
+use crate::spill::Overflow;
 use crate::stream::Stream;
 use crate::work::{Work, Works};
 
@@ -44,6 +46,8 @@ pub(crate) struct Context {
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
     pub(crate) seats: Seats,
+    /// How many responses are being compressed.
+    pub(crate) encoders: Rc<Cell<usize>>,
 }
 
 /// How many connections a core may hold, and who waits for one to end.
@@ -127,6 +131,8 @@ pub(crate) struct Conn {
     pub(crate) client: Client,
     pub(crate) served: u32,
     pub(crate) work: Box<Work>,
+    /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
+    pub(crate) overflow: Option<Box<Overflow>>,
     pub(crate) reply: Reply,
     pub(crate) status: Status,
     pub(crate) body_sent: u64,
@@ -142,6 +148,9 @@ pub(crate) struct Conn {
     pub(crate) pages: Option<Rc<ErrorPages>>,
     /// What becomes of empty segments in the path of this request.
     pub(crate) empty_segments: EmptySegments,
+    /// Which responses are compressed; and that of the response under way, where it is.
+    pub(crate) compression: Option<Rc<Compression>>,
+    pub(crate) compressing: Option<Box<Compressing>>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
@@ -165,14 +174,18 @@ impl Conn {
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         self.continue_due = head.expects_continue;
-        (self.edits, self.pages) = (None, None);
+        self.forget_response();
         self.empty_segments = EmptySegments::Merge;
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.client = self.direct();
-        self.reply = Reply::Unsent;
-        self.body_sent = 0;
         self.started_ms = self.now_ms();
+    }
+
+    /// Nothing of the response before it holds for the next one.
+    pub(crate) fn forget_response(&mut self) {
+        (self.edits, self.pages, self.compression, self.compressing) = (None, None, None, None);
+        (self.reply, self.body_sent) = (Reply::Unsent, 0);
     }
 
     /// Who sends requests, as long as nobody says more.
@@ -208,7 +221,7 @@ impl Conn {
 
     /// Writes everything collected so far.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
-        if self.work.out.is_empty() {
+        if self.work.out.is_empty() && !self.overflows() {
             return Ok(());
         }
         self.write_out(b"", false).await
@@ -217,6 +230,10 @@ impl Conn {
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
     /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
+        if self.overflows() {
+            // Boxed, as it is seldom.
+            Box::pin(self.drain()).await?;
+        }
         let mut bytes_at = 0;
         loop {
             let (out, rest) = (&self.work.out[self.work.out_at..], &bytes[bytes_at..]);
@@ -241,6 +258,9 @@ impl Conn {
 
     /// Writes what the client takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        if self.overflows() && !self.try_drain()? {
+            return Ok(false);
+        }
         while self.backlog() > 0 {
             let sent = self.stream.try_write(&[&self.work.out[self.work.out_at..]], false)?;
             if sent == 0 {
@@ -261,7 +281,7 @@ impl Conn {
     /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
     /// client takes it now; the rest is kept, however much that is.
     fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
-        if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
+        if self.backlog() + bytes.len() > COPIED_BYTES_MAX && !self.overflows() {
             let out = &self.work.out[self.work.out_at..];
             let sent = match out.is_empty() {
                 true => self.stream.try_write(&[bytes], false)?,
@@ -279,7 +299,7 @@ impl Conn {
         Ok(())
     }
 
-    async fn wait_writable(&self) -> Result<(), Fault> {
+    pub(crate) async fn wait_writable(&self) -> Result<(), Fault> {
         self.stream.writable(self.after_ms(self.write_ms)).await
     }
 
@@ -395,8 +415,41 @@ impl Conn {
 
     // ---- the response ----
 
-    /// Body bytes of the response, framed.
+    /// Body bytes of the response.
     pub(crate) async fn send_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.compressing.is_none() {
+            return self.send_framed(bytes).await;
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            let compressed = self.compress(piece)?;
+            self.send_framed(&compressed).await?;
+            self.moved(0).await;
+        }
+        Ok(())
+    }
+
+    /// A piece of the body as the encoder of the response makes it.
+    fn compress(&mut self, piece: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.moved_bytes += piece.len() * COMPRESSED_WEIGHT;
+        match &mut self.compressing {
+            Some(compressing) => compressing.write(piece),
+            None => Ok(piece.to_vec()),
+        }
+    }
+
+    /// Hands on what the encoder holds back, where the client must get it before the handler waits.
+    pub(crate) fn flush_encoder(&mut self) -> Result<(), Fault> {
+        match &mut self.compressing {
+            None => Ok(()),
+            Some(compressing) => {
+                let compressed = compressing.flush()?;
+                self.offer_framed(&compressed)
+            }
+        }
+    }
+
+    /// Body bytes of the response, framed.
+    async fn send_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let Reply::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
@@ -422,8 +475,20 @@ impl Conn {
         }
     }
 
-    /// Body bytes of the response, framed, without waiting.
+    /// Body bytes of the response, without waiting.
     pub(crate) fn offer_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.compressing.is_none() {
+            return self.offer_framed(bytes);
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            let compressed = self.compress(piece)?;
+            self.offer_framed(&compressed)?;
+        }
+        Ok(())
+    }
+
+    /// Body bytes of the response, framed, without waiting.
+    fn offer_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let Reply::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
@@ -457,6 +522,7 @@ impl Conn {
     ) -> Result<(), Fault> {
         match self.reply {
             Reply::Body(Framing::None) => Ok(()),
+            _ if self.compressing.is_some() => self.compress_file(file, at, len).await,
             Reply::Body(Framing::Length(left)) => {
                 let left = less(left, len)?;
                 self.send_file(file, at, len).await?;
@@ -465,6 +531,29 @@ impl Conn {
             }
             _ => Err(Fault::Broken("a file needs an announced length")),
         }
+    }
+
+    /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
+    async fn compress_file(&mut self, file: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
+        let end = at + len;
+        while at < end {
+            let owned = file.try_clone_to_owned()?;
+            let wanted = (end - at).min(OUT_BYTES_MAX as u64) as usize;
+            let core = self.stream.core().clone();
+            let read = core.offload(move || {
+                let mut bytes = vec![0; wanted];
+                let len = rustix::io::retry_on_intr(|| rustix::io::pread(&owned, &mut bytes[..], at))?;
+                bytes.truncate(len);
+                Ok::<_, rustix::io::Errno>(bytes)
+            });
+            let bytes = read.await.map_err(|errno| Fault::Io(errno.into()))?;
+            if bytes.is_empty() {
+                return Err(Fault::Broken("file shrank while it was sent"));
+            }
+            at += bytes.len() as u64;
+            self.send_body(&bytes).await?;
+        }
+        Ok(())
     }
 
     /// Whether the connection may serve another request after this one.
@@ -488,6 +577,9 @@ impl Conn {
 
     /// Ends the response: nothing more of its body comes.
     pub(crate) fn end_response(&mut self, trailers: &Fields) -> Result<(), Fault> {
+        if let Some(compressing) = self.compressing.take() {
+            self.offer_framed(&compressing.finish()?)?;
+        }
         match self.reply {
             Reply::Unsent => return Err(Fault::Broken("no response")),
             Reply::Body(Framing::Length(_)) => return Err(Fault::Broken("less body written than announced")),

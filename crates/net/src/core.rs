@@ -197,6 +197,17 @@ impl Core {
         .expect("an offloaded call does not panic")
     }
 
+    /// The threads for calls that may block.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    /// Wakes the current task; from any thread.
+    pub(crate) fn waker_from_elsewhere(&self) -> impl FnOnce() + Send + 'static {
+        let (remote, task) = (self.remote(), self.0.current.get());
+        move || remote.wake(task)
+    }
+
     /// Waits so many milliseconds, by the clock.
     pub async fn sleep(&self, ms: u64) {
         let number = self.0.timers_armed.get();

@@ -11,6 +11,7 @@ use http::path::{self, EmptySegments};
 use http::{Dialect, Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
 
 use crate::address::{Client, Peer};
+use crate::compress::{self, Asked, Compressing, Compression};
 use crate::conn::{Conn, Reply};
 use crate::core::Core;
 use crate::fault::Fault;
@@ -199,6 +200,11 @@ impl<'c> Exchange<'c> {
         self.conn.edits = edits;
     }
 
+    /// Which responses are compressed from now on. Those that have begun stay as they are.
+    pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
+        self.conn.compression = compression;
+    }
+
     /// Pages for [`Exchange::refuse`].
     pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
         self.conn.pages = pages;
@@ -253,10 +259,10 @@ impl<'c> Exchange<'c> {
         self.begin_fields(status, fields, length, Own::default());
     }
 
-    /// Begins with fields as the route's edits make them.
-    pub(crate) fn begin_fields(&mut self, status: Status, fields: &Fields, length: Length, mut own: Own) {
+    /// Begins with fields as the route's filters make them: first its edits, then compression.
+    pub(crate) fn begin_fields(&mut self, status: Status, fields: &Fields, mut length: Length, mut own: Own) {
         let edited;
-        let fields = match &self.conn.edits {
+        let mut fields = match &self.conn.edits {
             None => fields,
             Some(edits) => {
                 own.server |= edits.replaces(Name::Server);
@@ -265,9 +271,39 @@ impl<'c> Exchange<'c> {
                 &edited
             }
         };
+        let mut coded;
+        if let Some(compression) = self.conn.compression.clone() {
+            coded = fields.clone();
+            length = self.compress(&compression, status, &mut coded, length);
+            fields = &coded;
+        }
         self.open(status, length, own);
         self.conn.work.out.extend_from_slice(fields.wire());
         self.conn.work.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Has the response compressed where that is worth it; returns the length that it has then.
+    fn compress(
+        &mut self,
+        compression: &Compression,
+        status: Status,
+        fields: &mut Fields,
+        length: Length,
+    ) -> Length {
+        let Request { head, bytes, client, .. } = self.request();
+        let asked = Asked { head, bytes, secure: client.secure };
+        let Some(coding) = compression.choose(&asked, status, fields, length) else { return length };
+        // To HEAD the fields are those of GET.
+        if self.request().method() != Method::Head {
+            let media_type = fields.first(b"Content-Type").map(http::media::without_parameters);
+            let is_event_stream = media_type.as_deref() == Some("text/event-stream");
+            let encoders = &self.conn.context().encoders;
+            let begun = Compressing::begin(coding, compression.effort, length, is_event_stream, encoders);
+            let Some(compressing) = begun else { return length };
+            self.conn.compressing = Some(compressing);
+        }
+        compress::say_coded(fields, coding);
+        Length::Unknown
     }
 
     /// Decides the framing and writes the head up to where the handler's lines begin.
@@ -309,6 +345,7 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// As [`Exchange::write`].
     pub async fn flush(&mut self) -> Result<(), Fault> {
+        self.conn.flush_encoder()?;
         self.conn.flush().await
     }
 

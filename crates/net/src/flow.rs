@@ -8,7 +8,6 @@ use crate::conn::{Piece, Reply};
 use crate::exchange::{Exchange, Own};
 use crate::fault::Fault;
 use crate::source::HALF_CLOSED;
-use crate::stream::{self, Interest, Stream};
 
 /// An output buffer larger than this is not kept while nothing moves.
 const SHED_BYTES: usize = 1024;
@@ -37,8 +36,8 @@ impl Exchange<'_> {
         own: Own,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
-        if self.conn.edits.is_some() {
-            // Edits need a block to work on: the slower way, only for routes that have them.
+        if self.conn.edits.is_some() || self.conn.compression.is_some() {
+            // Filters need a block to work on: the slower way, only for routes that have them.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));
             let fields = fields_of(&block);
@@ -154,7 +153,7 @@ impl Exchange<'_> {
         self.conn.offer_body(bytes)
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that wait in memory to be sent.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.conn.backlog()
@@ -165,27 +164,8 @@ impl Exchange<'_> {
     /// # Errors
     /// The client is gone.
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
+        self.conn.flush_encoder()?;
         self.conn.try_flush()
-    }
-
-    /// Waits until the client's connection or another stream can do what is wanted of it.
-    ///
-    /// # Errors
-    /// [`Fault::Timeout`] at the deadline.
-    pub async fn either(
-        &self,
-        client: Interest,
-        other: (&Stream, Interest),
-        deadline_ms: u64,
-    ) -> Result<(), Fault> {
-        stream::either((&self.conn.stream, client), other, deadline_ms).await
-    }
-
-    /// Whether the client's connection can do what is wanted of it now. If not, the current task runs again when it
-    /// can: for futures that wait for more than streams.
-    #[must_use]
-    pub fn poll_client(&self, client: Interest) -> bool {
-        stream::is_met_or_waits(&self.conn.stream, client)
     }
 
     /// Whether the client has closed its sending side: most who do are gone.
@@ -199,6 +179,13 @@ impl Exchange<'_> {
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         let told = self.conn.told.as_ref().and_then(|told| told.ends);
         told.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
+    }
+
+    /// The port of that address. Cheap for every request.
+    #[must_use]
+    pub fn local_port(&self) -> Option<u16> {
+        let told = self.conn.told.as_ref().and_then(|told| told.ends);
+        told.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

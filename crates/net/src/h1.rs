@@ -33,6 +33,9 @@ const LINGER_MS: u64 = 1_000;
 /// With more futures than this on the core, idle connections park at once: it costs nothing that can be measured,
 /// and three kilobytes less each.
 const LINGERING_MAX: usize = 256;
+/// A connection that has sent nothing for so long may be closed to make room: a client that has something to say
+/// says it at once.
+const SILENT_MS: u64 = 1_000;
 /// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
 const CLOSING_MS: u64 = 2_000;
 /// And so many of them.
@@ -147,7 +150,8 @@ impl<S: Service> Parked for Idle<S> {
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        (self.served > 0 && self.begun.is_empty()).then_some(self.since_ms)
+        let is_silent = self.served > 0 || self.stream.core().now_ms() >= self.since_ms + SILENT_MS;
+        (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
 }
 
@@ -210,6 +214,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
+        overflow: None,
         reply: Reply::Unsent,
         status: Status::OK,
         body_sent: 0,
@@ -221,6 +226,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         edits: None,
         pages: None,
         empty_segments: http::EmptySegments::Merge,
+        compression: None,
+        compressing: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
@@ -249,8 +256,8 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 serve(&engine, &mut conn).await?;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > OUT_BYTES_MAX {
-                    conn.flush().await.ok()?;
+                if conn.backlog() > OUT_BYTES_MAX || conn.overflows() {
+                    send_out(&mut conn).await?;
                 }
             }
             Ok(false) => match more(&mut conn).await {
@@ -281,6 +288,14 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         }
     }
     None
+}
+
+/// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
+async fn send_out(conn: &mut Conn) -> Option<()> {
+    if conn.overflows() {
+        Box::pin(conn.spill_rest()).await;
+    }
+    conn.flush().await.ok()
 }
 
 /// Looks for a whole head in the input.
@@ -431,10 +446,7 @@ fn cut_off(conn: &Conn) -> bool {
 
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
-    conn.reply = Reply::Unsent;
-    conn.body_sent = 0;
-    // Those of the request before it are none of its business.
-    (conn.edits, conn.pages) = (None, None);
+    conn.forget_response();
     conn.started_ms = conn.now_ms();
     let refused = Exchange::new(conn).refuse_and_close(reject).await;
     if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {

@@ -195,6 +195,7 @@ fn run_core<S: Service>(
         counters: counters.clone(),
         draining: Cell::new(false),
         seats: Seats::new(max),
+        encoders: Rc::default(),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
     // As many clones as there are listeners that still accept.

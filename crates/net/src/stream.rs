@@ -1,6 +1,6 @@
 //! A connected socket that never blocks.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -31,6 +31,8 @@ pub struct Stream {
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
+    /// The port of this end, once somebody has asked for it.
+    port: OnceCell<Option<u16>>,
 }
 
 /// What a task waits for on a stream.
@@ -47,18 +49,30 @@ impl Interest {
         Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
     }
 
+    /// The same, but not that it can be written.
+    #[must_use]
+    pub(crate) const fn without_write(self) -> Interest {
+        Interest(self.0 & !WRITE)
+    }
+
     fn is_met(self, stream: &Stream) -> bool {
         stream.source.ready() & self.0 != 0
     }
 }
 
-/// Waits until one of two streams can do what is wanted of it, with one deadline for both.
+/// Waits until one of two streams can do what is wanted of it, with one deadline for both, or until `is_done`, for which
+/// somebody else wakes the task.
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms: u64) -> Result<(), Fault> {
+pub(crate) async fn either(
+    a: (&Stream, Interest),
+    b: (&Stream, Interest),
+    deadline_ms: u64,
+    is_done: impl Fn() -> bool,
+) -> Result<(), Fault> {
     let both = [a, b];
-    if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+    if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
         return Ok(());
     }
     for (stream, _) in both {
@@ -66,7 +80,7 @@ pub async fn either(a: (&Stream, Interest), b: (&Stream, Interest), deadline_ms:
         stream.source.set_deadline(deadline_ms);
     }
     let result = poll_fn(|_| {
-        if both.iter().any(|(stream, interest)| interest.is_met(stream)) {
+        if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
             return Poll::Ready(Ok(()));
         }
         for (stream, interest) in both {
@@ -115,6 +129,7 @@ impl Stream {
             source,
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
+            port: OnceCell::new(),
         })
     }
 
@@ -122,7 +137,13 @@ impl Stream {
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token);
-        Stream { core: core.clone(), source, transport: Transport::Sim(wire), resets: Cell::new(false) }
+        Stream {
+            core: core.clone(),
+            source,
+            transport: Transport::Sim(wire),
+            resets: Cell::new(false),
+            port: OnceCell::new(),
+        }
     }
 
     /// The core it lives on.
@@ -223,6 +244,12 @@ impl Stream {
             #[cfg(test)]
             Transport::Sim(_) => None,
         }
+    }
+
+    /// The port of this end; none for a Unix socket. The system is asked once.
+    #[must_use]
+    pub fn local_port(&self) -> Option<u16> {
+        *self.port.get_or_init(|| self.local_address().map(|address| address.port()))
     }
 
     /// Waits until it can be read or written.

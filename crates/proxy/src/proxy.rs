@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use http::{Fields, Framing, Method, Name, Status};
 use net::preface::{self, Ends};
-use net::{BodyPiece, Core, Exchange, Fault};
+use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
 
 use crate::check;
 use crate::choose::{Chooser, NoServer, NoTicket, Ticket};
@@ -44,6 +44,7 @@ struct Rules {
     options: Arc<Options>,
     request: RequestRules,
     response: ResponseRules,
+    spill: Option<Arc<SpillQuota>>,
 }
 
 /// What went wrong between the proxy and a server, for an error log.
@@ -83,6 +84,11 @@ pub enum News<'x> {
         server: &'x str,
         /// How.
         turn: Turn,
+    },
+    /// Responses are not moved to temporary files; said once a minute.
+    Spill {
+        /// Why not.
+        why: &'x SpillError,
     },
 }
 
@@ -158,11 +164,13 @@ impl Group {
     }
 
     /// A way to its servers. What the group's own options say of the group as a whole (its servers, how they are
-    /// balanced, checked, ejected and kept) holds in place of what these say of that.
+    /// balanced, checked, ejected and kept) holds in place of what these say of that. `spill` is what
+    /// temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
     #[must_use]
-    pub fn proxy(&self, options: &Arc<Options>) -> Proxy {
+    pub fn proxy(&self, options: &Arc<Options>, spill: Option<Arc<SpillQuota>>) -> Proxy {
         let (request, response) = (RequestRules::new(options), ResponseRules::new(options));
-        Proxy { group: self.0.clone(), rules: Rc::new(Rules { options: options.clone(), request, response }) }
+        let rules = Rules { options: options.clone(), request, response, spill };
+        Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
 }
 
@@ -170,7 +178,7 @@ impl Proxy {
     /// A core's part of a group with this one way to it, that of its options.
     #[must_use]
     pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
-        Group::new(core, shared).proxy(&shared.options)
+        Group::new(core, shared).proxy(&shared.options, None)
     }
 
     /// Carries a request to an upstream server and its response back.
@@ -299,6 +307,11 @@ impl Proxy {
                 succeeded();
             }
         };
+        let refused = |why: &SpillError| {
+            if let Some(tell) = &self.group.tell {
+                tell(&News::Spill { why });
+            }
+        };
         let plan = Plan {
             options,
             request: &self.rules.request,
@@ -306,6 +319,8 @@ impl Proxy {
             upstream: &upstream.authority,
             deadline_ms: trial.deadline_ms,
             cookie: cookie.as_deref().map(str::as_bytes),
+            spill: self.rules.spill.as_ref(),
+            refused: &refused,
             may_retry,
             answered: &answered,
         };

@@ -3,7 +3,11 @@
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Framing, Length, Method, Status};
-use net::{BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES};
+use std::sync::Arc;
+
+use net::{
+    BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
+};
 
 use crate::failure::Failure;
 use crate::leg::{self, Leg, Read};
@@ -65,6 +69,10 @@ pub(crate) struct Plan<'p> {
     pub(crate) cookie: Option<&'p [u8]>,
     /// A response of a status that counts as a failure may still be tried elsewhere.
     pub(crate) may_retry: bool,
+    /// What temporary files may hold of responses.
+    pub(crate) spill: Option<&'p Arc<SpillQuota>>,
+    /// Told, once in a while, when they hold that.
+    pub(crate) refused: &'p dyn Fn(&SpillError),
     /// Told once a response begins, however long that goes on.
     pub(crate) answered: &'p dyn Fn(),
 }
@@ -86,7 +94,7 @@ pub(crate) struct Relay<'r, 'c> {
     down_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
-    backlog: usize,
+    unsent: u64,
     /// Bytes moved since others had their turn.
     moved: usize,
 }
@@ -165,7 +173,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             down_ms: now_ms,
             client_read_ms: now_ms,
             client_write_ms: now_ms,
-            backlog: 0,
+            unsent: 0,
             moved: 0,
         }
     }
@@ -186,6 +194,9 @@ impl<'r, 'c> Relay<'r, 'c> {
             if self.moved >= TURN_BYTES {
                 self.moved = 0;
                 self.x.core().yield_now().await;
+                continue;
+            }
+            if down == Down::Full && self.spill().await? {
                 continue;
             }
             self.wait(down).await?;
@@ -355,12 +366,34 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, Failure> {
-        let max = self.plan.options.read_ahead_bytes;
+        let max = match self.x.is_spilling() {
+            true => self.plan.options.read_ahead_bytes.max(SPILL_BLOCK_BYTES),
+            false => self.plan.options.read_ahead_bytes,
+        };
         if self.x.backlog() < max {
             return Ok(false);
         }
         self.x.try_flush()?;
         Ok(self.x.backlog() >= max)
+    }
+
+    /// Moves what the client has not taken to a file, so that the upstream is not held up; true where there is room again.
+    async fn spill(&mut self) -> Result<bool, Failure> {
+        let Some(quota) = self.plan.spill else { return Ok(false) };
+        // Boxed, as it is seldom.
+        match Box::pin(self.x.spill(quota)).await? {
+            Ok(()) => {
+                self.x.try_flush()?;
+                self.x.take_turns().await;
+                Ok(true)
+            }
+            Err(why) => {
+                if quota.is_to_report() {
+                    (self.plan.refused)(&why);
+                }
+                Ok(false)
+            }
+        }
     }
 
     /// The upstream has closed its side.
@@ -476,9 +509,12 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     async fn wait(&mut self, down: Down) -> Result<(), Failure> {
         self.x.try_flush()?;
+        if self.x.is_spilling() {
+            self.x.take_turns().await;
+        }
         let now_ms = self.x.core().now_ms();
-        let backlog = self.x.backlog();
-        if std::mem::replace(&mut self.backlog, backlog) != backlog {
+        let unsent = self.x.unsent();
+        if std::mem::replace(&mut self.unsent, unsent) != unsent {
             self.client_write_ms = now_ms;
         }
         let reads_client = self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES;
@@ -488,7 +524,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             Up::Abandoned => Interest::of(reads_upstream, false),
             _ => self.leg.link.interest(reads_upstream, self.leg.backlog() > 0),
         };
-        let client = Interest::of(reads_client, backlog > 0);
+        let client = Interest::of(reads_client, unsent > 0);
         let deadline_ms = self.deadline_ms(down);
         self.leg.let_go();
         let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
@@ -508,7 +544,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         [
             runs(self.up == Up::Continue, self.up_ms, timeouts.continue_ms),
             runs(self.up == Up::Body && self.leg.backlog() == 0, self.client_read_ms, self.x.body_ms()),
-            runs(self.backlog > 0, self.client_write_ms, self.x.write_ms()),
+            runs(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
             runs(self.up != Up::Abandoned && self.leg.is_behind(), self.up_ms, timeouts.between_ms),
             runs(
                 waits && !self.x.has_begun() && matches!(self.up, Up::Done | Up::Abandoned),
@@ -535,7 +571,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(());
         }
         // At the end of the whole request's time, too: who was waited for is not the server.
-        let clients_turn = (self.up == Up::Body && self.leg.backlog() == 0) || self.backlog > 0;
+        let clients_turn = (self.up == Up::Body && self.leg.backlog() == 0) || self.unsent > 0;
         if read <= now_ms || write <= now_ms || (clients_turn && self.plan.deadline_ms <= now_ms) {
             return Err(Failure::Ours(Fault::Timeout));
         }

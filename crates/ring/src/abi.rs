@@ -39,6 +39,8 @@ pub const KOMAINU_READABLE: u32 = 1;
 pub const KOMAINU_WRITABLE: u32 = 2;
 /// In [`komainu_news`]: the request was cancelled.
 pub const KOMAINU_GONE: u32 = 4;
+/// In [`komainu_news`]: the client has closed its sending side.
+pub const KOMAINU_CLIENT_CLOSED: u32 = 8;
 
 /// The variable with the number of the worker's seat, for `komainu_attach(…, -1, …)`.
 const SEAT: &str = "KOMAINU_SEAT";
@@ -444,6 +446,7 @@ pub unsafe extern "C" fn komainu_news(request: *const KomainuRequest) -> u32 {
     bit(news.readable, KOMAINU_READABLE)
         | bit(news.writable, KOMAINU_WRITABLE)
         | bit(news.cancelled, KOMAINU_GONE)
+        | bit(news.client_closed, KOMAINU_CLIENT_CLOSED)
 }
 
 /// Writes a line to the server's log: with its request, or without one (null) through standard error.

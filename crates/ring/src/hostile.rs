@@ -253,4 +253,9 @@ mod tests {
             fuzz_hostile(&noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 600));
         }
     }
+
+    #[test]
+    fn seeds_break_no_law() {
+        corpus::replay(&corpus::seeds("hostile"), 4_000, fuzz_hostile);
+    }
 }

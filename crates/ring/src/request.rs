@@ -17,6 +17,9 @@ pub const DROPPED: u32 = 1;
 /// Reason of a request aborted because its memory is damaged.
 pub const DAMAGED: u32 = 2;
 
+/// In the slot's word for the reason of a cancel: nothing is cancelled, but the client has closed its sending side.
+pub(crate) const CLIENT_CLOSED: u32 = u32::MAX;
+
 /// Heads kept for the next request; more than that were a burst.
 const SPARE_MAX: usize = 64;
 /// A kept head's buffer is not larger than this.
@@ -31,6 +34,8 @@ pub struct News {
     pub writable: bool,
     /// The server lost interest.
     pub cancelled: bool,
+    /// The client has closed its sending side. Most clients that do are gone, some wait for their answer: writes succeed.
+    pub client_closed: bool,
 }
 
 /// A claimed request. Dropped before [`Request::finish`] or [`Request::abort`], it is aborted with [`DROPPED`].
@@ -110,7 +115,7 @@ impl Request {
 
     /// Why the server lost interest, if it did.
     pub fn cancelled(&self) -> Option<u32> {
-        Some(self.slot().cancelled().load(Acquire)).filter(|reason| *reason != 0)
+        Some(self.slot().cancelled().load(Acquire)).filter(|reason| ![0, CLIENT_CLOSED].contains(reason))
     }
 
     /// What can go on; for event loops that hold many requests.
@@ -120,6 +125,7 @@ impl Request {
             readable: self.reader.has_news(slot.request()),
             writable: self.writer.has_news(slot.response()),
             cancelled: self.cancelled().is_some(),
+            client_closed: slot.cancelled().load(Acquire) == CLIENT_CLOSED,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::lane;
 use crate::part::{FilePart, Part, Received, follow};
 use crate::pipe::{Kind, Reader, Writer};
 use crate::queue::Queue;
+use crate::request::CLIENT_CLOSED;
 use crate::shared::{AWAKE, Shared, Slot};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{Generation, Phase, State, Tag};
@@ -260,6 +261,15 @@ impl Server {
         }
         self.records[at].used = Use::Cancelled;
         self.touch(at);
+    }
+
+    /// Notifies the worker, now or when it claims the request, that the client has closed its sending side. The answer is
+    /// still wanted: see [`News::client_closed`](crate::News::client_closed).
+    pub fn report_client_closed(&mut self, ticket: Ticket) {
+        if let Ok(at) = self.live(ticket) {
+            self.slot(at).cancelled().store(CLIENT_CLOSED, Release);
+            self.touch(at);
+        }
     }
 
     /// Whether a worker still holds a request that was cancelled.

@@ -5,6 +5,8 @@
 
 /* Bytes of a body given to the application at once, at most. */
 #define PIECE_BYTES (64 * 1024)
+/* Of komainu_news: http.disconnect is to be told. A client that has only closed its sending side gets what is still sent. */
+#define CLIENT_LEFT (KOMAINU_GONE | KOMAINU_CLIENT_CLOSED)
 
 static const char *const key_texts[KEYS] = {
     "type",    "http_version", "method", "scheme", "path",       "raw_path", "query_string", "root_path", "headers",
@@ -101,7 +103,10 @@ static PyObject *next_event(Call *self) {
         self->told = 1;
         return request_event(known(empty_bytes), 0);
     }
-    return komainu_cancelled(self->request) ? PyDict_Copy(disconnect) : NULL;
+    if (!(komainu_news(self->request) & CLIENT_LEFT))
+        return NULL;
+    self->disconnected = 1;
+    return PyDict_Copy(disconnect);
 }
 
 /* receive() */
@@ -339,7 +344,7 @@ static PyObject *call_look(Call *self, PyObject *unused) {
     (void)unused;
     if (self->request && !is_copy) {
         uint32_t news = komainu_news(self->request);
-        int reads = news & KOMAINU_GONE || (news & KOMAINU_READABLE && !self->body_ended);
+        int reads = news & CLIENT_LEFT || (news & KOMAINU_READABLE && !self->body_ended);
         if (reads && wake(&self->readers) != 0)
             return NULL;
         if (news & (KOMAINU_WRITABLE | KOMAINU_GONE) && wake(&self->writers) != 0)
@@ -367,11 +372,11 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
     komainu_request *request = self->request;
-    int whole = !request || komainu_cancelled(request) != 0;
+    int whole = !request || self->disconnected || komainu_cancelled(request) != 0;
     (void)unused;
     self->request = NULL;
     if (request && !is_copy) {
-        if (self->stage == NO_HEAD && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
+        if (self->stage == NO_HEAD && !self->disconnected && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
             komainu_write(request, text, sizeof text - 1, KOMAINU_MORE);
             komainu_end(request);
         } else {
@@ -394,7 +399,7 @@ static int begin_call(komainu_request *request) {
     }
     call->request = request;
     call->stage = NO_HEAD;
-    call->trailers = call->told = 0;
+    call->trailers = call->told = call->disconnected = 0;
     call->left = 0;
     call->rest = call->readers = call->writers = call->record = NULL;
     call->record_head_len = 0;

@@ -26,6 +26,7 @@ typedef struct {
     int trailers;    /* promised */
     int body_ended;  /* all of the request's body was received */
     int told;        /* and the application knows */
+    int disconnected; /* the application was told that its client is gone */
     int is_socket;   /* the client wants a WebSocket */
     int64_t left;    /* bytes of it that are still to come, or -1 where nobody knows */
     PyObject *rest;  /* what of a piece the server did not take yet, or NULL */

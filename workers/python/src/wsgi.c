@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+/* The longest wait for a request without a look at signals: one may come between a look and a wait. */
+#define WAIT_MS 5000
 /* A longer name of an unknown header field is not looked for. */
 #define NAME_BYTES_MAX 256
 
@@ -125,7 +127,11 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     }
     if (id > 255 || !header_keys[id])
         return 0;
-    if (id == coding_id || (id == length_id && !field_is(field, "0")))
+    if (id == coding_id) { /* the body comes decoded */
+        *has_body = 1;
+        return 0;
+    }
+    if (id == length_id && !field_is(field, "0"))
         *has_body = 1;
     id = (unsigned)(seen[id / 64] >> (id % 64)) & 1;
     seen[field->id / 64] |= (uint64_t)1 << (field->id % 64);
@@ -503,7 +509,7 @@ static int next_request(komainu_worker *worker, komainu_request **request) {
         code = komainu_next(worker, 0, request);
         if (code == KOMAINU_AGAIN) {
             Py_BEGIN_ALLOW_THREADS
-            code = komainu_next(worker, -1, request);
+            code = komainu_next(worker, WAIT_MS, request);
             Py_END_ALLOW_THREADS
         }
         if (code != KOMAINU_AGAIN)

@@ -33,7 +33,8 @@ my %paths = (
         while ($env->{'psgi.input'}->read(my $piece, 10_000)) {
             $body .= $piece;
         }
-        return [200, ['X-Buffered' => $env->{'psgix.input.buffered'}, 'X-Length' => $env->{CONTENT_LENGTH} // 'none'], [$body]];
+        return [200, ['X-Buffered' => $env->{'psgix.input.buffered'}, 'X-Length' => $env->{CONTENT_LENGTH} // 'none',
+            'X-Coding' => $env->{HTTP_TRANSFER_ENCODING} // 'none'], [$body]];
     },
 
     '/lines' => sub {

@@ -1,6 +1,7 @@
 //! What goes over the wire, and how it is counted.
 
 use std::io::BufReader;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,7 @@ use bench::request::{Ask, Manner};
 use bench::tally::Kind;
 use bench::url::Url;
 use http::Version;
+use rustix::net::{AddressFamily, SocketType};
 
 const KEEP: fn() -> Manner = || Manner { keep_alive: true, ..Manner::default() };
 
@@ -262,6 +264,24 @@ fn who_is_not_there_is_told_before_anything_runs() {
     let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
     let error = load::run(&plan, &false.into(), &mut ()).unwrap_err();
     assert_eq!(error, format!("cannot connect to {gone}: connection refused"));
+}
+
+#[test]
+fn connections_that_the_end_finds_unmade_are_failures() {
+    // Room for one or two, and nobody takes them.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    rustix::net::listen(&socket, 1).unwrap();
+    let address = std::net::TcpListener::from(socket);
+    let plan = Plan {
+        duration: Some(Duration::from_millis(500)),
+        requests_max: None,
+        ..plan(&format!("http://{}/", address.local_addr().unwrap()), &KEEP(), 50, 1)
+    };
+    let tally = run(&plan).tally;
+    let (count, example) = tally.errors.of(Kind::Connect);
+    assert_eq!(count + tally.connections, 50, "{example}");
+    assert!(count > 10 && example.contains("before the run ended"), "{count} {example}");
 }
 
 #[test]

@@ -1,59 +1,39 @@
 //! No text makes the parser panic, hang or overflow its stack, and every finding can be shown.
 
+use crate::laws::configuration;
 use crate::place;
-use config::{Config, Listen, PathPattern, TEXT_BYTES_MAX, Template, ValuePattern, Variable};
-use std::path::Path;
-
-/// Parses, and shows what was found. True if the text is a configuration.
-fn parses(text: &str) -> bool {
-    match Config::parse(text, "hostile.toml", Path::new("/srv")) {
-        Ok((_, report)) => {
-            assert_eq!(report.errors(), 0);
-            report.render(true);
-            true
-        }
-        Err(report) => {
-            assert!(report.errors() > 0);
-            assert!(report.findings().len() <= 50);
-            assert!(!report.render(false).is_empty());
-            for finding in report.findings() {
-                report.position(finding);
-            }
-            false
-        }
-    }
-}
+use config::{Listen, PathPattern, TEXT_BYTES_MAX, Template, ValuePattern, Variable};
 
 #[test]
 fn deep_texts() {
     let deep = |open: &str, close: &str| format!("a = {}{}", open.repeat(100_000), close.repeat(100_000));
-    assert!(!parses(&deep("[", "]")));
-    assert!(!parses(&deep("[", "")));
-    assert!(!parses(&deep("{a=", "}")));
-    assert!(!parses(&format!("{}a = 1", "a.".repeat(100_000))));
-    assert!(!parses(&format!("[{}a]", "a.".repeat(100_000))));
-    assert!(!parses(&format!("[[{}a]]", "site.".repeat(70))));
-    assert!(!parses(&(0..2000).map(|i| format!("[a{}]\n", ".b".repeat(i % 70))).collect::<String>()));
+    assert!(!configuration(&deep("[", "]")));
+    assert!(!configuration(&deep("[", "")));
+    assert!(!configuration(&deep("{a=", "}")));
+    assert!(!configuration(&format!("{}a = 1", "a.".repeat(100_000))));
+    assert!(!configuration(&format!("[{}a]", "a.".repeat(100_000))));
+    assert!(!configuration(&format!("[[{}a]]", "site.".repeat(70))));
+    assert!(!configuration(&(0..2000).map(|i| format!("[a{}]\n", ".b".repeat(i % 70))).collect::<String>()));
 }
 
 #[test]
 fn large_texts() {
-    assert!(!parses(&" ".repeat(TEXT_BYTES_MAX + 1)));
-    assert!(parses(&" ".repeat(TEXT_BYTES_MAX)));
-    assert!(parses(&"#\n".repeat(TEXT_BYTES_MAX / 2)));
-    assert!(!parses(&format!("{} = 1", "k".repeat(1 << 20))));
-    assert!(!parses(&format!("listen = \"{}\"", "9".repeat(1 << 20))));
-    assert!(!parses(&format!("limits.head = \"{}\"", "9".repeat(1 << 20))));
-    assert!(!parses(&(0..20_000).map(|i| format!("key{i} = 1\n")).collect::<String>()));
-    assert!(!parses(&format!("listen = [{}]", "\":80\",".repeat(300))));
-    assert!(!parses(&"[[site]]\n".repeat(10_000)));
-    assert!(parses(&"[[route]]\nrespond = 200\n".repeat(500)));
+    assert!(!configuration(&" ".repeat(TEXT_BYTES_MAX + 1)));
+    assert!(configuration(&" ".repeat(TEXT_BYTES_MAX)));
+    assert!(configuration(&"#\n".repeat(TEXT_BYTES_MAX / 2)));
+    assert!(!configuration(&format!("{} = 1", "k".repeat(1 << 20))));
+    assert!(!configuration(&format!("listen = \"{}\"", "9".repeat(1 << 20))));
+    assert!(!configuration(&format!("limits.head = \"{}\"", "9".repeat(1 << 20))));
+    assert!(!configuration(&(0..20_000).map(|i| format!("key{i} = 1\n")).collect::<String>()));
+    assert!(!configuration(&format!("listen = [{}]", "\":80\",".repeat(300))));
+    assert!(!configuration(&"[[site]]\n".repeat(10_000)));
+    assert!(configuration(&"[[route]]\nrespond = 200\n".repeat(500)));
 }
 
 #[test]
 fn a_site_of_ten_thousand_routes() {
     let route = |i: usize| format!("[[route]]\npath = \"/p{i}\"\nfiles = \"d\"\n");
-    assert!(parses(&(0..10_000).map(route).collect::<String>()));
+    assert!(configuration(&(0..10_000).map(route).collect::<String>()));
 }
 
 #[test]
@@ -85,23 +65,7 @@ fn odd_texts() {
         "[[limits.head]]",
         "[site.route]",
     ] {
-        parses(text);
-    }
-}
-
-/// A small generator of numbers (SplitMix64): the same seed, the same texts.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).expect("it is below a usize")
+        configuration(text);
     }
 }
 
@@ -139,10 +103,10 @@ const PIECES: [&str; 30] = [
     "unix:",
 ];
 
-fn mutated(text: &str, random: &mut Random) -> String {
+fn mutated(text: &str, random: &mut fastrand::Rng) -> String {
     let mut text = text.to_owned();
-    for _ in 0..=random.below(4) {
-        let mut ends = [random.below(text.len() + 1), random.below(text.len() + 1)];
+    for _ in 0..=random.usize(..4) {
+        let mut ends = [random.usize(..text.len() + 1), random.usize(..text.len() + 1)];
         for end in &mut ends {
             while !text.is_char_boundary(*end) {
                 *end -= 1;
@@ -150,8 +114,8 @@ fn mutated(text: &str, random: &mut Random) -> String {
         }
         ends.sort_unstable();
         let [start, end] = ends;
-        match random.below(4) {
-            0 => text.insert_str(start, PIECES[random.below(PIECES.len())]),
+        match random.usize(..4) {
+            0 => text.insert_str(start, PIECES[random.usize(..PIECES.len())]),
             1 => {
                 let near = (start..=end.min(start + 8)).rev().find(|&at| text.is_char_boundary(at));
                 text.replace_range(start..near.expect("the start is one"), "");
@@ -164,8 +128,8 @@ fn mutated(text: &str, random: &mut Random) -> String {
         }
         let start =
             (0..=start.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).expect("0 is one");
-        if random.below(2) == 0 {
-            text.insert_str(start, PIECES[random.below(PIECES.len())]);
+        if random.usize(..2) == 0 {
+            text.insert_str(start, PIECES[random.usize(..PIECES.len())]);
         }
     }
     text
@@ -182,12 +146,12 @@ fn mutated_texts() {
             }
         }
     }
-    let mut random = Random(20_261_121);
+    let mut random = fastrand::Rng::with_seed(20_261_121);
     let mut taken = 0;
     for _ in 0..3000 {
-        let seed = random.below(seeds.len());
+        let seed = random.usize(..seeds.len());
         let text = mutated(&seeds[seed], &mut random);
-        taken += usize::from(parses(&text));
+        taken += usize::from(configuration(&text));
     }
     assert!(
         taken > 10,
@@ -207,7 +171,7 @@ fn mutated_values() {
         "a*b*c",
         "16KiB",
     ];
-    let mut random = Random(7);
+    let mut random = fastrand::Rng::with_seed(7);
     for round in 0..20_000 {
         let text = mutated(seeds[round % seeds.len()], &mut random);
         if let Ok(listen) = Listen::parse(&text) {
@@ -224,4 +188,11 @@ fn mutated_values() {
             assert_eq!(Template::parse(&template.to_string(), &Variable::ALL), Ok(template));
         }
     }
+}
+
+#[test]
+fn seeds_of_the_fuzz_target() {
+    corpus::replay(&corpus::seeds("configuration"), 3_000, |bytes| {
+        configuration(&String::from_utf8_lossy(bytes));
+    });
 }

@@ -5,6 +5,8 @@ mod documents;
 mod errors;
 mod examples;
 mod hostile;
+#[path = "../support/laws.rs"]
+mod laws;
 
 use std::path::{Path, PathBuf};
 

@@ -1,12 +1,12 @@
 //! What holds for all bytes whatever: fuzz targets and the replay test call these; each panics where its law breaks.
 
 use http::body::Body;
+use http::forwarded::{self, Dialect};
 use http::path::{self, EmptySegments};
 use http::target::split_port;
-use http::{Fields, Framing, Limits, Method, Span, Target, TargetForm, encode, scan, target};
+use http::{Fields, Framing, Limits, Method, RequestHead, Span, Target, TargetForm, encode, scan, target};
 
 use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
-use super::mutate::Random;
 
 /// Requests: where the bytes are cut never matters, and what was accepted means the same when written anew.
 pub(crate) fn request(bytes: &[u8]) {
@@ -75,6 +75,35 @@ pub(crate) fn target(bytes: &[u8]) {
     }
 }
 
+/// The values of `Forwarded` and `X-Forwarded-For`: whoever sends them, the client is never an address that stands before
+/// one that is not trusted, and a value that is not valid never names a client.
+pub(crate) fn forwarded(bytes: &[u8]) {
+    let value: Vec<u8> =
+        bytes.iter().map(|&byte| if scan::value(&[byte]) == 1 { byte } else { b' ' }).collect();
+    for (dialect, name) in [(Dialect::XForwarded, &b"X-Forwarded-For"[..]), (Dialect::Standard, b"Forwarded")]
+    {
+        let message =
+            |value: &[u8]| [b"GET / HTTP/1.1\r\nHost: a\r\n", name, b": ", value, b"\r\n\r\n"].concat();
+        let claim = |value: &[u8], trusts: fn(std::net::IpAddr) -> bool| {
+            let (mut head, bytes) = (RequestHead::default(), message(value));
+            let whole = head.parse(&bytes, &Limits { head_bytes_max: 1 << 16, ..Limits::default() });
+            assert_eq!(whole, Ok(true), "{}", bytes.escape_ascii());
+            forwarded::claim(&head, &bytes, dialect, trusts)
+        };
+        let Ok(nearest) = claim(&value, |_| false) else {
+            assert_eq!(dialect, Dialect::Standard, "only `Forwarded` has a grammar to break");
+            assert!(claim(&value, |_| true).is_err(), "validity depends on who is trusted");
+            continue;
+        };
+        // What a client writes in front of the last element, which our own proxy wrote, changes nothing.
+        let last = &b"for=192.0.2.7"[if dialect == Dialect::XForwarded { 4 } else { 0 }..];
+        if let Ok(found) = claim(&[&value[..], b", ", last].concat(), |_| false) {
+            assert_eq!(found.address.map(|address| address.to_string()).as_deref(), Some("192.0.2.7:0"));
+        }
+        assert_eq!(claim(&value, |_| false), Ok(nearest), "the same bytes name the same client");
+    }
+}
+
 /// The limits that a message is tried under: the default ones, and tight ones.
 fn setups(role: Role) -> [Setup; 2] {
     let tight = Limits { head_bytes_max: 160, start_line_bytes_max: 40, fields_max: 4, bare_lf: true };
@@ -91,11 +120,11 @@ fn cuts_never_matter(setup: &Setup, bytes: &[u8]) -> Outcome {
 
 /// The bytes in pieces of random lengths, empty ones among them.
 fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
-    let mut random = Random::of(bytes);
-    let longest = [2, 8, 64, 512][random.below(4)];
+    let mut random = corpus::seeded(bytes);
+    let longest = [2, 8, 64, 512][random.usize(..4)];
     let (mut pieces, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at(random.below(longest).min(rest.len()));
+        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
         pieces.push(piece);
         rest = after;
     }

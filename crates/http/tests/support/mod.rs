@@ -5,5 +5,4 @@
 pub(crate) mod case;
 pub(crate) mod drive;
 pub(crate) mod laws;
-pub(crate) mod mutate;
 pub(crate) mod seeds;

@@ -14,6 +14,7 @@ pub(crate) fn of(target: &str, folder: &Path) -> Vec<Vec<u8>> {
         "target" => {
             sent(folder, |role| role == Role::Request).filter_map(target_or_host).chain(paths()).collect()
         }
+        "forwarded" => Vec::new(),
         _ => panic!("no such fuzz target: {target}"),
     }
 }

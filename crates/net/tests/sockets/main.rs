@@ -5,4 +5,5 @@ mod rig;
 mod bind;
 mod drain;
 mod limits;
+mod spill;
 mod traffic;

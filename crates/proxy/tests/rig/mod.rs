@@ -13,7 +13,7 @@ use http::machine::{self, Step};
 use http::{Limits, Method};
 use net::{Bind, Exchange, Fault, Record};
 use proxy::options::{Options, Place, Server};
-use proxy::{Proxy, Shared};
+use proxy::{Group, Proxy, Shared};
 
 /// A test that hangs must fail: no read waits longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,13 +45,20 @@ impl Rig {
 
     /// A proxy with these options.
     pub fn with(options: Options) -> Rig {
+        Rig::spilling(options, None)
+    }
+
+    /// The same, with temporary files for what clients do not take.
+    pub fn spilling(options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
         let shared = Shared::new(options).unwrap();
         let theirs = shared.clone();
         let run = net::Options { threads: 1, ..net::Options::default() };
         let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
         let binds = [Bind::Tcp("127.0.0.1:0".parse().unwrap())];
-        let server =
-            net::Server::start(&run, &binds, move |core| Ok(Hop(Proxy::new(core, &theirs)))).unwrap();
+        let server = net::Server::start(&run, &binds, move |core| {
+            Ok(Hop(Group::new(core, &theirs).proxy(&Arc::new(theirs.options().clone()), spill.clone())))
+        });
+        let server = server.unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
         Rig { address, shared, server: Some(server) }
     }

@@ -108,6 +108,7 @@ fn the_header_says_what_the_library_does() {
         ("KOMAINU_READABLE", KOMAINU_READABLE.into()),
         ("KOMAINU_WRITABLE", KOMAINU_WRITABLE.into()),
         ("KOMAINU_GONE", KOMAINU_GONE.into()),
+        ("KOMAINU_CLIENT_CLOSED", KOMAINU_CLIENT_CLOSED.into()),
     ] {
         let found = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
         let found = found.and_then(|rest| rest.split(' ').next()?.trim_matches(['(', ')']).parse().ok());

@@ -15,7 +15,7 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const ALL: &[&str] = &["http", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench"];
+const ALL: &[&str] = &["http", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench"];
 const PURE: &[&str] = &[
     "std::fs",
     "std::io",
@@ -32,6 +32,9 @@ const PURE: &[&str] = &[
     "libc",
     "tokio",
 ];
+/// `std::io` holds the traits that the codings' libraries speak.
+const PURE_BUT_IO: &[&str] =
+    &["std::fs", "std::env", "std::process", "std::thread", "std::os", "rustix", "tokio"];
 const NO_SOCKETS: &[&str] =
     &["TcpStream", "TcpListener", "UnixStream", "UnixListener", "rustix::net", "tokio"];
 
@@ -50,13 +53,15 @@ const LAYERS: &[Layer] = &[
         // The control socket to its server is the one socket of a worker.
         never: &["TcpStream", "TcpListener", "tokio"],
     },
-    Layer { folder: "net", may_use: &["http"], never: &["tokio"] },
-    Layer { folder: "files", may_use: &["http", "net"], never: NO_SOCKETS },
+    Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
+    Layer { folder: "net", may_use: &["http", "coding"], never: &["tokio"] },
+    Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
+    Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
 ];
 

@@ -53,6 +53,7 @@ impl Rig {
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
             seats: Seats::new(limits.connections_max),
+            encoders: std::rc::Rc::default(),
         });
         let engine = Rc::new(Engine { context, service: Zoo::new() });
         let began_ms = core.now_ms();

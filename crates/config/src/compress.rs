@@ -1,0 +1,127 @@
+//! Compression: of files, and of responses on their way out.
+
+use crate::check::{Check, Fault};
+use crate::header;
+use crate::node::Node;
+use crate::record::{directives, table};
+use crate::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Toggle, Word};
+use crate::units::{GIB, MIB};
+
+/// A content coding (RFC 9110 section 8.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// Brotli, `.br`.
+    Brotli,
+    /// Zstandard, `.zst`.
+    Zstd,
+    /// gzip, `.gz`.
+    Gzip,
+}
+
+/// How hard to compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// The least CPU time.
+    Fast,
+    /// Most of the gain for little of the time.
+    Balanced,
+    /// The smallest result.
+    Small,
+}
+
+pub(crate) const CODINGS: &[(&str, Coding)] = &[
+    ("br", Coding::Brotli),
+    ("zst", Coding::Zstd),
+    ("zstd", Coding::Zstd),
+    ("gz", Coding::Gzip),
+    ("gzip", Coding::Gzip),
+];
+const TYPE: Text<String> =
+    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: type_pattern };
+const EFFORTS: Word<Effort> =
+    Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
+
+/// `compress` of the server, a site or a route: absent where the level above decides.
+pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<CompressResponses>>> {
+    Maybe(Toggle {
+        on: Some(|| Some(CompressResponses::default())),
+        off: || None,
+        shape: Maybe(table::<CompressResponses>()),
+    })
+}
+
+directives! {
+    /// Compression while sending. The work is done off the event loop.
+    Compress in "`compress`", check compress_agrees {
+        /// Codings, in the order of preference among what the client likes equally.
+        "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
+        /// Smaller files are sent as they are.
+        "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
+        /// Larger files are sent as they are.
+        "max" max_bytes: u64 = "8MiB", Size { min: 0, max: 64 * MIB };
+        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        "level" effort: Effort = "balanced",
+            EFFORTS;
+        /// Media types worth it.
+        "types" types: Vec<String> = [
+            "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
+            "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
+        ], List(TYPE);
+    }
+}
+
+fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Check) {
+    if compress.min_bytes <= compress.max_bytes {
+        return;
+    }
+    let at = ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
+    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "nothing lies between them");
+}
+
+directives! {
+    /// Compression of responses, whoever answers: files, upstream servers and applications. `true` is `{}`: every default.
+    ///
+    /// ```toml
+    /// compress = true
+    ///
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = { to = "http://127.0.0.1:3000" }
+    /// compress = { codings = ["gzip"], min = "2KiB" }
+    /// ```
+    ///
+    /// A response goes out as it is where it has a `Content-Encoding` already, where it says `no-transform`, where it is a
+    /// part (206), and where the client speaks HTTP/1.0. A response that is compressed has `Vary: Accept-Encoding` and a
+    /// weak `ETag`. Event streams and other responses without a length reach the client at once, event by event. Of files,
+    /// the compressed form is kept; see `compress` of `files`.
+    CompressResponses in "`compress`" {
+        /// Codings, in the order of preference among what the client likes equally.
+        "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
+        /// Responses that are known to be smaller are sent as they are.
+        "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
+        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        "level" effort: Effort = "balanced", EFFORTS;
+        /// Media types worth it.
+        "types" types: Vec<String> = [
+            "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
+            "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
+        ], List(TYPE);
+        /// Whether responses over HTTPS that set a cookie and say `Cache-Control: no-store` are compressed too. Their length
+        /// then tells what they hold to somebody who can make the client send requests and who sees the lengths
+        /// (the BREACH attack).
+        "secrets" secrets: bool = false, Flag;
+    }
+}
+
+pub(crate) fn every_coding() -> Vec<Coding> {
+    vec![Coding::Brotli, Coding::Zstd, Coding::Gzip]
+}
+
+/// A media type without parameters, in lower case; `text/*` becomes `text/`.
+pub(crate) fn type_pattern(text: &str) -> Result<String, Fault> {
+    let lower = header::media_type(text)?.to_ascii_lowercase();
+    if let Some(at) = lower.find(';') {
+        return Err(Fault::new("a type without parameters belongs here", "").within(at..text.len()));
+    }
+    Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
+}

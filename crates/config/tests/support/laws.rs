@@ -1,0 +1,25 @@
+//! What holds for all texts: fuzz targets and tests call these; each panics where its law breaks.
+
+use std::path::Path;
+
+use config::Config;
+
+/// A configuration is checked without a panic, errors are counted, bounded, and all can be shown. True where it is valid.
+pub(crate) fn configuration(text: &str) -> bool {
+    match Config::parse(text, "hostile.toml", Path::new("/srv")) {
+        Ok((_, report)) => {
+            assert_eq!(report.errors(), 0);
+            report.render(true);
+            true
+        }
+        Err(report) => {
+            assert!(report.errors() > 0);
+            assert!(report.findings().len() <= 50);
+            assert!(!report.render(false).is_empty());
+            for finding in report.findings() {
+                report.position(finding);
+            }
+            false
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Media types (RFC 9110 section 8.3.1): patterns of them, and whether their content is compressed already.
+
+use crate::scan;
+
+/// Media types whose content is compressed already, besides most of images, audio and video.
+const COMPRESSED: &[&str] = &[
+    "application/epub+zip",
+    "application/gzip",
+    "application/java-archive",
+    "application/pdf",
+    "application/vnd.rar",
+    "application/x-7z-compressed",
+    "application/x-bzip2",
+    "application/x-rar-compressed",
+    "application/x-xz",
+    "application/zip",
+    "application/zstd",
+    "font/woff",
+    "font/woff2",
+];
+
+/// The media type of a `Content-Type` value, without its parameters and in lower case.
+#[must_use]
+pub fn without_parameters(content_type: &[u8]) -> String {
+    let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
+    String::from_utf8_lossy(scan::trim(&content_type[..end])).to_ascii_lowercase()
+}
+
+/// Whether a media type is one of `patterns`: equal to it, or of its kind where it ends in a slash.
+#[must_use]
+pub fn is_any_of(media: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| is(media, pattern))
+}
+
+/// Whether a media type fits a pattern, as in [`is_any_of`].
+#[must_use]
+pub fn is(media: &str, pattern: &str) -> bool {
+    match pattern.ends_with('/') {
+        true => media.starts_with(pattern),
+        false => media == pattern,
+    }
+}
+
+/// Whether content of that type gains nothing by compression.
+#[must_use]
+pub fn is_compressed(media: &str) -> bool {
+    let kind = media.split('/').next().unwrap_or_default();
+    match kind {
+        "audio" | "video" => true,
+        "image" => !matches!(media, "image/svg+xml" | "image/x-icon" | "image/bmp"),
+        _ => COMPRESSED.contains(&media),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_and_case_do_not_count() {
+        assert_eq!(without_parameters(b"Text/HTML ; charset=utf-8"), "text/html");
+        assert_eq!(without_parameters(b"application/json"), "application/json");
+        assert_eq!(without_parameters(b""), "");
+    }
+
+    #[test]
+    fn compressed_content_is_left_alone() {
+        for media in ["image/png", "video/mp4", "audio/ogg", "application/zip", "font/woff2"] {
+            assert!(is_compressed(media), "{media}");
+        }
+        for media in ["text/html", "image/svg+xml", "application/wasm", "font/ttf"] {
+            assert!(!is_compressed(media), "{media}");
+        }
+        let patterns = ["text/".to_string(), "image/svg+xml".into()];
+        assert!(is_any_of("text/css", &patterns) && is_any_of("image/svg+xml", &patterns));
+        assert!(!is_any_of("image/svg", &patterns) && !is_any_of("texture/css", &patterns));
+    }
+}

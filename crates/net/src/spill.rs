@@ -1,0 +1,496 @@
+//! Temporary files for bytes that one side sends faster than the other takes.
+//!
+//! A [`SpillStore`] says where the files are and how many bytes they may hold in all; a [`SpillQuota`] is what one owner (an
+//! application, a route with `proxy`) may use of that, on all cores together; a [`SpillFile`] has no name, belongs to one
+//! request and charges each byte to both. Its space is free again when it is dropped. Calls that may wait for a disk run
+//! on the threads of [`crate::offload`].
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, unlinkat};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
+
+use crate::core::Core;
+use crate::offload::Pool;
+
+/// Bytes that are loaded from a disk together.
+const WINDOW_BYTES: u64 = 256 * 1024;
+/// After a disk has failed, nobody asks it again for so long.
+const FAILED_MS: u64 = 1_000;
+/// That bytes are refused is logged once in so long.
+const REPORT_MS: u64 = 60_000;
+/// Names tried for a file where the file system knows none without a name.
+const NAMES_MAX: u32 = 64;
+
+/// Where temporary files are, and how many bytes all of them may hold.
+#[derive(Debug)]
+pub struct SpillStore {
+    folder: PathBuf,
+    bytes_max: u64,
+    used: AtomicU64,
+    since: Instant,
+    /// When the file system failed last, in milliseconds after `since`; 0 where it has not.
+    failed_ms: AtomicU64,
+}
+
+/// What one owner may use of a store.
+#[derive(Debug)]
+pub struct SpillQuota {
+    store: Arc<SpillStore>,
+    bytes_max: u64,
+    used: AtomicU64,
+    /// When it was last said that bytes were refused, as `failed_ms` of the store.
+    reported_ms: AtomicU64,
+}
+
+/// Why bytes were not taken into a file.
+#[derive(Debug)]
+pub enum SpillError {
+    /// The owner's files are as large as they may be: `spill`.
+    QuotaFull(u64),
+    /// All files together are: `limits.spill`.
+    StoreFull(u64),
+    /// The file system has no room, or fails.
+    Io(PathBuf, io::Error),
+    /// It has failed a moment ago.
+    Failing,
+}
+
+impl fmt::Display for SpillError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpillError::QuotaFull(bytes) => write!(f, "its temporary files hold `spill` = {bytes} bytes"),
+            SpillError::StoreFull(bytes) => {
+                write!(f, "all temporary files together hold `limits.spill` = {bytes} bytes")
+            }
+            SpillError::Io(folder, error) => write!(f, "no temporary file in {}: {error}", folder.display()),
+            SpillError::Failing => f.write_str("no temporary file: the file system failed a moment ago"),
+        }
+    }
+}
+
+impl SpillStore {
+    /// Files in `folder` of at most so many bytes together. Nothing is opened yet.
+    #[must_use]
+    pub fn new(folder: &Path, bytes_max: u64) -> Arc<SpillStore> {
+        Arc::new(SpillStore {
+            folder: folder.to_owned(),
+            bytes_max,
+            used: AtomicU64::new(0),
+            since: Instant::now(),
+            failed_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes that files hold now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A file without a name: nobody else can open it, and it is gone with its last descriptor.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn create(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        match open(&self.folder, flags | OFlags::TMPFILE, mode) {
+            // What file systems and kernels say that know no files without a name.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.create_and_unlink(flags, mode),
+            opened => Ok(opened?),
+        }
+    }
+
+    fn create_and_unlink(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let salt = self.since.elapsed().as_nanos();
+        for turn in 0..NAMES_MAX {
+            let path = self.folder.join(format!("komainu-{}-{salt}-{turn}", std::process::id()));
+            match openat(CWD, &path, flags, mode) {
+                Err(Errno::EXIST) => {}
+                opened => {
+                    let file = opened?;
+                    unlinkat(CWD, &path, AtFlags::empty())?;
+                    return Ok(file);
+                }
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    fn now_ms(&self) -> u64 {
+        1 + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn failed(&self, error: io::Error) -> SpillError {
+        self.failed_ms.store(self.now_ms(), Ordering::Relaxed);
+        SpillError::Io(self.folder.clone(), error)
+    }
+
+    fn check(&self) -> Result<(), SpillError> {
+        match self.failed_ms.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            failed_ms if self.now_ms() >= failed_ms + FAILED_MS => Ok(()),
+            _ => Err(SpillError::Failing),
+        }
+    }
+}
+
+impl SpillQuota {
+    /// At most so many bytes of the store, on all cores; `None` where that is 0.
+    #[must_use]
+    pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
+        (bytes_max.min(store.bytes_max) > 0).then(|| {
+            let (used, reported_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, reported_ms })
+        })
+    }
+
+    /// Bytes that its files hold now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether to log that bytes were refused: once a minute.
+    #[must_use]
+    pub fn is_to_report(&self) -> bool {
+        let now_ms = self.store.now_ms();
+        let due = |last_ms: u64| (last_ms == 0 || now_ms >= last_ms + REPORT_MS).then_some(now_ms);
+        self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    }
+
+    fn charge(&self, bytes: u64) -> Result<(), SpillError> {
+        add(&self.used, bytes, self.bytes_max).map_err(SpillError::QuotaFull)?;
+        add(&self.store.used, bytes, self.store.bytes_max).map_err(|bytes_max| {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            SpillError::StoreFull(bytes_max)
+        })
+    }
+
+    fn release(&self, bytes: u64) {
+        self.store.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Adds, unless that is more than `max`, which is the error.
+fn add(sum: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
+    let more = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= max);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ()).map_err(|_| max)
+}
+
+/// A file and what it is charged: shared with the threads that work on it.
+#[derive(Debug)]
+struct Charged {
+    quota: Arc<SpillQuota>,
+    file: Option<OwnedFd>,
+    bytes: AtomicU64,
+}
+
+impl Charged {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_ref().expect("closed only when it is dropped").as_fd()
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        // Space is free before others may use it.
+        drop(self.file.take());
+        self.quota.release(*self.bytes.get_mut());
+    }
+}
+
+/// A temporary file of one request: written at its end, read from its beginning.
+pub struct SpillFile {
+    charged: Option<Arc<Charged>>,
+    pool: Pool,
+    /// The first byte that was not read back.
+    at: u64,
+    /// After the last byte written.
+    end: u64,
+    /// Up to here it is in memory, as far as is known.
+    loaded_to: u64,
+    loading: Option<Arc<AtomicBool>>,
+}
+
+impl fmt::Debug for SpillFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpillFile").field("at", &self.at).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+impl SpillFile {
+    /// An empty file.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub async fn create(core: &Core, quota: &Arc<SpillQuota>) -> Result<SpillFile, SpillError> {
+        quota.store.check()?;
+        // Where nothing is free, nothing is opened.
+        quota.charge(1)?;
+        quota.release(1);
+        let store = quota.store.clone();
+        let file = core.offload(move || store.create()).await.map_err(|error| quota.store.failed(error))?;
+        let charged = Charged { quota: quota.clone(), file: Some(file), bytes: AtomicU64::new(0) };
+        Ok(SpillFile {
+            charged: Some(Arc::new(charged)),
+            pool: core.pool().clone(),
+            at: 0,
+            end: 0,
+            loaded_to: 0,
+            loading: None,
+        })
+    }
+
+    fn charged(&self) -> &Arc<Charged> {
+        self.charged.as_ref().expect("taken only when it is dropped")
+    }
+
+    /// Whose quota it is charged to.
+    #[must_use]
+    pub fn quota(&self) -> &Arc<SpillQuota> {
+        &self.charged().quota
+    }
+
+    /// Bytes that were not read back.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.end - self.at
+    }
+
+    /// Bytes written.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether nothing was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.end == 0
+    }
+
+    /// Reading starts again at its first byte.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+        self.loaded_to = 0;
+    }
+
+    /// Writes `bytes[from..]` at its end. Gives the bytes back, and how many of them, from the first one, are written
+    /// or were before `from`: all, unless there is an error.
+    pub async fn append(
+        &mut self,
+        core: &Core,
+        bytes: Vec<u8>,
+        from: usize,
+    ) -> (Vec<u8>, usize, Result<(), SpillError>) {
+        let charged = self.charged().clone();
+        let len = (bytes.len() - from) as u64;
+        if let Err(error) = charged.quota.store.check().and_then(|()| charged.quota.charge(len)) {
+            return (bytes, from, Err(error));
+        }
+        charged.bytes.fetch_add(len, Ordering::Relaxed);
+        let (theirs, end) = (charged.clone(), self.end);
+        let (bytes, written, result) = core
+            .offload(move || {
+                let (written, result) = write(theirs.fd(), &bytes[from..], end);
+                (bytes, written, result)
+            })
+            .await;
+        self.end += written as u64;
+        let unwritten = len - written as u64;
+        charged.bytes.fetch_sub(unwritten, Ordering::Relaxed);
+        charged.quota.release(unwritten);
+        (bytes, from + written, result.map_err(|error| charged.quota.store.failed(error)))
+    }
+
+    /// The next bytes, at most so many; empty at the end.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub async fn read(&mut self, core: &Core, mut into: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let len = bytes_max.min(usize::try_from(self.unread()).unwrap_or(usize::MAX));
+        into.resize(len, 0);
+        let (charged, at) = (self.charged().clone(), self.at);
+        let cached = preadv2(charged.fd(), &mut [IoSliceMut::new(&mut into)], at, ReadWriteFlags::NOWAIT);
+        let into = match cached {
+            Ok(count) if count == len => into,
+            _ => core.offload(move || read(charged.fd(), into, at)).await?,
+        };
+        self.at += len as u64;
+        Ok(into)
+    }
+
+    // ---- for `sendfile`, which must not wait for a disk ----
+
+    /// What can be sent now without waiting for a disk: a descriptor, an offset and a length. `None` while it is being
+    /// loaded: the current task runs again when it is.
+    pub(crate) fn window(&mut self, core: &Core) -> Option<(BorrowedFd<'_>, u64, usize)> {
+        if self.loading.as_ref().is_some_and(|done| !done.load(Ordering::Acquire)) {
+            return None;
+        }
+        let end = self.end.min(self.at + WINDOW_BYTES);
+        if self.loading.take().is_some() {
+            self.loaded_to = end;
+        }
+        if self.at >= self.loaded_to {
+            if !self.is_cached(self.at) || !self.is_cached(end - 1) {
+                self.load(core, end);
+                return None;
+            }
+            self.loaded_to = end;
+        }
+        let len = self.loaded_to.min(self.end) - self.at;
+        Some((self.charged().fd(), self.at, len as usize))
+    }
+
+    /// So many bytes of the window were sent.
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.at += bytes;
+    }
+
+    /// Whether a window is being loaded, and then whether that is done.
+    pub(crate) fn loading(&self) -> Option<bool> {
+        self.loading.as_ref().map(|done| done.load(Ordering::Acquire))
+    }
+
+    fn is_cached(&self, at: u64) -> bool {
+        let mut byte = [0];
+        preadv2(self.charged().fd(), &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT).is_ok()
+    }
+
+    fn load(&mut self, core: &Core, end: u64) {
+        let done = Arc::new(AtomicBool::new(false));
+        let (charged, at, theirs) = (self.charged().clone(), self.at, done.clone());
+        let wake = core.waker_from_elsewhere();
+        self.pool.run(move || {
+            // Where it fails, so does what is done with it next.
+            let _ = read(charged.fd(), vec![0; (end - at) as usize], at);
+            theirs.store(true, Ordering::Release);
+            wake();
+        });
+        self.loading = Some(done);
+    }
+}
+
+impl Drop for SpillFile {
+    fn drop(&mut self) {
+        // Freeing a large file takes a while.
+        let charged = self.charged.take();
+        self.pool.run(move || drop(charged));
+    }
+}
+
+/// The file of a connection's output.
+pub(crate) struct Overflow {
+    pub(crate) file: SpillFile,
+    /// Bytes are on their way into it: should that be given up half-way, they are lost, and so is the connection.
+    pub(crate) writing: bool,
+}
+
+fn write(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match pwrite(file, &bytes[written..], at + written as u64) {
+            Ok(0) => return (written, Err(Errno::NOSPC.into())),
+            Ok(count) => written += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return (written, Err(errno.into())),
+        }
+    }
+    (written, Ok(()))
+}
+
+fn read(file: BorrowedFd<'_>, mut into: Vec<u8>, at: u64) -> io::Result<Vec<u8>> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match pread(file, &mut into[filled..], at + filled as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(into)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Advice, fadvise, fdatasync};
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_put_out_of_memory_is_loaded_by_another_thread() {
+        const BYTES: usize = 1024 * 1024;
+        let core = Core::for_client(1).unwrap();
+        let theirs = core.clone();
+        let run = core.run_until_end(async move {
+            let quota = SpillQuota::new(&SpillStore::new(&std::env::temp_dir(), u64::MAX), u64::MAX).unwrap();
+            let mut file = SpillFile::create(&theirs, &quota).await.unwrap();
+            let (_, written, result) = file.append(&theirs, vec![b'x'; BYTES], 0).await;
+            assert!(result.is_ok() && written == BYTES && quota.used() == BYTES as u64);
+            fdatasync(file.charged().fd()).unwrap();
+            fadvise(file.charged().fd(), 0, None, Advice::DontNeed).unwrap();
+            let mut sent = 0;
+            while file.unread() > 0 {
+                let window = file.window(&theirs).map(|(_, at, len)| (at, len));
+                match window {
+                    Some((at, len)) => {
+                        assert_eq!(at, sent);
+                        sent += len as u64;
+                        file.sent(len as u64);
+                    }
+                    None => {
+                        std::future::poll_fn(|_| match file.loading() {
+                            Some(true) => std::task::Poll::Ready(()),
+                            _ => std::task::Poll::Pending,
+                        })
+                        .await
+                    }
+                }
+            }
+            assert_eq!(sent, BYTES as u64);
+            file.rewind();
+            let bytes = file.read(&theirs, Vec::new(), 2 * BYTES).await.unwrap();
+            assert!(bytes.len() == BYTES && bytes.iter().all(|byte| *byte == b'x'));
+            drop(file);
+            while quota.used() > 0 {
+                theirs.sleep(1).await;
+            }
+        });
+        run.unwrap();
+    }
+
+    #[test]
+    fn a_file_system_without_nameless_files_gets_one_that_is_unlinked_at_once() {
+        let folder = std::env::temp_dir().join(format!("komainu-spill-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let store = SpillStore::new(&folder, 1);
+        let file = store.create_and_unlink(OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        assert_eq!(rustix::io::write(file.unwrap(), b"bytes").unwrap(), 5);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn all_owners_together_stay_within_the_store() {
+        let store = SpillStore::new(Path::new("/nowhere"), 10);
+        let quotas = [SpillQuota::new(&store, 8).unwrap(), SpillQuota::new(&store, 8).unwrap()];
+        assert!(quotas[0].charge(6).is_ok());
+        assert!(matches!(quotas[0].charge(3), Err(SpillError::QuotaFull(8))));
+        assert!(matches!(quotas[1].charge(5), Err(SpillError::StoreFull(10))));
+        assert_eq!((quotas[1].used(), store.used()), (0, 6));
+        quotas[0].release(6);
+        assert!(quotas[1].charge(5).is_ok());
+    }
+}

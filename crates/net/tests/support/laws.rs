@@ -1,0 +1,41 @@
+//! What holds for all bytes: fuzz targets and tests call these; each panics where its law breaks.
+
+use net::ProxyProtocol;
+use net::preface::{self, Preface};
+
+/// Bytes of the longest header that is accepted: version 2 with 4 KiB of addresses and extensions.
+const HEADER_BYTES_MAX: usize = 16 + 4096;
+
+/// The PROXY header: a prefix of a header is never taken for one or refused, what follows it does not matter, it never
+/// asks for more than its limit, and the addresses it names come back when they are written again.
+pub(crate) fn proxy_header(bytes: &[u8]) {
+    match preface::read(bytes) {
+        Err(_) => {}
+        Ok(Preface::NeedMore) => {
+            assert!(bytes.len() < HEADER_BYTES_MAX, "more is asked for beyond the limit");
+            for cut in 0..bytes.len() {
+                assert_eq!(preface::read(&bytes[..cut]), Ok(Preface::NeedMore), "cut at {cut}");
+            }
+        }
+        Ok(Preface::Whole(len, header)) => {
+            assert!(len <= bytes.len() && len <= HEADER_BYTES_MAX);
+            for cut in 0..len {
+                assert_eq!(preface::read(&bytes[..cut]), Ok(Preface::NeedMore), "cut at {cut}");
+            }
+            assert_eq!(preface::read(&bytes[..len]), Ok(Preface::Whole(len, header)), "what follows matters");
+            for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
+                let mut written = Vec::new();
+                preface::write(&mut written, version, header.ends);
+                let Ok(Preface::Whole(len, again)) = preface::read(&written) else {
+                    panic!("{:?} is refused", written.escape_ascii().to_string());
+                };
+                let canonical = |ends: Option<preface::Ends>| {
+                    ends.map(|ends| {
+                        [ends.source, ends.destination].map(|end| (end.ip().to_canonical(), end.port()))
+                    })
+                };
+                assert_eq!((len, canonical(again.ends)), (written.len(), canonical(header.ends)));
+            }
+        }
+    }
+}

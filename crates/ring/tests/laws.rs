@@ -1,0 +1,10 @@
+//! The laws of this crate's fuzz targets over their seeds and mutations of them: the same in every run.
+#![cfg(not(loom))]
+
+#[path = "support/laws.rs"]
+mod laws;
+
+#[test]
+fn ring_head() {
+    corpus::replay(&corpus::seeds("ring_head"), 50_000, laws::ring_head);
+}

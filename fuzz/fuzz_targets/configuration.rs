@@ -1,0 +1,9 @@
+//! The text of a configuration file. The law is `laws::configuration` in `crates/config/tests/support`, which also runs in every `cargo test`.
+#![no_main]
+
+#[path = "../../crates/config/tests/support/laws.rs"]
+mod laws;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    laws::configuration(&String::from_utf8_lossy(bytes));
+});
