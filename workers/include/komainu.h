@@ -61,7 +61,7 @@ typedef struct komainu_field {
 
 /* The ids of what is not a header field. Header fields have ids from 32 on: see komainu_name. */
 #define KOMAINU_METHOD 1
-#define KOMAINU_TARGET 2      /* as sent */
+#define KOMAINU_TARGET 2      /* the whole path and the query, percent-encoded */
 #define KOMAINU_SCRIPT_NAME 3 /* where the application is mounted, decoded; empty at the root */
 #define KOMAINU_PATH 4        /* the rest of the path, decoded */
 #define KOMAINU_QUERY 5       /* without its question mark */

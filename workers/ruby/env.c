@@ -76,55 +76,43 @@ static int hex(char byte) {
     return byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
 }
 
-/* Whether bytes of a target are these, once they are decoded. */
-static int decodes_to(const char *at, const char *end, const komainu_field *decoded) {
-    const char *want = decoded->value, *want_end = want + decoded->value_len;
-    for (; at < end && want < want_end; want++) {
-        char byte = *at++;
+/* What follows the decoded bytes of `prefix` in an encoded path that begins with them; else the path itself. */
+static const char *after(const char *at, const char *end, const komainu_field *prefix) {
+    const char *want = prefix->value, *want_end = want + prefix->value_len, *start = at;
+    for (; want < want_end; want++) {
+        char byte;
+        if (at == end)
+            return start;
+        byte = *at++;
         if (byte == '%' && end - at >= 2 && hex(at[0]) >= 0 && hex(at[1]) >= 0) {
             byte = (char)(hex(at[0]) << 4 | hex(at[1]));
             at += 2;
+            /* These two are not decoded: `prefix` has them as they are. */
+            if (byte == '/' || byte == '\\') {
+                if (want_end - want < 3 || memcmp(want, byte == '/' ? "%2F" : "%5C", 3) != 0)
+                    return start;
+                want += 2;
+                continue;
+            }
         }
         if (byte != *want)
-            return 0;
+            return start;
     }
-    return at == end && want == want_end;
+    return at;
 }
 
-static VALUE encoded(const komainu_field *path) {
-    static const char plain[] = "-._~!$&'()*+,;=:@/";
-    /* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
-    VALUE text = path->value_len && path->value[0] != '/' ? rb_str_new("/", 1) : rb_str_new(NULL, 0);
-    uint32_t at;
-    if (RSTRING_LEN(text))
-        return text;
-    for (at = 0; at < path->value_len; at++) {
-        char byte = path->value[at], escape[4];
-        if ((byte >= '0' && byte <= '9') || ((byte | 32) >= 'a' && (byte | 32) <= 'z') || (byte && strchr(plain, byte)))
-            rb_str_cat(text, &byte, 1);
-        else
-            rb_str_cat(text, escape, snprintf(escape, sizeof escape, "%%%02X", (unsigned char)byte));
-    }
-    return text;
-}
-
-/*
- * The path as it was sent, as applications of this language decode it themselves; but only where it leads to the path
- * that the server found: not where that took dots out of it, or where a mount was spelt differently.
- */
-static VALUE path_of(const komainu_field *target, const komainu_field *script, const komainu_field *path) {
+/* The path below the mount as it stands in the target: encoded, as applications of this language decode it themselves. */
+static VALUE path_of(const komainu_field *target, const komainu_field *script) {
     const char *at = target->value, *end = at + target->value_len, *query;
+    /* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
     if (at == end || *at != '/')
-        return encoded(path);
+        return rb_str_new("/", 1);
     query = memchr(at, '?', (size_t)(end - at));
     if (query)
         end = query;
-    if (script) {
-        if ((size_t)(end - at) < script->value_len || memcmp(at, script->value, script->value_len) != 0)
-            return encoded(path);
-        at += script->value_len;
-    }
-    return decodes_to(at, end, path) ? rb_str_new(at, end - at) : encoded(path);
+    if (script)
+        at = after(at, end, script);
+    return rb_str_new(at, end - at);
 }
 
 static const komainu_field none = {"", "", 0, 0, 0};
@@ -133,7 +121,7 @@ static void put(VALUE env, int key, VALUE value) { rb_hash_aset(env, keys[key], 
 
 VALUE env_new(struct exchange *x) {
     VALUE env = rb_hash_dup(template);
-    const komainu_field *fields, *field, *target = &none, *script = NULL, *path = &none, *query = &none;
+    const komainu_field *fields, *field, *target = &none, *script = NULL, *query = &none;
     size_t count = komainu_fields(x->held->request, &fields);
     uint64_t seen[4] = {0, 0, 0, 0};
     int has_body = 0;
@@ -143,7 +131,7 @@ VALUE env_new(struct exchange *x) {
         case KOMAINU_METHOD: put(env, METHOD, method_of(field)); break;
         case KOMAINU_TARGET: target = field; break;
         case KOMAINU_SCRIPT_NAME: script = field; break;
-        case KOMAINU_PATH: path = field; break;
+        case KOMAINU_PATH: break;
         case KOMAINU_QUERY: query = field; break;
         case KOMAINU_SCHEME: put(env, SCHEME, is(field, "https") ? https_text : http_text); break;
         case KOMAINU_REMOTE_ADDR: put(env, ADDRESS, text_of(field)); break;
@@ -175,7 +163,7 @@ VALUE env_new(struct exchange *x) {
         }
     }
     put(env, SCRIPT, script ? text_of(script) : rb_str_new(NULL, 0));
-    put(env, PATH, path_of(target, script, path));
+    put(env, PATH, path_of(target, script));
     put(env, QUERY, text_of(query));
     put(env, URI, text_of(target));
     x->input = has_body ? rb_class_new_instance(1, &x->call, input_class) : empty_input;

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::path::encode_beyond_ascii;
 use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
@@ -142,7 +143,7 @@ impl<'c> Call<'c> {
         let text = format!(
             "{} {}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
             String::from_utf8_lossy(request.method_name()),
-            String::from_utf8_lossy(path),
+            String::from_utf8_lossy(&encode_beyond_ascii(path)),
             limit_ms as f64 / 1000.0,
             held_ms as f64 / 1000.0,
         );

@@ -19,7 +19,7 @@ use crate::request::{self, Names};
 use crate::upgrade::{self, Wish};
 use crate::upload::{Ahead, Upload};
 
-pub use crate::request::{Mount, path_info};
+pub use crate::request::Mount;
 
 /// How often deadlines are looked at; they are coarse by this much.
 const SWEEP_MS: u64 = 100;

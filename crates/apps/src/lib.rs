@@ -47,7 +47,7 @@ mod supervisor;
 mod app;
 
 pub use app::App;
-pub use handle::{Handle, Mount, path_info};
+pub use handle::{Handle, Mount};
 pub use log::{Line, Log, Urgency};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
 pub use process::{Process, Usage};

@@ -1,9 +1,8 @@
 //! A request's head, written down for a worker.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Name, encode};
+use http::{Name, TargetForm, encode};
 use net::{Peer, Request};
 use ring::wire::{self, Name as Part, TooLong};
 
@@ -14,7 +13,7 @@ use crate::upgrade::Wish;
 pub struct Mount<'m> {
     /// What stands before `path`, without a slash at its end: `SCRIPT_NAME`. Empty at the root.
     pub prefix: &'m [u8],
-    /// The rest of the path, decoded: `PATH_INFO`.
+    /// The rest of the path, decoded ([`Request::normal_path`]): `PATH_INFO`.
     pub path: &'m [u8],
     /// `http` or `https`.
     pub scheme: &'m str,
@@ -22,51 +21,6 @@ pub struct Mount<'m> {
     pub host: &'m [u8],
     /// Which of several targets of the application is meant; empty for the one that it names first.
     pub target: &'m [u8],
-}
-
-/// What an application is asked for, of a path as sent (`raw`) and as routes are matched against (`normal`, see
-/// [`http::target::normal_path`]): the path below `prefix`, decoded. Applications get repeated slashes and encoded ones as
-/// they came; but never dot segments, and never a way out of `prefix`.
-#[must_use]
-pub fn path_info<'p>(prefix: &[u8], raw: &'p [u8], normal: &'p [u8]) -> Cow<'p, [u8]> {
-    let decoded = decode(raw);
-    let has_dots = decoded.windows(2).any(|pair| pair == b"/.")
-        && decoded.split(|&byte| byte == b'/').any(|segment| matches!(segment, b"." | b".."));
-    let below = |path: &[u8]| match path.strip_prefix(prefix) {
-        Some([]) => Some(prefix.len()),
-        Some([b'/', ..]) => Some(prefix.len()),
-        _ => None,
-    };
-    match below(&decoded) {
-        Some(at) if !has_dots => match decoded {
-            Cow::Borrowed(path) => Cow::Borrowed(&path[at..]),
-            Cow::Owned(mut path) => Cow::Owned(path.split_off(at)),
-        },
-        _ => Cow::Borrowed(&normal[below(normal).unwrap_or(0)..]),
-    }
-}
-
-/// Undoes percent encoding; what is not encoded well stands for itself.
-fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
-    if !raw.contains(&b'%') {
-        return Cow::Borrowed(raw);
-    }
-    let digit = |at: usize| raw.get(at).and_then(|&byte| http::scan::hex(byte));
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut at = 0;
-    while at < raw.len() {
-        match (raw[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push(high << 4 | low);
-                at += 3;
-            }
-            (byte, ..) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    Cow::Owned(decoded)
 }
 
 /// From the names that `http` knows to those that `ring` knows.
@@ -107,13 +61,13 @@ pub(crate) fn encode(
     names: &Names,
 ) -> Result<(), TooLong> {
     wire::put(into, Part::METHOD, request.method_name())?;
-    wire::put(into, Part::TARGET, request.target())?;
+    put_target(into, request)?;
     if !mount.prefix.is_empty() {
         wire::put(into, Part::SCRIPT_NAME, mount.prefix)?;
     }
     wire::put(into, Part::PATH, mount.path)?;
-    if let Some(query) = request.query() {
-        wire::put(into, Part::QUERY, query)?;
+    if let Some(query) = request.encoded_query() {
+        wire::put(into, Part::QUERY, &query)?;
     }
     wire::put(into, Part::PROTOCOL, request.version().text().as_bytes())?;
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
@@ -142,6 +96,22 @@ pub(crate) fn encode(
         names.put(into, Name::ContentLength, b"content-length", &digits)?;
     }
     Ok(())
+}
+
+/// The path and the query percent-encoded, in origin-form: the path is the same as the decoded one, so that applications
+/// that go by the one see what those see that go by the other.
+fn put_target(into: &mut Vec<u8>, request: &Request<'_>) -> Result<(), TooLong> {
+    let (sent, form) = (request.path(), request.head().0.target.form);
+    let path = request.encoded_path().expect("a path with a decoded form has an encoded one");
+    if *path == *sent && request.target().is_ascii() && form != TargetForm::Absolute {
+        return wire::put(into, Part::TARGET, request.target());
+    }
+    let mut target = path.into_owned();
+    if let Some(query) = request.encoded_query() {
+        target.push(b'?');
+        target.extend_from_slice(&query);
+    }
+    wire::put(into, Part::TARGET, &target)
 }
 
 fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
@@ -214,28 +184,6 @@ impl Small {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn applications_get_the_path_as_it_came() {
-        for (prefix, raw, normal, expected) in [
-            ("", "/", "/", "/"),
-            ("", "//a///b", "/a/b", "//a///b"),
-            ("", "/a%2Fb%20c", "/a/b c", "/a/b c"),
-            ("", "/a%252Fb", "/a%2Fb", "/a%2Fb"),
-            ("", "/100%", "/100%", "/100%"),
-            ("", "/a/../b", "/b", "/b"),
-            ("", "/.well-known//x", "/.well-known/x", "/.well-known//x"),
-            ("/api", "/api", "/api", ""),
-            ("/api", "/api/", "/api/", "/"),
-            ("/api", "/api//x", "/api/x", "//x"),
-            ("/api", "/x/../api/y", "/api/y", "/y"),
-            ("/api", "//api/y", "/api/y", "/y"),
-            ("/api", "/api/%2e%2e/y", "/y", "/y"),
-        ] {
-            let found = path_info(prefix.as_bytes(), raw.as_bytes(), normal.as_bytes());
-            assert_eq!(String::from_utf8_lossy(&found), expected, "{raw} below {prefix:?}");
-        }
-    }
 
     #[test]
     fn names_that_http_and_ring_both_know_are_the_same() {

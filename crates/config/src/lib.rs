@@ -77,7 +77,8 @@ pub use server::{
     AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
 };
 pub use site::{
-    Action, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site, StatusPattern,
+    Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
+    StatusPattern,
 };
 pub use template::{Part, Template, Variable};
 pub use units::{GIB, KIB, MIB};

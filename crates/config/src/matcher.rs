@@ -21,7 +21,7 @@ pub struct Request<'a> {
     pub host: &'a [u8],
     /// The method.
     pub method: &'a [u8],
-    /// The path, percent-decoded once and free of dot segments.
+    /// The path, percent-decoded once and free of dot segments (see `http::path`).
     pub path: &'a [u8],
     /// The query as it was sent, without its `?`; empty if there is none.
     pub query: &'a [u8],

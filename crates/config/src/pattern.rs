@@ -139,8 +139,15 @@ fn check_path(text: &str) -> Result<(), Fault> {
         );
         return Err(fault.within(at..text.len()));
     }
-    let escape =
-        |bytes: &[u8]| bytes[0] == b'%' && bytes[1].is_ascii_hexdigit() && bytes[2].is_ascii_hexdigit();
+    if let Some(at) = text.find('\\') {
+        let remedy = "a backslash is refused, or with `encoded_slashes = \"keep\"` matched as `%5C`";
+        return Err(Fault::new("no path has a backslash", remedy).within(at..at + 1));
+    }
+    // With `encoded_slashes = "keep"` these two stay as they are.
+    let is_kept = |bytes: &[u8]| matches!(bytes, b"%2F" | b"%5C");
+    let escape = |bytes: &[u8]| {
+        bytes[0] == b'%' && bytes[1].is_ascii_hexdigit() && bytes[2].is_ascii_hexdigit() && !is_kept(bytes)
+    };
     if let Some(at) = text.as_bytes().windows(3).position(escape) {
         let remedy = "paths are percent-decoded before they are matched: write the character itself";
         return Err(Fault::new("a percent-encoded character", remedy).within(at..at + 3));

@@ -15,7 +15,10 @@ use crate::report::Report;
 use crate::shape::{
     Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Time, Unlimited, Word,
 };
-use crate::site::{BODY, ERROR_PAGES, ErrorPages, PATIENCE, Route, Site, error_page, unreachable_routes};
+use crate::site::{
+    BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
+    unreachable_routes,
+};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -81,6 +84,15 @@ directives! {
         /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. Off, such a
         /// request is refused: what two servers read in two ways is how requests are smuggled.
         "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
+        /// Encoded slashes and backslashes in paths (`%2F`, `%5C`, and a plain backslash, which some servers take
+        /// for a slash): `"refuse"` answers them 400, `"keep"` never decodes them, so that routes match `%2F` and `%5C`,
+        /// and applications and upstream servers see them so. An upstream server that decodes them itself then sees
+        /// another path than the routes did. `files` refuses them always.
+        "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
+        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers alike. Off, `/a//b`
+        /// is another path than `/a/b` for them, and `files` finds nothing there; slashes at the start are merged all
+        /// the same.
+        "merge_slashes" merge_slashes: bool = true, Flag;
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// How long the server waits.
@@ -287,7 +299,11 @@ impl Config {
         let compress =
             [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
+        let encoded_slashes =
+            route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
         Settings {
+            encoded_slashes: encoded_slashes.unwrap_or(self.encoded_slashes),
+            merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
@@ -313,6 +329,10 @@ pub struct Settings<'a> {
     pub body_timeout: Duration,
     /// Without a byte of the response taken by the client.
     pub write_timeout: Duration,
+    /// Whether requests with encoded slashes are answered.
+    pub encoded_slashes: EncodedSlashes,
+    /// Whether empty segments of paths are merged: of the site, because it counts before a route is chosen.
+    pub merge_slashes: bool,
     /// Compression of responses, where there is to be any.
     pub compress: Option<&'a CompressResponses>,
     /// Changes to response headers, to be made in this order.

@@ -11,7 +11,9 @@ use crate::node::{Entry, Node};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited};
+use crate::shape::{
+    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited, Word,
+};
 use crate::template::{Part, Template, Variable};
 use crate::units::GIB;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,15 @@ pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
     let class = StatusPattern::Class(u8::try_from(status / 100).unwrap_or(0));
     let found = page_for(StatusPattern::One(status)).or_else(|| page_for(class));
     found.map(|(_, path)| path.as_path())
+}
+
+/// What becomes of requests with an encoded slash or a backslash in their path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncodedSlashes {
+    /// 400 Bad Request.
+    Refuse,
+    /// They are answered, and never decoded.
+    Keep,
 }
 
 /// What answers a request.
@@ -77,6 +88,8 @@ pub(crate) const ERROR_PAGES: Map<StatusPattern, Place> =
     Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: Place("a file") };
 pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GIB });
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
+pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
+    Word(&[("refuse", EncodedSlashes::Refuse), ("keep", EncodedSlashes::Keep)]);
 const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",
     parse: HostPattern::parse,
@@ -111,6 +124,11 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Encoded slashes in the paths of the site's requests: `"refuse"` or `"keep"`, as at the top of the file.
+        "encoded_slashes" encoded_slashes: Option<EncodedSlashes> = absent("as the server has it"),
+            Maybe(ENCODED_SLASHES);
+        /// Whether `//` in the paths of the site's requests is one slash, as at the top of the file.
+        "merge_slashes" merge_slashes: Option<bool> = absent("as the server has it"), Maybe(Flag);
         /// Compression of the site's responses, in place of what the server's says.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
         /// Limits of the site's requests, in place of the server's.
@@ -146,8 +164,9 @@ directives! {
     ///
     /// Routes that stand at the top of the file, as `[[route]]`, are those of the default site.
     Route in "`[[site.route]]`", check route_agrees {
-        /// Paths, one of which must fit the whole path of the request, percent-decoded once and free of dot
-        /// segments. Case counts.
+        /// Paths, one of which must fit the whole path of the request, percent-decoded once and free of dot and
+        /// empty segments; but an encoded slash or backslash stays `%2F` or `%5C`. Case counts. The route's action
+        /// sees the same path.
         ///
         /// | pattern | fits |
         /// |---|---|
@@ -167,6 +186,10 @@ directives! {
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
+        /// Encoded slashes in the paths of the route's requests: `"refuse"` or `"keep"`, as at the top of the file.
+        /// Paths are matched with `%2F` and `%5C` in them either way.
+        "encoded_slashes" encoded_slashes: Option<EncodedSlashes> = absent("as the site, or the server, has it"),
+            Maybe(ENCODED_SLASHES);
         /// Compression of the route's responses, in place of what the site's says.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
         /// Limits of the route's requests, in place of the site's.
@@ -215,7 +238,7 @@ directives! {
     Respond in "`respond`", check respond_agrees {
         /// The status.
         "status" status: u16 = 200, Count { min: 200, max: 599 };
-        /// The body.
+        /// The body. Without one, an error (a status from 400 on) has the error page of its status.
         "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
         /// The body's media type.
         "type" media_type: String = "text/plain; charset=utf-8",

@@ -7,12 +7,9 @@ use std::fmt;
 /// A property of the request that a text may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variable {
-    /// `$path`: the path, free of dot segments. What routes match is decoded and may hold any byte, CR and LF
-    /// too: it is percent-encoded again before it goes into a header field. At the start of a redirect's
-    /// target, several slashes must become one, or they name another host.
+    /// `$path`: the path that routes match, percent-encoded.
     Path,
-    /// `$rest`: what the final `*` of the route's path stands for in this request's path. What holds for
-    /// `Path` holds for it.
+    /// `$rest`: what the final `*` of the route's path stands for in this request's path, percent-encoded.
     Rest,
     /// `$query`: the query as the client sent it, with its `?`; empty if there is none.
     Query,

@@ -7,7 +7,6 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use http::target::normal_path;
 use http::{Coding, Fields, Length, Method, Name, Status, range};
 use net::{Core, Exchange, Fault};
 
@@ -34,10 +33,11 @@ pub struct Files {
 pub enum Outcome {
     /// It was.
     Done,
-    /// There is nothing at that path, and nothing was sent: another handler may answer.
-    Declined,
+    /// There is nothing at that path, and nothing was sent: another handler may answer, or else 404 with this reason.
+    Declined(&'static str),
 }
 
+const MISSING: &str = "there is no such file";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 
 impl Files {
@@ -59,8 +59,8 @@ impl Files {
         Ok(Files { finder: Finder::new(options)?, random: RandomState::new(), boundaries: Cell::new(0) })
     }
 
-    /// Answers a request by the file or folder at `path`, which is decoded, normalised
-    /// ([`http::target::normal_path`]) and without what the route strips. Methods other than GET and HEAD get 405
+    /// Answers a request by the file or folder at `path`, which is the request's ([`net::Request::normal_path`]) without
+    /// what the route strips. Where empty segments are kept there is nothing at a path that has one. Methods other than GET and HEAD get 405
     /// (OPTIONS: 204) where there is something, and are declined where there is nothing.
     ///
     /// # Errors
@@ -70,8 +70,14 @@ impl Files {
         let reads = matches!(method, Method::Get | Method::Head);
         // Where a route strips its whole path, slash included, the folder itself is meant.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
+        if path.windows(2).any(|pair| pair == b"//") {
+            return Ok(Outcome::Declined(MISSING));
+        }
         match self.finder.find(path, reads, x.core()).await {
-            Ok(Answer::Missing) => return Ok(Outcome::Declined),
+            Ok(Answer::Missing) => return Ok(Outcome::Declined(MISSING)),
+            Ok(Answer::NoIndex) => {
+                return Ok(Outcome::Declined("this folder has no index page, and its files are not listed"));
+            }
             Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
             Ok(_) if !reads => self.refuse_method(x, method).await?,
             Ok(Answer::File(entry)) => self.send_file(x, &entry).await?,
@@ -175,7 +181,7 @@ impl Files {
     async fn send_listing(&self, x: &mut Exchange<'_>, folder: Vec<u8>) -> Result<(), Fault> {
         let request = x.request();
         let style = Style::of(request.query(), request.field(Name::Accept));
-        let shown = normal_path(request.path())?.into_owned();
+        let shown = request.normal_path()?.into_owned();
         let (tree, entries_max) = (self.finder.tree(), self.finder.options().listing_entries_max);
         let made = x.core().offload(move || -> io::Result<String> {
             let mut folder = folder::read(&tree, &folder, entries_max)?;
@@ -211,12 +217,12 @@ async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -
 /// no other host and holds wherever the route is mounted, behind a proxy that strips a prefix too.
 async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     let request = x.request();
-    let path = normal_path(request.path())?;
+    let path = request.normal_path()?;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let mut location = format!("./{}/", listing::percent_encode(name)).into_bytes();
-    if let Some(query) = request.query() {
+    if let Some(query) = request.encoded_query() {
         location.push(b'?');
-        location.extend_from_slice(query);
+        location.extend_from_slice(&query);
     }
     let mut fields = Fields::new();
     fields.push(Name::Location, &location);

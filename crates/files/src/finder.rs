@@ -36,6 +36,8 @@ pub enum Answer {
     Unslashed,
     /// The listing of the folder at this path.
     Folder(Vec<u8>),
+    /// Nothing here does, but there is a folder that has no index and is not to be listed.
+    NoIndex,
     /// Nothing here does.
     Missing,
     /// 403, and why.
@@ -163,6 +165,7 @@ impl Finder {
             }
         }
         self.claim_check(path, core);
+        let mut nothing = Answer::Missing;
         for candidate in &self.candidates {
             let answer = match candidate {
                 Candidate::OfPath(pieces) => {
@@ -187,12 +190,13 @@ impl Finder {
             };
             match answer {
                 Answer::Missing => {}
+                Answer::NoIndex => nothing = Answer::NoIndex,
                 Answer::Unslashed if !candidate.ends_with_path() => {}
                 answer => return Ok(answer),
             }
         }
         self.store.borrow_mut().remove(path);
-        Ok(Answer::Missing)
+        Ok(nothing)
     }
 
     /// From now on others take the entry as it was, while this request looks at the file.
@@ -228,6 +232,7 @@ impl Finder {
             Found::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
             Found::Unslashed => Answer::Unslashed,
             Found::Folder => Answer::Folder(path.to_vec()),
+            Found::NoIndex => Answer::NoIndex,
             Found::Missing => Answer::Missing,
             Found::Refused(reason) => Answer::Refused(reason),
         })

@@ -30,6 +30,8 @@ pub enum Found {
     Unslashed,
     /// A folder without index, to be listed.
     Folder,
+    /// A folder without index, which is not to be listed.
+    NoIndex,
     /// Nothing.
     Missing,
     /// Something that is not served, and why.
@@ -131,11 +133,10 @@ impl Tree {
                 Opened::Refused(reason) => return Ok(Found::Refused(reason)),
             }
         }
-        Ok(if folder && self.has_something_to_show(path, patience)? {
-            Found::Unslashed
-        } else {
-            Found::Missing
-        })
+        if !folder {
+            return Ok(Found::Missing);
+        }
+        Ok(if self.has_something_to_show(path, patience)? { Found::Unslashed } else { Found::NoIndex })
     }
 
     fn find_index(&self, folder: &[u8], patience: Patience) -> Result<Found, Trouble> {
@@ -149,13 +150,12 @@ impl Tree {
                 }
             }
         }
-        if self.listing {
-            for root in &self.roots {
-                match root.look(folder, patience)? {
-                    Opened::Folder(_) => return Ok(Found::Folder),
-                    Opened::Refused(reason) => return Ok(Found::Refused(reason)),
-                    Opened::File(..) | Opened::Missing => {}
-                }
+        for root in &self.roots {
+            match root.look(folder, patience)? {
+                Opened::Folder(_) if self.listing => return Ok(Found::Folder),
+                Opened::Folder(_) => return Ok(Found::NoIndex),
+                Opened::Refused(reason) if self.listing => return Ok(Found::Refused(reason)),
+                Opened::File(..) | Opened::Missing | Opened::Refused(_) => {}
             }
         }
         Ok(Found::Missing)
@@ -277,9 +277,9 @@ mod tests {
             ("/a.txt", "/a.txt", "/a.txt"),
             ("/with/", "/with/index.htm", "/with/index.htm"),
             ("/with", "Unslashed", "Unslashed"),
-            ("/without/", "Missing", "Folder"),
-            ("/without", "Missing", "Unslashed"),
-            ("/odd/", "Missing", "Folder"),
+            ("/without/", "NoIndex", "Folder"),
+            ("/without", "NoIndex", "Unslashed"),
+            ("/odd/", "NoIndex", "Folder"),
             ("", "Unslashed", "Unslashed"),
             ("/a.txt/", "Missing", "Missing"),
             ("/none", "Missing", "Missing"),

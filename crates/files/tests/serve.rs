@@ -145,7 +145,6 @@ fn folders_have_a_slash_at_their_end() {
         folder.write("root/docs/index.html", "docs");
         folder.write("root/a b:c?/index.html", "odd");
         folder.write("root/evil.com/index.html", "evil");
-        folder.write("root/\\evil.com/index.html", "evil");
         folder.write("root/bare/a.txt", "a");
     });
     for (target, location) in [
@@ -154,15 +153,17 @@ fn folders_have_a_slash_at_their_end() {
         ("/x/../docs", "./docs/"),
         ("/a%20b:c%3f", "./a%20b%3Ac%3F/"),
         ("//evil.com", "./evil.com/"),
-        ("/%5cevil.com", "./%5Cevil.com/"),
     ] {
         rig.get(target).expect(301, "").expect_field("Location", location);
     }
     rig.get("/docs/").expect(200, "docs").expect_field("Content-Type", "text/html; charset=utf-8");
     rig.get("/docs/index.html").expect(200, "docs");
     rig.get("/docs/index.html/").expect_status(404);
-    rig.get("/bare").expect_status(404);
-    rig.get("/bare/").expect_status(404);
+    for target in ["/bare", "/bare/"] {
+        let answer = rig.get(target);
+        answer.expect_status(404);
+        assert!(String::from_utf8_lossy(&answer.body).contains("this folder has no index page"), "{target}");
+    }
 }
 
 #[test]

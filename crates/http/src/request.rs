@@ -10,6 +10,9 @@ use crate::span::Span;
 use crate::status::Status;
 use crate::target::{self, Target};
 
+/// Empty lines before a request that are passed over.
+const EMPTY_LINES_MAX: usize = 4;
+
 /// The HTTP versions of this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
@@ -89,12 +92,7 @@ impl RequestHead {
     }
 
     fn start_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
-        // One empty line before a request is forgiven (RFC 9112 section 2.2): old clients end a POST with one.
-        let start = match buffer {
-            [b'\r', b'\n', ..] => 2,
-            [b'\r'] => return Ok(false),
-            _ => 0,
-        };
+        let Some(start) = after_empty_lines(buffer, limits.bare_lf)? else { return Ok(false) };
         let max = limits.start_line_bytes_max.saturating_add(start).min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
         match self.request_line(window, start, limits.bare_lf)? {
@@ -182,6 +180,24 @@ impl RequestHead {
             authority => authority,
         };
         Ok(())
+    }
+}
+
+/// Where the request line begins: empty lines before it are passed over (RFC 9112 section 2.2), because old clients end a
+/// POST with some. `None` where more bytes must come.
+fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reject> {
+    let mut start = 0;
+    for _ in 0..EMPTY_LINES_MAX {
+        match &buffer[start..] {
+            [b'\r', b'\n', ..] => start += 2,
+            [b'\n', ..] if bare_lf => start += 1,
+            [b'\r'] => return Ok(None),
+            _ => return Ok(Some(start)),
+        }
+    }
+    match buffer.get(start) {
+        Some(b'\r' | b'\n') => Err(Reject::bad("too many empty lines before a request")),
+        _ => Ok(Some(start)),
     }
 }
 

@@ -3,6 +3,7 @@
 const TOKEN: u8 = 1;
 const TARGET: u8 = 2;
 const HOST: u8 = 4;
+const PATH: u8 = 8;
 
 const fn is_tchar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
@@ -35,6 +36,30 @@ const fn is_host_char(byte: u8) -> bool {
         )
 }
 
+/// What stands in a path beside letters and digits (`pchar` of RFC 3986 section 3.3, and the slash).
+const fn is_path_mark(byte: u8) -> bool {
+    matches!(
+        byte,
+        b'/' | b'-'
+            | b'.'
+            | b'_'
+            | b'~'
+            | b'!'
+            | b'$'
+            | b'&'
+            | b'\''
+            | b'('
+            | b')'
+            | b'*'
+            | b'+'
+            | b','
+            | b';'
+            | b'='
+            | b':'
+            | b'@'
+    )
+}
+
 const CLASSES: [u8; 256] = {
     let mut classes = [0u8; 256];
     let mut index = 0;
@@ -43,10 +68,13 @@ const CLASSES: [u8; 256] = {
         if is_tchar(byte) {
             classes[index] |= TOKEN;
         }
-        // Visible ASCII without the fragment mark: wider than RFC 3986 (browsers send `|` and `{`), but nothing
-        // that could end a request line or be read differently by the next server.
-        if byte > 0x20 && byte < 0x7f && byte != b'#' {
+        // Visible ASCII without the fragment mark, and all beyond ASCII: wider than RFC 3986 (browsers send `|` and
+        // `{`, old clients UTF-8), but nothing that could end a request line. See `path` for how it is passed on.
+        if byte > 0x20 && byte != 0x7f && byte != b'#' {
             classes[index] |= TARGET;
+        }
+        if byte.is_ascii_alphanumeric() || is_path_mark(byte) {
+            classes[index] |= PATH;
         }
         if is_host_char(byte) {
             classes[index] |= HOST;
@@ -110,6 +138,12 @@ pub fn is_token(bytes: &[u8]) -> bool {
 #[must_use]
 pub fn target(bytes: &[u8]) -> usize {
     run(bytes, TARGET)
+}
+
+/// Whether `byte` may stand in a path as it is (RFC 3986 section 3.3), slashes included.
+#[must_use]
+pub const fn is_path_byte(byte: u8) -> bool {
+    CLASSES[byte as usize] & PATH != 0
 }
 
 /// How many bytes at the start of `bytes` may stand in a host name or IPv4 address, not counting percent-encoding.

@@ -1,6 +1,4 @@
-//! Request targets (RFC 9112 section 3.2) and paths.
-
-use std::borrow::Cow;
+//! Request targets (RFC 9112 section 3.2).
 
 use crate::method::Method;
 use crate::reject::Reject;
@@ -157,130 +155,9 @@ fn is_reg_name(mut host: &[u8]) -> bool {
     }
 }
 
-/// The path decoded once, its dot segments resolved and repeated slashes merged: what routes are matched
-/// against and files are looked up by. Borrowed where nothing had to change.
-///
-/// # Errors
-/// 400 for a `%` without two hexadecimal digits, an encoded NUL or slash, or `..` above the root: each is a way
-/// to be read differently by two servers, and no browser sends one.
-pub fn normal_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, Reject> {
-    normal(raw, false)
-}
-
-/// The same, but an encoded slash stays encoded (`%2F`) instead of being refused: for applications, some of which
-/// have names with slashes in their paths.
-///
-/// # Errors
-/// The others of [`normal_path`].
-pub fn routed_path(raw: &[u8]) -> Result<Cow<'_, [u8]>, Reject> {
-    normal(raw, true)
-}
-
-fn normal(raw: &[u8], keep_slashes: bool) -> Result<Cow<'_, [u8]>, Reject> {
-    if is_normal(raw) {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let decoded = decode(raw, keep_slashes)?;
-    let mut normal: Vec<u8> = Vec::with_capacity(decoded.len());
-    let mut segments = decoded.split(|&byte| byte == b'/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        let last = segments.peek().is_none();
-        match segment {
-            b"" | b"." if last => normal.push(b'/'),
-            b"" | b"." => {}
-            b".." => {
-                let parent = normal.iter().rposition(|&byte| byte == b'/');
-                normal.truncate(parent.ok_or(Reject::bad("path climbs above the root"))?);
-                if last {
-                    normal.push(b'/');
-                }
-            }
-            _ => {
-                normal.push(b'/');
-                normal.extend_from_slice(segment);
-            }
-        }
-    }
-    Ok(Cow::Owned(normal))
-}
-
-/// Nothing to decode, no `//`, no segment that begins with a dot.
-fn is_normal(raw: &[u8]) -> bool {
-    let mut after_slash = false;
-    for &byte in raw {
-        if byte == b'%' || (after_slash && matches!(byte, b'/' | b'.')) {
-            return false;
-        }
-        after_slash = byte == b'/';
-    }
-    true
-}
-
-fn decode(raw: &[u8], keep_slashes: bool) -> Result<Vec<u8>, Reject> {
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut bytes = raw.iter();
-    while let Some(&byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let digits = (bytes.next().and_then(|&b| scan::hex(b)), bytes.next().and_then(|&b| scan::hex(b)));
-        match digits {
-            (Some(0), Some(0)) => return Err(Reject::bad("encoded NUL in path")),
-            (Some(2), Some(15)) if keep_slashes => decoded.extend_from_slice(b"%2F"),
-            (Some(2), Some(15)) => return Err(Reject::bad("encoded slash in path")),
-            (Some(high), Some(low)) => decoded.push(high << 4 | low),
-            _ => return Err(Reject::bad("invalid percent-encoding in path")),
-        }
-    }
-    Ok(decoded)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn normal(raw: &str) -> Result<String, &'static str> {
-        match normal_path(raw.as_bytes()) {
-            Ok(path) => Ok(String::from_utf8(path.into_owned()).unwrap()),
-            Err(reject) => Err(reject.reason),
-        }
-    }
-
-    #[test]
-    fn paths_are_decoded_once_and_resolved() {
-        for (raw, want) in [
-            ("/", "/"),
-            ("/a/b", "/a/b"),
-            ("/a//b///c", "/a/b/c"),
-            ("/a/./b/.", "/a/b/"),
-            ("/a/../b", "/b"),
-            ("/a/b/..", "/a/"),
-            ("/a/b/../..", "/"),
-            ("/%61%20b", "/a b"),
-            ("/%2561", "/%61"),
-            ("/%2e%2e/", "path climbs above the root"),
-            ("/a/%2E%2e/b", "/b"),
-            ("/.well-known/x", "/.well-known/x"),
-            ("/..a", "/..a"),
-            ("/..", "path climbs above the root"),
-            ("/a/../../b", "path climbs above the root"),
-            ("/a%2fb", "encoded slash in path"),
-            ("/a%00", "encoded NUL in path"),
-            ("/a%0", "invalid percent-encoding in path"),
-            ("/a%zz", "invalid percent-encoding in path"),
-        ] {
-            assert_eq!(normal(raw).unwrap_or_else(str::to_owned), want, "{raw}");
-        }
-    }
-
-    #[test]
-    fn an_encoded_slash_may_stay_so() {
-        for (raw, want) in [("/a%2fb/../c", "/c"), ("/x/a%2Fb", "/x/a%2Fb"), ("/a/..%2f..", "/a/..%2F..")] {
-            assert_eq!(routed_path(raw.as_bytes()).unwrap(), want.as_bytes());
-        }
-        assert!(routed_path(b"/%2e%2e").is_err() && routed_path(b"/%00").is_err());
-    }
 
     #[test]
     fn authorities() {

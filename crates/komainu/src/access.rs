@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use config::AccessLog;
 use http::Name;
+use http::path::encode_beyond_ascii;
 use net::{Record, Request};
 
 use crate::sink::{Collector, Sink};
@@ -121,7 +122,7 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
     if let Some(request) = &record.request {
         line.insert("method".into(), text(request.method_name()));
         line.insert("host".into(), text(request.authority()));
-        line.insert("target".into(), text(request.target()));
+        line.insert("target".into(), text(&encode_beyond_ascii(request.target())));
         line.insert("version".into(), request.version().text().into());
         for (key, name) in [("referer", Name::Referer), ("user_agent", Name::UserAgent)] {
             if let Some(value) = request.field(name) {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, StatusPattern, Template};
+use config::{Action, Config, EncodedSlashes, StatusPattern, Template};
 use files::Files;
-use http::{Coding, Fields, Name, Status};
+use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, Sources, SpillStore};
 use proxy::{Group, News};
 
@@ -258,6 +258,7 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let mut sites = Vec::new();
     let mut pages = Vec::new();
     let mut edits = Vec::new();
+    let mut empty_segments = Vec::new();
     let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
     if let Some(seat) = seat {
         seat.handles.let_go();
@@ -267,12 +268,20 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         pages.push(error_pages([&site.error_pages, &config.error_pages])?);
-        edits.push(self::edits(&config.settings(Some(site_index), None).response_headers));
+        let settings = config.settings(Some(site_index), None);
+        edits.push(self::edits(&settings.response_headers));
+        empty_segments.push(self::empty_segments(settings.merge_slashes));
     }
     pages.push(error_pages([&config.error_pages])?);
     edits.push(self::edits(&config.settings(None, None).response_headers));
+    empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = introducers(&config.trusted_proxies);
-    Ok(Table { routes: Routes::compile(&config.sites), sites, pages, edits, introducers })
+    Ok(Table { routes: Routes::compile(&config.sites), sites, empty_segments, pages, edits, introducers })
+}
+
+/// What `merge_slashes` says.
+pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
+    if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
 /// This core's part of each group of upstream servers; those that are there already are kept.
@@ -357,6 +366,7 @@ fn route(
         }),
         strip: Strip(strip),
         prefix: route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default(),
+        keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),

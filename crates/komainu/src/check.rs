@@ -3,9 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use config::Config;
-use config::matcher::{Request, Routes};
+use config::matcher::{Request, RouteId, Routes};
+use config::{Action, Config, EncodedSlashes};
+use http::path::{has_encoded_slash, normal_path};
 
+use crate::assemble::empty_segments;
 use crate::cli::Check;
 
 /// Reads a configuration file. Warnings go to stderr.
@@ -58,7 +60,10 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     let (host, target) = split_url(url)?;
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
     let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
-    let path = http::target::routed_path(raw_path.as_bytes()).map_err(|reject| {
+    let routes = Routes::compile(&config.sites);
+    let site = routes.site(host.as_bytes());
+    let empty_segments = empty_segments(config.settings(site, None).merge_slashes);
+    let path = normal_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
         format!(
             "{url}: this is answered {} without looking at routes: {}",
             reject.status.code(),
@@ -79,8 +84,30 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     };
     let header =
         |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_bytes());
-    let explanation = Routes::compile(&config.sites).explain(&request, header);
-    Ok(explanation.text(&config.sites))
+    let mut text = routes.explain(&request, header).text(&config.sites);
+    if *path != *raw_path.as_bytes() {
+        text = format!("routes match {:?}\n{text}", String::from_utf8_lossy(&path));
+    }
+    let route = routes.find(&request, header);
+    if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
+        text.push_str(&refusal);
+    }
+    Ok(text)
+}
+
+/// What is said of an encoded slash that the route refuses.
+fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -> Option<String> {
+    if !has_encoded_slash(raw_path) {
+        return None;
+    }
+    let found = &config.sites[site].routes[route];
+    let kept = config.settings(Some(site), Some(route)).encoded_slashes == EncodedSlashes::Keep;
+    let why = match (kept, &found.action, &found.otherwise) {
+        (false, ..) => "`encoded_slashes` is \"refuse\"",
+        (true, Action::Files(_), None) => "no file has a slash in its name",
+        _ => return None,
+    };
+    Some(format!("  but there is an encoded slash or backslash in the path: 400 ({why})\n"))
 }
 
 /// Host and target of a URL, or of a bare path; the target may be empty, or a query alone.

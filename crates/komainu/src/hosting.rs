@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apps::{
-    App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers, path_info,
-};
+use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers};
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
 use crate::notice::Notices;
@@ -397,17 +395,12 @@ impl Mounted {
     /// # Errors
     /// Those of [`Handle::serve`].
     pub(crate) async fn serve(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
-        let raw = exchange.request().path();
-        // Nothing to decode, in most requests.
-        let copied = (raw != path).then(|| raw.to_vec());
-        let below = path.strip_prefix(self.prefix.as_slice());
-        let prefix = match below.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
-            true => self.prefix.as_slice(),
-            false => b"",
+        let (prefix, path) = match path.strip_prefix(self.prefix.as_slice()) {
+            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => (self.prefix.as_slice(), rest),
+            _ => (&b""[..], path),
         };
-        let info = path_info(prefix, copied.as_deref().unwrap_or(path), path);
         let scheme = if exchange.request().client().secure { "https" } else { "http" };
-        let mount = Mount { prefix, path: &info, scheme, host: b"localhost", target: &self.target };
+        let mount = Mount { prefix, path, scheme, host: b"localhost", target: &self.target };
         self.app.serve(exchange, &mount).await
     }
 }

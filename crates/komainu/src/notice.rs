@@ -116,7 +116,8 @@ impl Notices {
         };
         let kind = format!("{server}: {}: {outcome}", trouble.reason);
         self.once_a_second(level, kind, || {
-            let target = String::from_utf8_lossy(trouble.target);
+            let target = http::path::encode_beyond_ascii(trouble.target);
+            let target = String::from_utf8_lossy(&target);
             format!("{server}: {target:?}: {}: {outcome}", trouble.reason)
         });
     }

@@ -1,13 +1,15 @@
 //! From a request to the handler that answers it: made once on each core.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use config::matcher::{self, Routes};
 use config::{Level, Template, Variable};
 use files::{Files, Outcome};
-use http::{Fields, Method, Name, Status};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Record, Service};
+use http::path::{encode_beyond_ascii, has_encoded_slash};
+use http::{EmptySegments, Fields, Method, Name, Reject, Status};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Record, Request, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
@@ -34,6 +36,8 @@ pub(crate) struct Route {
     pub(crate) strip: Strip,
     /// What stands before the final `*` of its path, for `$rest`.
     pub(crate) prefix: Vec<u8>,
+    /// Whether paths with encoded slashes are answered; not by files.
+    pub(crate) keeps_encoded_slashes: bool,
     pub(crate) body_bytes_max: u64,
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
@@ -105,6 +109,8 @@ pub(crate) struct Table {
     pub(crate) routes: Routes,
     /// By site, then by route.
     pub(crate) sites: Vec<Vec<Route>>,
+    /// What becomes of empty segments in paths, by site; the last is for requests that no site takes.
+    pub(crate) empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are those of requests that no site takes.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
     /// Edits of response fields where no route answers, likewise.
@@ -156,10 +162,11 @@ impl Router {
         let site = table.routes.site(exchange.request().authority());
         let level = site.unwrap_or(table.sites.len());
         exchange.set_pages(table.pages[level].clone());
+        exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
-        let (path, outcome) = match http::target::routed_path(exchange.request().path()) {
-            Ok(path) => (path.into_owned(), introduced),
-            Err(reject) => (Vec::new(), Err(reject.into())),
+        let (path, outcome) = match Path::of(&exchange.request()) {
+            Ok(path) => (path, introduced),
+            Err(reject) => (Path::default(), Err(reject.into())),
         };
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";
@@ -167,7 +174,7 @@ impl Router {
             let wanted = matcher::Request {
                 host: request.authority(),
                 method: request.method_name(),
-                path: &path,
+                path: &path.decoded,
                 query: request.query().unwrap_or_default(),
             };
             let header = |name: &str| {
@@ -181,7 +188,7 @@ impl Router {
         if let Some(route) = route {
             return serve_route(route, exchange, &path).await;
         }
-        table.edits[level].make(exchange, &path, b"");
+        table.edits[level].make(exchange, b"");
         outcome?;
         match exchange.request().method() {
             Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "this server is no tunnel").await,
@@ -195,43 +202,68 @@ impl Router {
     }
 }
 
+/// The path of a request.
+#[derive(Default)]
+struct Path {
+    decoded: Vec<u8>,
+    has_encoded_slash: bool,
+}
+
+impl Path {
+    fn of(request: &Request<'_>) -> Result<Path, Reject> {
+        Ok(match request.normal_path()? {
+            Cow::Borrowed(path) => Path { decoded: path.to_vec(), has_encoded_slash: false },
+            Cow::Owned(decoded) => Path { decoded, has_encoded_slash: has_encoded_slash(request.path()) },
+        })
+    }
+}
+
+impl Route {
+    /// What answers a path, and what answers where that does not.
+    ///
+    /// # Errors
+    /// 400 for a path with an encoded slash where none is kept. No file has a slash in its name, whatever is kept.
+    fn handlers(&self, path: &Path, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
+        const REFUSED: Reject = Reject::bad("encoded slash or backslash in path");
+        if path.has_encoded_slash && !self.keeps_encoded_slashes {
+            return Err(REFUSED);
+        }
+        let is_for_files = matches!(method, Method::Get | Method::Head) && !path.has_encoded_slash;
+        match (&self.handler, &self.otherwise) {
+            (Handler::Files(_), None) if path.has_encoded_slash => Err(REFUSED),
+            // Files are read; what is to be changed is the next one's.
+            (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
+            (handler, otherwise) => Ok((handler, otherwise.as_ref())),
+        }
+    }
+}
+
 impl Edits {
     /// Has the edits made to whatever is answered from now on.
-    fn make(&self, exchange: &mut Exchange<'_>, path: &[u8], prefix: &[u8]) {
+    fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         match self {
             Edits::None => {}
             Edits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
             Edits::Templates(templates) => {
-                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix, path));
+                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
                 exchange.set_edits(Some(Rc::new(edits)));
             }
         }
     }
 }
 
-async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
-    route.edits.make(exchange, path, &route.prefix);
+async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
+    route.edits.make(exchange, &route.prefix);
     exchange.set_compression(route.compression.clone());
+    let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
-    let Handler::Files(files) = &route.handler else {
-        return serve_handler(&route.handler, route, exchange, path).await;
+    let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
+        return serve_handler(handler, route, exchange, &path.decoded).await;
     };
-    // Files are read; what is to be changed is the next one's. And no file has a slash in its name.
-    let refused = http::target::normal_path(exchange.request().path()).err();
-    let reads = matches!(exchange.request().method(), Method::Get | Method::Head);
-    if let (Some(reject), None) = (refused, &route.otherwise) {
-        return Err(reject.into());
-    }
-    match &route.otherwise {
-        Some(otherwise) if !reads || refused.is_some() => {
-            serve_handler(otherwise, route, exchange, path).await
-        }
-        otherwise => match (files.serve(exchange, route.strip.below(path)).await?, otherwise) {
-            (Outcome::Done, _) => Ok(()),
-            (Outcome::Declined, Some(otherwise)) => serve_handler(otherwise, route, exchange, path).await,
-            (Outcome::Declined, None) => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
-        },
+    match files.serve(exchange, route.strip.below(&path.decoded)).await? {
+        Outcome::Done => Ok(()),
+        Outcome::Declined(_) => serve_handler(otherwise, route, exchange, &path.decoded).await,
     }
 }
 
@@ -245,12 +277,17 @@ async fn serve_handler(
     match handler {
         Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
             Outcome::Done => Ok(()),
-            Outcome::Declined => exchange.refuse(Status::NOT_FOUND, "there is no such file").await,
+            Outcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
         },
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
-            let location = expand(to, &values(exchange, &route.prefix, path));
+            let mut location = expand(to, &values(exchange, &route.prefix));
+            // `$rest` may begin with a slash where empty segments are kept: it names no host for that.
+            if !to.start().starts_with("//") && location.starts_with(b"//") {
+                let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
+                location.drain(..slashes - 1);
+            }
             let mut fields = Fields::new();
             let nameless = to.uses(Variable::Host) && exchange.request().authority().is_empty();
             if nameless || fields.try_push(b"Location", &location).is_err() {
@@ -258,13 +295,28 @@ async fn serve_handler(
             }
             exchange.refuse_with(*status, "the page is at another address", &fields).await
         }
+        Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
+            exchange.refuse(*status, why(*status)).await
+        }
         Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
     }
 }
 
-fn values<'x>(exchange: &'x Exchange<'_>, prefix: &[u8], path: &'x [u8]) -> Values<'x> {
-    let rest = path.strip_prefix(prefix).unwrap_or_default();
-    Values { request: exchange.request(), path, rest }
+/// What the error page says where the configuration answers with an error and does not say why.
+fn why(status: Status) -> &'static str {
+    match status.code() {
+        401 => "you must sign in to see what is at this address",
+        403 => "you may not see what is at this address",
+        404 => "nothing here answers to this address",
+        410 => "what was at this address is gone for good",
+        429 => "too many requests",
+        400..500 => "this request is refused",
+        _ => "this address is out of service",
+    }
+}
+
+fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
+    Values { request: exchange.request(), prefix }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.
@@ -291,9 +343,7 @@ impl Service for Shared {
 }
 
 fn told(record: &Record<'_>, fault: &Fault) -> String {
-    let what = record
-        .request
-        .as_ref()
-        .map_or(std::borrow::Cow::Borrowed("-"), |request| String::from_utf8_lossy(request.target()));
-    format!("{} {what:?}: {fault}", record.client.address)
+    let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
+    let target = encode_beyond_ascii(target);
+    format!("{} {:?}: {fault}", record.client.address, String::from_utf8_lossy(&target))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::encode::Outgoing;
 use http::machine::Step;
-use http::{Fields, Framing, Reject, Status, Version};
+use http::{EmptySegments, Fields, Framing, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compressing, Compression};
@@ -146,6 +146,8 @@ pub(crate) struct Conn {
     /// that is the site's too.
     pub(crate) edits: Option<Rc<FieldEdits>>,
     pub(crate) pages: Option<Rc<ErrorPages>>,
+    /// What becomes of empty segments in the path of this request.
+    pub(crate) empty_segments: EmptySegments,
     /// Which responses are compressed; and that of the response under way, where it is.
     pub(crate) compression: Option<Rc<Compression>>,
     pub(crate) compressing: Option<Box<Compressing>>,
@@ -174,6 +176,7 @@ impl Conn {
         // A client that sends without having been told to does not wait to be told.
         self.continue_due = head.expects_continue && self.work.input.is_empty();
         self.forget_response();
+        self.empty_segments = EmptySegments::Merge;
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.client = self.direct();

@@ -1,11 +1,13 @@
 //! One request and its response, as a handler sees them.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use http::encode::Outgoing;
+use http::path::{self, EmptySegments};
 use http::{Dialect, Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
 
 use crate::address::{Client, Peer};
@@ -40,12 +42,13 @@ pub struct Request<'x> {
     bytes: &'x [u8],
     peer: Peer,
     client: Client,
+    empty_segments: EmptySegments,
 }
 
 impl<'x> Request<'x> {
     pub(crate) fn of(conn: &'x Conn) -> Request<'x> {
         let (head, bytes) = (&conn.work.machine.head, conn.work.input.head());
-        Request { head, bytes, peer: conn.peer, client: conn.client }
+        Request { head, bytes, peer: conn.peer, client: conn.client, empty_segments: conn.empty_segments }
     }
 
     /// The method.
@@ -78,7 +81,35 @@ impl<'x> Request<'x> {
         self.head.target.path(self.bytes)
     }
 
-    /// What follows the `?`, not decoded.
+    /// The path decoded: what routes match and handlers see. See [`http::path`].
+    ///
+    /// # Errors
+    /// 400 for a path that servers read in two ways.
+    pub fn normal_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
+        path::normal_path(self.path(), self.empty_segments)
+    }
+
+    /// The same path percent-encoded, for request targets and header fields.
+    ///
+    /// # Errors
+    /// Those of [`Request::normal_path`].
+    pub fn encoded_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
+        path::encoded_path(self.path(), self.empty_segments)
+    }
+
+    /// What becomes of empty segments in the path.
+    #[must_use]
+    pub fn empty_segments(&self) -> EmptySegments {
+        self.empty_segments
+    }
+
+    /// What follows the `?`, with bytes beyond ASCII percent-encoded.
+    #[must_use]
+    pub fn encoded_query(&self) -> Option<Cow<'x, [u8]>> {
+        self.query().map(path::encode_beyond_ascii)
+    }
+
+    /// What follows the `?`, as sent.
     #[must_use]
     pub fn query(&self) -> Option<&'x [u8]> {
         self.head.target.query.map(|query| query.of(self.bytes))
@@ -157,6 +188,11 @@ impl<'c> Exchange<'c> {
     /// Says who asks, by the word of a peer that is trusted, in the fields that it is trusted in.
     pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
         self.conn.client = Client { address, secure, vouched: Some(vouched) };
+    }
+
+    /// Says what becomes of empty segments in the path. They are merged without it.
+    pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
+        self.conn.empty_segments = empty_segments;
     }
 
     /// Edits to make to the fields of whatever is answered from now on.

@@ -225,6 +225,7 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_limit: None,
         edits: None,
         pages: None,
+        empty_segments: http::EmptySegments::Merge,
         compression: None,
         compressing: None,
         body_ms: timeouts.body_ms,

@@ -231,7 +231,7 @@ fn hash_of(key: &HashKey, ask: &Ask<'_>) -> u64 {
         HashKey::Uri => {
             let target = &ask.head.target;
             let query = target.query.map_or(&b""[..], |query| query.of(ask.bytes));
-            mix(hash(target.path(ask.bytes)) ^ mix(hash(query)))
+            mix(hash(&ask.path().unwrap_or_default()) ^ mix(hash(query)))
         }
     }
 }

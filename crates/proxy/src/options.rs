@@ -282,10 +282,12 @@ pub struct Response {
 /// A path prefix that upstream servers see differently: `/api` as `/`, `/shop` as `/apps/shop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathMap {
-    /// What the client's path begins with; it ends where a segment ends.
-    pub from: String,
-    /// What stands there instead.
-    pub to: String,
+    /// What the client's path begins with, decoded; it ends where a segment ends.
+    pub(crate) from: String,
+    /// The same, percent-encoded.
+    pub(crate) from_encoded: Vec<u8>,
+    /// What stands there instead, as it stands in a request.
+    pub(crate) to: String,
 }
 
 impl Server {

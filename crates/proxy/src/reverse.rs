@@ -28,7 +28,7 @@ impl Reverse {
             _ => authority.clone(),
         };
         Reverse {
-            path: options.path.clone().map(|map| PathMap::new(&map.from, &map.to)),
+            path: options.path.clone(),
             hosts: authorities.iter().map(host).collect(),
             authorities,
             cookie_domains: options.response.cookie_domains.clone(),
@@ -165,6 +165,7 @@ mod tests {
             bytes,
             peer: Peer::Unix,
             client: net::Client::direct(Peer::Unix, true),
+            empty_segments: http::EmptySegments::Merge,
             upstream: "",
         };
         let server = Server::at(Place::Tcp { host: "app.internal".into(), port: 3000 });

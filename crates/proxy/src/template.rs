@@ -1,9 +1,11 @@
 //! Values with variables in them: `$client_ip`, `${host}:$client_port`.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use http::encode::Lines;
-use http::{Name, RequestHead, scan};
+use http::path::{EmptySegments, encode_beyond_ascii, encoded_path};
+use http::{Name, Reject, RequestHead, scan};
 use net::{Client, Peer, Request};
 
 /// A value, taken apart once and filled in for each request.
@@ -47,6 +49,8 @@ pub struct Ask<'x> {
     pub peer: Peer,
     /// Who asks.
     pub client: Client,
+    /// What becomes of empty segments in its path.
+    pub empty_segments: EmptySegments,
     /// `host:port` of the chosen upstream.
     pub upstream: &'x str,
 }
@@ -56,7 +60,21 @@ impl<'x> Ask<'x> {
     #[must_use]
     pub fn of(request: &Request<'x>, upstream: &'x str) -> Ask<'x> {
         let (head, bytes) = request.head();
-        Ask { head, bytes, peer: request.peer(), client: request.client(), upstream }
+        let empty_segments = request.empty_segments();
+        Ask { head, bytes, peer: request.peer(), client: request.client(), empty_segments, upstream }
+    }
+
+    /// The path that routes match, percent-encoded.
+    ///
+    /// # Errors
+    /// 400 for a path that servers read in two ways.
+    pub fn path(&self) -> Result<Cow<'x, [u8]>, Reject> {
+        encoded_path(self.head.target.path(self.bytes), self.empty_segments)
+    }
+
+    /// The query, percent-encoded where it needs to be.
+    fn query(&self) -> Option<Cow<'x, [u8]>> {
+        self.head.target.query.map(|query| encode_beyond_ascii(query.of(self.bytes)))
     }
 
     /// The sender's address; none over a Unix socket.
@@ -201,9 +219,15 @@ impl Variable {
             Variable::Scheme => lines.part(ask.scheme().as_bytes()),
             Variable::Host => lines.part(ask.authority()),
             Variable::Method => lines.part(ask.head.method_name.of(ask.bytes)),
-            Variable::Path => lines.part(ask.head.target.path(ask.bytes)),
-            Variable::Query => lines.part(ask.head.target.query.map_or(b"", |query| query.of(ask.bytes))),
-            Variable::Uri => lines.part(ask.head.target.whole.of(ask.bytes)),
+            Variable::Path => lines.part(&ask.path().unwrap_or_default()),
+            Variable::Query => lines.part(&ask.query().unwrap_or_default()),
+            Variable::Uri => {
+                lines.part(&ask.path().unwrap_or_default());
+                if let Some(query) = ask.query() {
+                    lines.part(b"?");
+                    lines.part(&query);
+                }
+            }
             Variable::Upstream => lines.part(ask.upstream.as_bytes()),
             Variable::Field(name) => lines.part(ask.field(name).unwrap_or_default()),
             Variable::Cookie(name) => lines.part(ask.cookie(name).unwrap_or_default()),
@@ -220,8 +244,14 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
         let peer = Peer::Tcp("[::ffff:192.0.2.7]:5555".parse().unwrap());
-        let ask =
-            Ask { head: &head, bytes, peer, client: Client::direct(peer, true), upstream: "127.0.0.1:3000" };
+        let ask = Ask {
+            head: &head,
+            bytes,
+            peer,
+            client: Client::direct(peer, true),
+            empty_segments: EmptySegments::Merge,
+            upstream: "127.0.0.1:3000",
+        };
         let mut out = Vec::new();
         Template::parse(template).unwrap().write(&mut Lines::new(&mut out), &ask);
         String::from_utf8(out).unwrap()

@@ -28,7 +28,7 @@ macro_rules! parts {
 parts! {
     /// The method, as sent.
     METHOD = 1 ":method",
-    /// The request target, as sent.
+    /// The path and query, percent-encoded; `*` for `OPTIONS *`.
     TARGET = 2 ":target",
     /// What of the path the application is mounted at, decoded; empty at the root.
     SCRIPT_NAME = 3 ":script-name",

@@ -116,7 +116,7 @@ class Worker:
             self.failed(scope, call, error)
         else:
             if not call.finish():
-                print(f"{scope['method']} {scope['path']}: the application returned before its answer was whole", file=sys.stderr)
+                print(f"{scope['method']} {scope['raw_path'].decode()}: the application returned before its answer was whole", file=sys.stderr)
         self.release(call)
 
     async def run_socket(self, scope, call):
@@ -131,7 +131,7 @@ class Worker:
         if error is not None:
             self.tell(scope, error, whole)
         elif not whole:
-            print(f"{scope['path']}: the application returned before it accepted or refused the WebSocket", file=sys.stderr)
+            print(f"{scope['raw_path'].decode()}: the application returned before it accepted or refused the WebSocket", file=sys.stderr)
         self.sockets.discard(socket)
         self.release(call)
 
@@ -154,7 +154,7 @@ class Worker:
                 self.left.set_exception(error)
         elif cause is None and not (gone and isinstance(error, asyncio.CancelledError)):
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            sys.stderr.write(f"{scope.get('method', 'WebSocket')} {scope['path']}: {text}")
+            sys.stderr.write(f"{scope.get('method', 'WebSocket')} {scope['raw_path'].decode()}: {text}")
 
     async def wait_to_receive(self, call):
         while True:

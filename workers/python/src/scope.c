@@ -106,7 +106,7 @@ static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
     return whole;
 }
 
-/* The path as it was sent. */
+/* The whole path, percent-encoded. */
 static PyObject *raw_path(const komainu_field *target) {
     const char *query;
     if (!target)

@@ -19,9 +19,7 @@ struct Only(Handle, Arc<Mutex<Vec<String>>>);
 
 impl Service for Only {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let raw = x.request().path().to_vec();
-        let normal = http::target::normal_path(&raw)?;
-        let path = apps::path_info(b"", &raw, &normal);
+        let path = x.request().normal_path()?.into_owned();
         let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost", target: b"" };
         self.0.serve(x, &mount).await
     }

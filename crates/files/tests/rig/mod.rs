@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use http::Status;
-use http::target::normal_path;
 use net::{Bind, Exchange, Fault, Record, Server, Service};
 
 use files::{Files, Options, Outcome};
@@ -36,11 +35,11 @@ struct Site {
 
 impl Service for Site {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let path = normal_path(x.request().path())?.into_owned();
+        let path = x.request().normal_path()?.into_owned();
         let path = path.strip_prefix(self.strip).unwrap_or(&path);
         match self.files.serve(x, path).await? {
             Outcome::Done => Ok(()),
-            Outcome::Declined => x.refuse(Status::NOT_FOUND, "nothing there").await,
+            Outcome::Declined(reason) => x.refuse(Status::NOT_FOUND, reason).await,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use http::body::Body;
 use http::forwarded::{self, Dialect};
-use http::target::{normal_path, split_port};
+use http::path::{self, EmptySegments};
+use http::target::split_port;
 use http::{Fields, Framing, Limits, Method, RequestHead, Span, Target, TargetForm, encode, scan, target};
 
 use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
@@ -67,10 +68,10 @@ pub(crate) fn target(bytes: &[u8]) {
             !host.is_empty() && host.is_ascii() && !host.iter().any(|byte| b"/\\?#@\"<> ".contains(byte))
         );
     }
-    if bytes.first() == Some(&b'/')
-        && let Ok(path) = normal_path(&bytes[..target_len])
-    {
-        path_is_normal(&path);
+    if bytes.first() == Some(&b'/') {
+        for empty in [EmptySegments::Merge, EmptySegments::Keep] {
+            path_is_one(&bytes[..target_len], empty);
+        }
     }
 }
 
@@ -250,20 +251,56 @@ fn target_is_taken_apart(found: &Target, buffer: &[u8]) {
     }
 }
 
-fn path_is_normal(path: &[u8]) {
-    assert_eq!(path.first(), Some(&b'/'), "a path stays absolute");
-    assert!(!path.contains(&0));
-    let segments: Vec<&[u8]> = path.split(|&byte| byte == b'/').skip(1).collect();
-    let (last, before) = segments.split_last().expect("a path has a segment");
-    assert!(!matches!(*last, b"." | b".."), "a dot segment is left");
-    assert!(!before.iter().any(|segment| matches!(*segment, b"" | b"." | b"..")), "an empty or dot segment");
-    let encoded: Vec<u8> = path.iter().flat_map(|&byte| encoded_byte(byte)).collect();
-    assert_eq!(normal_path(&encoded).as_deref(), Ok(path), "a normal path is its own normal form");
+/// Both forms of a path are normal and say the same.
+fn path_is_one(raw: &[u8], empty: EmptySegments) {
+    let (normal, encoded) = match (path::normal_path(raw, empty), path::encoded_path(raw, empty)) {
+        (Ok(normal), Ok(encoded)) => (normal, encoded),
+        (normal, encoded) => return assert_eq!(normal.err(), encoded.err(), "one form is refused"),
+    };
+    assert!(!normal.contains(&0));
+    for form in [&normal, &encoded] {
+        assert_eq!(form.first(), Some(&b'/'), "a path stays absolute");
+        let segments: Vec<&[u8]> = form.split(|&byte| byte == b'/').skip(1).collect();
+        let (last, before) = segments.split_last().expect("a path has a segment");
+        assert!(!matches!(*last, b"." | b".."), "a dot segment is left");
+        assert!(!before.iter().any(|segment| matches!(*segment, b"." | b"..")), "a dot segment is left");
+        let empties = before.iter().filter(|segment| segment.is_empty()).count();
+        assert!(empties == 0 || empty == EmptySegments::Keep, "an empty segment is left");
+        assert!(before.first().is_none_or(|first| !first.is_empty()), "the path begins as a host does");
+    }
+    let stands = |&byte: &u8| byte == b'%' || scan::is_path_byte(byte);
+    assert!(encoded.iter().all(stands), "a byte that may not stand in a path");
+    assert_eq!(path::normal_path(&encoded, empty), Ok(normal.clone()), "encoding changes what it says");
+    assert_eq!(path::encoded_path(&encoded, empty), Ok(encoded.clone()), "encoding is not final");
+    assert_eq!(
+        path::has_encoded_slash(&encoded),
+        path::has_encoded_slash(raw) && !is_resolved_away(&encoded)
+    );
+    assert_eq!(path::strip_prefix(&encoded, &normal), Some(&b""[..]));
+    for piece in read_carelessly(&encoded).split(|&byte| byte == b'/') {
+        let name = piece.split(|&byte| byte == b';').next().unwrap_or_default();
+        assert!(!matches!(name, b"." | b".."), "a careless server climbs");
+    }
 }
 
-fn encoded_byte(byte: u8) -> Vec<u8> {
-    match byte {
-        b'/' => vec![byte],
-        _ => format!("%{byte:02X}").into_bytes(),
+/// Whether no encoded slash is left: it stood in a segment that `..` has taken away.
+fn is_resolved_away(encoded: &[u8]) -> bool {
+    let left = |three: &[u8]| matches!(three.to_ascii_uppercase().as_slice(), b"%2F" | b"%5C");
+    !encoded.windows(3).any(left)
+}
+
+/// The path as a server reads it that decodes first and takes backslashes for slashes.
+fn read_carelessly(encoded: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), encoded);
+    while let [byte, after @ ..] = rest {
+        (rest, _) = match (byte, after) {
+            (b'%', [high, low, after @ ..]) => {
+                let digit = |byte: &u8| scan::hex(*byte).expect("an encoded path is well encoded");
+                (after, out.push(digit(high) << 4 | digit(low)))
+            }
+            _ => (after, out.push(*byte)),
+        };
     }
+    out.iter_mut().filter(|byte| **byte == b'\\').for_each(|byte| *byte = b'/');
+    out
 }

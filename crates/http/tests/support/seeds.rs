@@ -42,7 +42,18 @@ fn target_or_host(bytes: Vec<u8>) -> Option<Vec<u8>> {
 
 /// Paths that decode and climb, which no vector of the machine needs.
 fn paths() -> impl Iterator<Item = Vec<u8>> {
-    let paths =
-        ["/a/../b/./c//d", "/%61%2e/%2E%2e/x", "/..%2f", "/%", "/%0", "/a%00", "/a/b/../..", "/.well-known"];
+    let paths = [
+        "/a/../b/./c//d",
+        "/%61%2e/%2E%2e/x",
+        "/..%2f",
+        "/%",
+        "/%0",
+        "/a%00",
+        "/a/b/../..",
+        "/.well-known",
+        "/a%2fb%5Cc\\d/..;x/.%3b",
+        "/a//b///../%252e%252e//",
+        "/caf\u{e9}|<>/x;y=1/..",
+    ];
     paths.into_iter().map(|path| path.as_bytes().to_vec())
 }

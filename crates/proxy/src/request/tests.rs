@@ -23,7 +23,14 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
-    let ask = Ask { head: &head, bytes: &bytes, peer: SENDER, client, upstream: "app:3000" };
+    let ask = Ask {
+        head: &head,
+        bytes: &bytes,
+        peer: SENDER,
+        client,
+        empty_segments: http::EmptySegments::Merge,
+        upstream: "app:3000",
+    };
     let mut out = Vec::new();
     let sent = RequestRules::new(options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -168,7 +175,14 @@ fn too_many_named_fields_are_an_attack() {
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
     let client = Client::direct(Peer::Unix, false);
-    let ask = Ask { head: &head, bytes: &bytes, peer: Peer::Unix, client, upstream: "" };
+    let ask = Ask {
+        head: &head,
+        bytes: &bytes,
+        peer: Peer::Unix,
+        client,
+        empty_segments: http::EmptySegments::Merge,
+        upstream: "",
+    };
     assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask, true).is_err());
 }
 

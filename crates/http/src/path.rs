@@ -1,0 +1,395 @@
+//! The path of a request. There is one: what routes match, what handlers see and what upstream servers get differ in
+//! how it is written (decoded or percent-encoded), never in what it says.
+//!
+//! - It is decoded once: `%61` is `a`, `%2561` is `%61`. A byte beyond ASCII counts as if it were encoded.
+//! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers take for a slash) is never
+//!   decoded: it stands as `%2F` or `%5C` in both forms. [`has_encoded_slash`] says whether there is one, because most
+//!   sites refuse it.
+//! - Dot segments are resolved, encoded or not.
+//! - Empty segments (`//`) are merged, or kept but for those at the start, which read as a host to some.
+//! - Refused is what servers are known to read in two ways and no browser sends: NUL, a `%` without two digits, `..`
+//!   above the root, and a dot segment in disguise (`..;a`, `..%2Fa`).
+
+use std::borrow::Cow;
+
+use crate::reject::Reject;
+use crate::scan::{self, is_path_byte};
+
+/// How an encoded slash stands in a decoded path.
+const SLASH: &[u8] = b"%2F";
+/// How a backslash stands in a decoded path.
+const BACKSLASH: &[u8] = b"%5C";
+
+/// What becomes of empty segments: of `//` in the middle or at the end of a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmptySegments {
+    /// `/a//b` is `/a/b`.
+    #[default]
+    Merge,
+    /// `/a//b` is another path than `/a/b`.
+    Keep,
+}
+
+/// The path decoded: what routes match and applications see. Borrowed where nothing had to change. The path of
+/// `OPTIONS *` is `*`.
+///
+/// # Errors
+/// 400 for what is refused, see the head of this module.
+pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
+    if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| !matches!(byte, b'%' | b'\\')) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut path = Vec::with_capacity(raw.len());
+    resolve(&mut path, raw, empty, |path, segment| {
+        for unit in Units(segment) {
+            match unit? {
+                Unit::Byte(byte) => path.push(byte),
+                Unit::Slash => path.extend_from_slice(SLASH),
+                Unit::Backslash => path.extend_from_slice(BACKSLASH),
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Cow::Owned(path))
+}
+
+/// The same path percent-encoded, for request targets and header fields: as it was sent, but for what
+/// [`normal_path`] resolves and for bytes that may not stand in a path (RFC 3986 section 3.3), which are encoded.
+///
+/// # Errors
+/// Those of [`normal_path`].
+pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
+    let stands = |byte| byte == b'%' || is_path_byte(byte);
+    if !raw.starts_with(b"/") || (has_plain_segments(raw, stands) && !has_encoded_dots(raw)?) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut path = Vec::with_capacity(raw.len());
+    resolve(&mut path, raw, empty, |path, segment| {
+        segment.iter().for_each(|&byte| encode(path, byte, stands));
+        Ok(())
+    })?;
+    Ok(Cow::Owned(path))
+}
+
+/// Whether a path as sent holds an encoded slash, or a backslash in any form.
+#[must_use]
+pub fn has_encoded_slash(raw: &[u8]) -> bool {
+    Units(raw).any(|unit| matches!(unit, Ok(Unit::Slash | Unit::Backslash)))
+}
+
+/// What follows `prefix` in a path; `prefix` is decoded, `path` is percent-encoded.
+#[must_use]
+pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+    let (mut units, mut left) = (Units(path), prefix);
+    while !left.is_empty() {
+        left = match units.next()?.ok()? {
+            Unit::Byte(byte) => left.strip_prefix(&[byte])?,
+            Unit::Slash => left.strip_prefix(SLASH)?,
+            Unit::Backslash => left.strip_prefix(BACKSLASH)?,
+        };
+    }
+    Some(units.0)
+}
+
+/// A query or a target as it was sent, but for bytes beyond ASCII, which are percent-encoded.
+#[must_use]
+pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.is_ascii() {
+        return Cow::Borrowed(bytes);
+    }
+    let mut out = Vec::with_capacity(bytes.len() + 16);
+    bytes.iter().for_each(|&byte| encode(&mut out, byte, |byte| byte.is_ascii()));
+    Cow::Owned(out)
+}
+
+/// Percent-encodes a decoded path: what may not stand in one, and `%`; but `%2F` and `%5C` are encoded already.
+#[must_use]
+pub fn encoded(decoded: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(decoded.len());
+    for (at, &byte) in decoded.iter().enumerate() {
+        let is_kept = [SLASH, BACKSLASH].iter().any(|kept| decoded[at..].starts_with(kept));
+        encode(&mut out, byte, |byte| is_path_byte(byte) || is_kept);
+    }
+    out
+}
+
+fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    if stands(byte) {
+        out.push(byte);
+    } else {
+        out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+/// Whether all bytes fit, no segment but the last is empty, and none begins with a dot: nearly every path is so.
+fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
+    let mut after_slash = false;
+    raw.iter().all(|&byte| {
+        let plain = fits(byte) && !(after_slash && matches!(byte, b'/' | b'.'));
+        after_slash = byte == b'/';
+        plain
+    })
+}
+
+/// Whether there is a dot segment, in a path that is known to hold none but encoded ones.
+fn has_encoded_dots(raw: &[u8]) -> Result<bool, Reject> {
+    if !raw.contains(&b'%') {
+        return Ok(false);
+    }
+    for segment in raw.split(|&byte| byte == b'/') {
+        if matches!(Segment::of(segment)?, Segment::Here | Segment::Up) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the segments that are left when dot segments are resolved, each after its slash.
+fn resolve(
+    path: &mut Vec<u8>,
+    raw: &[u8],
+    empty: EmptySegments,
+    write: impl Fn(&mut Vec<u8>, &[u8]) -> Result<(), Reject>,
+) -> Result<(), Reject> {
+    let mut segments = raw.split(|&byte| byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match Segment::of(segment)? {
+            Segment::Empty | Segment::Here if last => path.push(b'/'),
+            Segment::Empty if empty == EmptySegments::Keep && !path.is_empty() => path.push(b'/'),
+            Segment::Empty | Segment::Here => {}
+            Segment::Up => {
+                let parent = path.iter().rposition(|&byte| byte == b'/');
+                path.truncate(parent.ok_or(Reject::bad("path climbs above the root"))?);
+                if last {
+                    path.push(b'/');
+                }
+            }
+            Segment::Name => {
+                path.push(b'/');
+                write(path, segment)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What stands between two slashes.
+enum Segment {
+    Empty,
+    /// `.`
+    Here,
+    /// `..`
+    Up,
+    Name,
+}
+
+impl Segment {
+    /// Looks at a segment as it was sent.
+    fn of(segment: &[u8]) -> Result<Segment, Reject> {
+        // Some servers cut a segment at encoded slashes and drop what follows a semicolon, and resolve dots then.
+        let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
+            (0, false, false, false, false);
+        let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
+        for unit in Units(segment) {
+            match unit? {
+                Unit::Slash | Unit::Backslash => {
+                    disguised |= is_dots(dots, others);
+                    (dots, others, has_parameters, is_cut) = (0, false, false, true);
+                }
+                Unit::Byte(0) => return Err(Reject::bad("encoded NUL in path")),
+                Unit::Byte(_) if has_parameters => {}
+                Unit::Byte(b';') => {
+                    disguised |= is_dots(dots, others);
+                    has_parameters = true;
+                }
+                Unit::Byte(b'.') => dots += 1,
+                Unit::Byte(_) => others = true,
+            }
+        }
+        if disguised || (is_cut && is_dots(dots, others)) {
+            return Err(Reject::bad("dot segment in disguise in path"));
+        }
+        Ok(match (segment, dots) {
+            ([], _) => Segment::Empty,
+            (_, 1) if !others => Segment::Here,
+            (_, 2) if !others => Segment::Up,
+            _ => Segment::Name,
+        })
+    }
+}
+
+/// What one byte of a path or one percent-encoded byte stands for.
+enum Unit {
+    Byte(u8),
+    /// `%2F`: a plain slash is a byte.
+    Slash,
+    /// `%5C`, or a plain one.
+    Backslash,
+}
+
+/// The units of a path as sent.
+struct Units<'r>(&'r [u8]);
+
+impl Iterator for Units<'_> {
+    type Item = Result<Unit, Reject>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let unit = match self.0 {
+            [] => return None,
+            [b'%', high, low, rest @ ..] => {
+                let (Some(high), Some(low)) = (scan::hex(*high), scan::hex(*low)) else {
+                    return self.invalid();
+                };
+                self.0 = rest;
+                match high << 4 | low {
+                    b'/' => Unit::Slash,
+                    b'\\' => Unit::Backslash,
+                    byte => Unit::Byte(byte),
+                }
+            }
+            [b'%', ..] => return self.invalid(),
+            [byte, rest @ ..] => {
+                self.0 = rest;
+                if *byte == b'\\' { Unit::Backslash } else { Unit::Byte(*byte) }
+            }
+        };
+        Some(Ok(unit))
+    }
+}
+
+impl Units<'_> {
+    fn invalid(&mut self) -> Option<Result<Unit, Reject>> {
+        self.0 = &[];
+        Some(Err(Reject::bad("invalid percent-encoding in path")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use EmptySegments::{Keep, Merge};
+
+    /// Both forms of a path, or why it is refused.
+    fn both(raw: &[u8], empty: EmptySegments) -> (String, String) {
+        let form = |found: Result<Cow<'_, [u8]>, Reject>| match found {
+            Ok(path) => path.escape_ascii().to_string().replace("\\\\", "\\"),
+            Err(reject) => reject.reason.to_owned(),
+        };
+        (form(normal_path(raw, empty)), form(encoded_path(raw, empty)))
+    }
+
+    #[test]
+    fn the_two_forms_say_the_same() {
+        for (raw, decoded, encoded) in [
+            (&b"/"[..], "/", "/"),
+            (b"*", "*", "*"),
+            (b"/a/b", "/a/b", "/a/b"),
+            (b"/%61%20b", "/a b", "/%61%20b"),
+            (b"/%2561", "/%61", "/%2561"),
+            (b"/%252e%252e/x", "/%2e%2e/x", "/%252e%252e/x"),
+            (b"/100%25", "/100%", "/100%25"),
+            (b"/a|b<c", "/a|b<c", "/a%7Cb%3Cc"),
+            (b"/caf\xc3\xa9", "/caf\\xc3\\xa9", "/caf%C3%A9"),
+            (b"/caf%c3%a9", "/caf\\xc3\\xa9", "/caf%c3%a9"),
+            (b"/\xe9/../\xe8", "/\\xe8", "/%E8"),
+            (b"/a%0d%0ab", "/a\\r\\nb", "/a%0d%0ab"),
+            (b"/a%3fb%23", "/a?b#", "/a%3fb%23"),
+            // Dots.
+            (b"/a/./b/.", "/a/b/", "/a/b/"),
+            (b"/a/../b%20c", "/b c", "/b%20c"),
+            (b"/a/b/..", "/a/", "/a/"),
+            (b"/a/b/../..", "/", "/"),
+            (b"/a/%2E%2e/b", "/b", "/b"),
+            (b"/a/.%2e/b/%2e/", "/b/", "/b/"),
+            (b"/.well-known/..x/...", "/.well-known/..x/...", "/.well-known/..x/..."),
+            // Slashes that are no separators.
+            (b"/a%2fb", "/a%2Fb", "/a%2fb"),
+            (b"/a%5cb\\c", "/a%5Cb%5Cc", "/a%5cb%5Cc"),
+            (b"/x/a%2f..b/../c", "/x/c", "/x/c"),
+            // Parameters belong to their segment.
+            (b"/a;x=1/b;/c", "/a;x=1/b;/c", "/a;x=1/b;/c"),
+            (b"/...;/b", "/...;/b", "/...;/b"),
+        ] {
+            assert_eq!(both(raw, Merge), (decoded.into(), encoded.into()), "{}", raw.escape_ascii());
+            assert_eq!(both(raw, Keep), both(raw, Merge), "without empty segments both rules agree");
+        }
+    }
+
+    #[test]
+    fn empty_segments_are_merged_or_kept() {
+        for (raw, merged, kept) in [
+            ("/a//b///c", "/a/b/c", "/a//b///c"),
+            ("/a//", "/a/", "/a//"),
+            ("//a", "/a", "/a"),
+            ("///", "/", "/"),
+            ("/..//a", "path climbs above the root", "path climbs above the root"),
+            ("/x/..//evil.test/a", "/evil.test/a", "/evil.test/a"),
+            ("/a//../b", "/b", "/a/b"),
+            ("/a//./b/", "/a/b/", "/a//b/"),
+            ("/u/https://b", "/u/https:/b", "/u/https://b"),
+        ] {
+            assert_eq!(both(raw.as_bytes(), Merge), (merged.into(), merged.into()), "{raw}");
+            assert_eq!(both(raw.as_bytes(), Keep), (kept.into(), kept.into()), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_in_two_ways_is_refused() {
+        for (raw, reason) in [
+            ("/%2e%2e/", "path climbs above the root"),
+            ("/..", "path climbs above the root"),
+            ("/a/../../b", "path climbs above the root"),
+            ("/a%00", "encoded NUL in path"),
+            ("/a%0", "invalid percent-encoding in path"),
+            ("/a%", "invalid percent-encoding in path"),
+            ("/a%zz", "invalid percent-encoding in path"),
+            ("/a%u002f", "invalid percent-encoding in path"),
+            ("/a/..;/b", "dot segment in disguise in path"),
+            ("/a/..;x=1/b", "dot segment in disguise in path"),
+            ("/a/.;/b", "dot segment in disguise in path"),
+            ("/a/%2e%2e%3bx", "dot segment in disguise in path"),
+            ("/a/..%2fb", "dot segment in disguise in path"),
+            ("/a/b%2f..", "dot segment in disguise in path"),
+            ("/a/b%5c%2e;y%2fc", "dot segment in disguise in path"),
+            ("/a/..\\b", "dot segment in disguise in path"),
+        ] {
+            assert_eq!(both(raw.as_bytes(), Merge), (reason.into(), reason.into()), "{raw}");
+            assert_eq!(both(raw.as_bytes(), Keep), (reason.into(), reason.into()), "{raw}");
+        }
+    }
+
+    #[test]
+    fn encoded_slashes_are_seen() {
+        for (raw, want) in [("/a%2fb", true), ("/%5C", true), ("/a\\b", true), ("/a/b%252F", false)] {
+            assert_eq!(has_encoded_slash(raw.as_bytes()), want, "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_found_however_it_is_encoded() {
+        for (path, prefix, rest) in [
+            ("/api/x", "/api", Some("/x")),
+            ("/%61p%69/x%20y", "/api", Some("/x%20y")),
+            ("/caf%C3%A9/x", "/café", Some("/x")),
+            ("/100%25/x", "/100%", Some("/x")),
+            ("/api", "/api", Some("")),
+            ("/ap", "/api", None),
+            // An encoded slash is no slash, and looks like the three characters.
+            ("/a%2fb", "/a/b", None),
+            ("/a%2fb/x", "/a%2Fb", Some("/x")),
+            ("/a%252Fb/x", "/a%2Fb", Some("/x")),
+            ("/a\\b", "/a%5Cb", Some("")),
+        ] {
+            assert_eq!(strip_prefix(path.as_bytes(), prefix.as_bytes()), rest.map(str::as_bytes), "{path}");
+        }
+    }
+
+    #[test]
+    fn queries_go_as_they_came_but_for_bytes_beyond_ascii() {
+        assert_eq!(encode_beyond_ascii(b"a=%20|&b=\"<"), &b"a=%20|&b=\"<"[..]);
+        assert_eq!(encode_beyond_ascii(b"q=caf\xe9"), &b"q=caf%E9"[..]);
+        assert_eq!(encoded(b"/a b%/\n/a%2Fb%2f"), &b"/a%20b%25/%0A/a%2Fb%252f"[..]);
+    }
+}
