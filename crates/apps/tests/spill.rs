@@ -64,7 +64,7 @@ fn where_files_are_full_a_slow_reader_makes_room_for_those_who_wait() {
     }
     assert!(quota.used() <= 2 * MIB);
     rig.logged("slow clients hold workers");
-    rig.logged("an answer was cut off");
+    rig.logged("answers are cut off");
     // One may still hold half of the workers, and gets all of its answer.
     let lengths = readers.into_iter().map(|reader| reader.rest().len());
     assert!(lengths.filter(|len| *len > ANSWER_MIB << 20).count() >= 1);

@@ -66,9 +66,10 @@ impl Conn {
             // What it does not take stays in memory.
             let _ = self.spill(&quota).await;
         }
-        if self.backlog() == 0 {
-            self.work.out = Vec::new();
-        }
+        // The client may take hours: no memory stays behind but what is in use.
+        self.work.out.drain(..self.work.out_at);
+        self.work.out_at = 0;
+        self.work.out.shrink_to_fit();
     }
 
     /// Sends what the client takes now of the file; true where nothing is left of it.
