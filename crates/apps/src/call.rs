@@ -305,6 +305,8 @@ impl<'c> Call<'c> {
                 Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
+        // What the worker has said meanwhile was no news then.
+        self.errand.look_again();
         self.errand.expect(Expect::Worker);
         Ok(())
     }

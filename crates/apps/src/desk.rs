@@ -468,6 +468,11 @@ impl Errand {
         .await
     }
 
+    /// The next wait ends at once: there may be more of the answer than was looked at.
+    pub(crate) fn look_again(&self) {
+        self.desk.with_entry(self.ticket, |entry| entry.news = true);
+    }
+
     /// From now on this one has to move next, with its whole time.
     pub(crate) fn expect(&self, expect: Expect) {
         let now_ms = self.desk.core.now_ms();
