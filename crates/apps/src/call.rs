@@ -12,6 +12,7 @@ use ring::{Error, FilePart, Part, Received};
 use crate::chunks::Chunks;
 use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
+use crate::generation::Held;
 use crate::log::{Teller, Urgency};
 use crate::reply::{self, Reply, Spelling};
 use crate::upgrade::Wish;
@@ -328,6 +329,10 @@ impl<'c> Call<'c> {
 
     /// The worker waits until the client has taken everything; others who wait for a worker may end that.
     async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        let desk = self.errand.desk.clone();
+        let _held = Held::new(&desk.generation);
+        self.errand.expect(Expect::Taker(x.write_ms()));
+        desk.give_up_slowest();
         let mut unsent = u64::MAX;
         while !x.try_flush()? {
             if x.unsent() < unsent {
@@ -337,15 +342,18 @@ impl<'c> Call<'c> {
             match self.errand.news(Some((x, Interest::of(false, true)))).await {
                 Ok(()) => x.take_turns().await,
                 Err(Fate::TooSlow) => {
-                    self.teller.tell(
-                        Urgency::Warn,
-                        "an answer was cut off: its client is slow, others wait for a worker, and there is no more room in temporary files",
-                    );
+                    if desk.is_cut_to_report() {
+                        let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
+                                    temporary files have no more room";
+                        self.teller.tell(Urgency::Warn, text);
+                    }
                     return Err(Fault::Timeout);
                 }
                 Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
+        // What the worker has sent meanwhile set no news then.
+        self.errand.look_again();
         self.errand.expect(Expect::Piece);
         Ok(())
     }

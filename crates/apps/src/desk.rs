@@ -32,6 +32,8 @@ const NEED_MS: u64 = 20;
 const LET_GO_MS: u64 = 5_000;
 /// Requests that took too long and are told of, in a second.
 const TOLD_MAX: u32 = 10;
+/// That answers are cut off is said once in so long.
+const CUT_REPORT_MS: u64 = 60_000;
 /// Buffers kept; more were a burst.
 const BUFFERS_MAX: usize = 32;
 /// A kept buffer is not larger than this.
@@ -122,6 +124,8 @@ pub(crate) struct Desk {
     /// Another generation serves.
     replaced: Cell<bool>,
     queue_max: usize,
+    /// When it was last said that answers are cut off.
+    cut_ms: Cell<Option<u64>>,
 }
 
 impl Desk {
@@ -148,6 +152,7 @@ impl Desk {
             armed: Cell::new(false),
             replaced: Cell::new(false),
             queue_max,
+            cut_ms: Cell::new(None),
             generation,
         })
     }
@@ -242,15 +247,14 @@ impl Desk {
     pub(crate) fn sweep(&self) {
         self.look_who_clings();
         if self.in_use() == 0 {
-            return self.tell_load(0, 0, 0);
+            return self.tell_load(0, 0);
         }
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
-        let (mut waiting, mut claimed, mut held, mut need) = (0, 0, 0, false);
+        let (mut waiting, mut claimed, mut need) = (0, 0, false);
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
-                held += usize::from(entry.held_ms.is_some());
                 if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;
                 }
@@ -273,10 +277,8 @@ impl Desk {
             waiting += 1;
             need |= waited_ms >= NEED_MS;
         }
-        self.tell_load(waiting, claimed, held);
-        if held > 0 && self.generation.options.concurrency == 1 && self.generation.is_held_up() {
-            self.give_up_slowest();
-        }
+        self.tell_load(waiting, claimed);
+        self.give_up_slowest();
         if need {
             self.mailbox.send(Order::Need);
         }
@@ -316,8 +318,11 @@ impl Desk {
         });
     }
 
-    /// Ends the answer that its client has kept a worker waiting for longest.
-    fn give_up_slowest(&self) {
+    /// Where slow clients hold too many workers, ends the answer that its client has kept one waiting for longest.
+    pub(crate) fn give_up_slowest(&self) {
+        if !self.generation.is_held_up() {
+            return;
+        }
         let mut entries = self.entries.borrow_mut();
         let held =
             entries.iter_mut().flatten().filter(|entry| entry.fate.is_none() && entry.held_ms.is_some());
@@ -326,11 +331,20 @@ impl Desk {
         }
     }
 
-    fn tell_load(&self, waiting: usize, claimed: usize, held: usize) {
+    /// Whether to log that an answer was cut off: once a minute.
+    pub(crate) fn is_cut_to_report(&self) -> bool {
+        let now_ms = self.core.now_ms();
+        let is_due = self.cut_ms.get().is_none_or(|last_ms| now_ms >= last_ms + CUT_REPORT_MS);
+        if is_due {
+            self.cut_ms.set(Some(now_ms));
+        }
+        is_due
+    }
+
+    fn tell_load(&self, waiting: usize, claimed: usize) {
         let load = &self.generation.loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
-        load.held.store(held, Ordering::Relaxed);
     }
 
     pub(crate) fn kill(&self, Seat(seat): Seat, why: Why) {
@@ -391,7 +405,7 @@ impl Desk {
     /// Nothing is under way, and nothing will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
-        self.tell_load(0, 0, 0);
+        self.tell_load(0, 0);
         self.mailbox.send(Order::Drained { generation: self.generation.number });
     }
 
@@ -489,6 +503,11 @@ impl Errand {
         let (server, generation) = (self.desk.server.borrow(), &self.desk.generation);
         let pid = server.claimant(self.ticket).map(|Seat(seat)| &generation.pids[generation.place_of(seat)]);
         (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
+    }
+
+    /// The next wait ends at once: there may be more of the answer than was looked at.
+    pub(crate) fn look_again(&self) {
+        self.desk.with_entry(self.ticket, |entry| entry.news = true);
     }
 
     /// From now on this one has to move next, with its whole time.

@@ -28,8 +28,22 @@ pub(crate) struct Load {
     pub(crate) waiting: AtomicUsize,
     /// Requests in workers' hands.
     pub(crate) claimed: AtomicUsize,
-    /// Those of them whose worker waits for a client to take the answer.
-    pub(crate) held: AtomicUsize,
+}
+
+/// A worker's thread waits for a client to take an answer, as long as this lives.
+pub(crate) struct Held<'g>(&'g Generation);
+
+impl<'g> Held<'g> {
+    pub(crate) fn new(generation: &'g Generation) -> Held<'g> {
+        generation.held.fetch_add(1, Ordering::Relaxed);
+        Held(generation)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The most slots of one core.
@@ -51,6 +65,8 @@ pub(crate) struct Generation {
     pub(crate) pids: Vec<AtomicI32>,
     /// Seats of one place.
     threads: usize,
+    /// Workers' threads that wait for a client to take an answer.
+    pub(crate) held: AtomicUsize,
     /// Whether a worker was ever ready.
     pub(crate) is_up: AtomicBool,
 }
@@ -75,17 +91,17 @@ impl Generation {
             processes: (0..places).map(|_| Mutex::default()).collect(),
             pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
             threads,
+            held: AtomicUsize::new(0),
             is_up: AtomicBool::new(false),
         })
     }
 
     /// Whether slow clients hold more than half of the threads of workers, though not the only one, while requests wait.
     pub(crate) fn is_held_up(&self) -> bool {
-        let sum = |count: fn(&Load) -> &AtomicUsize| -> usize {
-            self.loads.iter().map(|load| count(load).load(Ordering::Relaxed)).sum()
-        };
         let held_max = (self.options.workers.max * self.threads / 2).max(1);
-        sum(|load| &load.held) > held_max && sum(|load| &load.waiting) > 0
+        self.options.concurrency == 1
+            && self.held.load(Ordering::Relaxed) > held_max
+            && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
     }
 
     /// The seats of the worker at `place`.

@@ -97,7 +97,11 @@ impl Upload {
         quota: &Arc<SpillQuota>,
     ) -> Result<(Upload, Option<SpillError>), Fault> {
         let core = x.core().clone();
-        let mut file = match SpillFile::create(&core, quota).await {
+        let announced = match x.request().framing() {
+            http::Framing::Length(length) => length,
+            _ => self.ahead.len() as u64,
+        };
+        let mut file = match SpillFile::create(&core, quota, announced).await {
             Ok(file) => Box::new(file),
             Err(why) => return Ok((self, Some(why))),
         };

@@ -32,7 +32,7 @@ fn spilling(bytes_max: u64, adapt: impl FnOnce(&mut Options)) -> (Rig, Arc<Spill
 
 fn ask_for_much(rig: &Rig) -> Client {
     let mut client = rig.connect();
-    client.send(format!("GET /download?{ANSWER_MIB} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client.send(format!("GET /download?{ANSWER_MIB} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
     client
 }
 
@@ -49,7 +49,6 @@ fn slow_readers_hold_no_worker() {
     readers.truncate(15);
     for reader in &mut readers {
         assert_eq!(reader.answer().body.len(), ANSWER_MIB << 20);
-        assert_eq!(reader.get("/").status, 200);
     }
     until("an end of all files", || quota.used() == 0);
 }
@@ -64,7 +63,7 @@ fn where_files_are_full_a_slow_reader_makes_room_for_those_who_wait() {
     }
     assert!(quota.used() <= 2 * MIB);
     rig.logged("slow clients hold workers");
-    rig.logged("an answer was cut off");
+    rig.logged("answers are cut off");
     // One may still hold half of the workers, and gets all of its answer.
     let lengths = readers.into_iter().map(|reader| reader.rest().len());
     assert!(lengths.filter(|len| *len > ANSWER_MIB << 20).count() >= 1);

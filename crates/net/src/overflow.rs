@@ -7,7 +7,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::conn::Conn;
+use http::Framing;
+
+use crate::conn::{Conn, Reply};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
@@ -35,10 +37,15 @@ impl Conn {
             return Ok(());
         }
         let core = self.stream.core().clone();
+        let announced = match self.reply {
+            Reply::Body(Framing::Length(left)) => left,
+            _ => 0,
+        };
+        let bytes = announced.saturating_add(self.backlog() as u64);
         let overflow = match &mut self.overflow {
             Some(overflow) => overflow,
             none => {
-                let file = SpillFile::create(&core, quota).await?;
+                let file = SpillFile::create(&core, quota, bytes).await?;
                 none.insert(Box::new(Overflow { file, writing: false }))
             }
         };
@@ -66,9 +73,10 @@ impl Conn {
             // What it does not take stays in memory.
             let _ = self.spill(&quota).await;
         }
-        if self.backlog() == 0 {
-            self.work.out = Vec::new();
-        }
+        // The client may take hours: no memory stays behind but what is in use.
+        self.work.out.drain(..self.work.out_at);
+        self.work.out_at = 0;
+        self.work.out.shrink_to_fit();
     }
 
     /// Sends what the client takes now of the file; true where nothing is left of it.

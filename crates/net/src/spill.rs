@@ -45,6 +45,7 @@ pub struct SpillQuota {
     store: Arc<SpillStore>,
     bytes_max: u64,
     used: AtomicU64,
+    was_full: AtomicBool,
     /// When it was last said that bytes were refused, as `failed_ms` of the store.
     reported_ms: AtomicU64,
 }
@@ -149,7 +150,8 @@ impl SpillQuota {
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
         (bytes_max.min(store.bytes_max) > 0).then(|| {
             let (used, reported_ms) = (AtomicU64::new(0), AtomicU64::new(0));
-            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, reported_ms })
+            let was_full = AtomicBool::new(false);
+            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, was_full, reported_ms })
         })
     }
 
@@ -167,8 +169,23 @@ impl SpillQuota {
         self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
+    /// Whether a file of so many bytes may be begun. Once the quota was full, not until a quarter of it is free: the space
+    /// that one client leaves is not written again by one that it does not suffice for.
+    fn check(&self, bytes: u64) -> Result<(), SpillError> {
+        if self.was_full.load(Ordering::Relaxed) {
+            if self.used() > self.bytes_max - self.bytes_max / 4 {
+                return Err(SpillError::QuotaFull(self.bytes_max));
+            }
+            self.was_full.store(false, Ordering::Relaxed);
+        }
+        self.charge(bytes).map(|()| self.release(bytes))
+    }
+
     fn charge(&self, bytes: u64) -> Result<(), SpillError> {
-        add(&self.used, bytes, self.bytes_max).map_err(SpillError::QuotaFull)?;
+        add(&self.used, bytes, self.bytes_max).map_err(|bytes_max| {
+            self.was_full.store(true, Ordering::Relaxed);
+            SpillError::QuotaFull(bytes_max)
+        })?;
         add(&self.store.used, bytes, self.store.bytes_max).map_err(|bytes_max| {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
             SpillError::StoreFull(bytes_max)
@@ -229,15 +246,14 @@ impl fmt::Debug for SpillFile {
 }
 
 impl SpillFile {
-    /// An empty file.
+    /// An empty file, for so many bytes as far as is known.
     ///
     /// # Errors
-    /// The file system's.
-    pub async fn create(core: &Core, quota: &Arc<SpillQuota>) -> Result<SpillFile, SpillError> {
+    /// There is no room for those; or the file system's.
+    pub async fn create(core: &Core, quota: &Arc<SpillQuota>, bytes: u64) -> Result<SpillFile, SpillError> {
         quota.store.check()?;
-        // Where nothing is free, nothing is opened.
-        quota.charge(1)?;
-        quota.release(1);
+        // What would not fit as a whole helps nobody.
+        quota.check(bytes.max(1))?;
         let store = quota.store.clone();
         let file = core.offload(move || store.create()).await.map_err(|error| quota.store.failed(error))?;
         let charged = Charged { quota: quota.clone(), file: Some(file), bytes: AtomicU64::new(0) };
@@ -436,7 +452,7 @@ mod tests {
         let theirs = core.clone();
         let run = core.run_until_end(async move {
             let quota = SpillQuota::new(&SpillStore::new(&std::env::temp_dir(), u64::MAX), u64::MAX).unwrap();
-            let mut file = SpillFile::create(&theirs, &quota).await.unwrap();
+            let mut file = SpillFile::create(&theirs, &quota, 0).await.unwrap();
             let (_, written, result) = file.append(&theirs, vec![b'x'; BYTES], 0).await;
             assert!(result.is_ok() && written == BYTES && quota.used() == BYTES as u64);
             fdatasync(file.charged().fd()).unwrap();

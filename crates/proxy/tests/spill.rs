@@ -88,7 +88,7 @@ fn slow_readers_hold_no_upstream_connection() {
 
 #[test]
 fn beyond_its_quota_the_upstream_waits_for_its_client() {
-    let origin = origin("HTTP/1.1 200 OK\r\nContent-Length: 20971520\r\n\r\n");
+    let origin = origin("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
     let (rig, quota) = spilling(&origin, 1 << 20);
     let mut reader = rig.client();
     reader.send("GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n");

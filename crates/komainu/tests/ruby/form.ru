@@ -1,0 +1,26 @@
+# frozen_string_literal: true
+
+# The smallest application on Rails that takes a form.
+require "action_controller/railtie"
+
+class Shop < Rails::Application
+  config.root = __dir__
+  config.eager_load = true
+  config.secret_key_base = "0" * 64
+  config.hosts.clear
+  config.logger = Logger.new($stdout)
+
+  routes.append { post "/form", to: "forms#take" }
+end
+
+class FormsController < ActionController::Base
+  protect_from_forgery with: :null_session
+
+  def take
+    told = [params[:a].to_s.bytesize, request.content_length, request.headers["Transfer-Encoding"] || "none"]
+    render plain: told.join(" ")
+  end
+end
+
+Shop.initialize!
+run Shop
