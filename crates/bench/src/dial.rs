@@ -36,7 +36,7 @@ pub(crate) async fn link(core: &Core, origin: &Origin, timeout_ms: u64) -> Resul
         fault => Failure::new(Kind::Tls, with_remedy(plain(&fault))),
     })?;
     let tls_ns = Some(now_ns() - began_ns - connect_ns);
-    Ok((Link::Tls(Box::new(shaken)), Spent { connect_ns, tls_ns }))
+    Ok((Link::Tls(shaken), Spent { connect_ns, tls_ns }))
 }
 
 /// The system's words without its number.
