@@ -120,7 +120,7 @@ directives! {
         "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
         /// TLS to servers with `https` URLs.
         "tls" tls: ProxyTls = {}, table();
-        /// What stands in `Host`: `"pass"`, what the client sent; `"upstream"`, the server's own; or a text.
+        /// What stands in `Host`: `"pass"`, what the client sent, also where that is empty; `"upstream"`, the server's own; or a text.
         "host" host: UpstreamHost = "pass",
             Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
         /// Fields that tell who the client is.
@@ -193,9 +193,12 @@ directives! {
 }
 
 directives! {
-    /// Connections kept for the next request. The numbers are for one server and one of Komainu's threads.
+    /// Connections kept for the next request. The numbers are for one server. What idles belongs to all of Komainu's threads and
+    /// to all routes that ask the server: none is opened while one idles, and where a new one gets no answer for several times
+    /// as long as the server usually takes, an idle one is closed for it, because some servers give a process to each
+    /// connection.
     KeepAlive in "`keep_alive` of `proxy`" {
-        /// Idle connections kept.
+        /// Idle connections kept, over all threads.
         "connections" connections_max: u32 = 1024, Count { min: 0, max: 100_000 };
         /// How long one may lie idle; less, where the server announces less.
         "idle" idle: Duration = "60s", WAIT;
@@ -219,7 +222,8 @@ directives! {
         "queue" queue: Duration = "10s", WAIT;
         /// On an upgraded connection where nothing moves.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// For the server's `100 Continue`, after which the body is sent without.
+        /// For the server's `100 Continue`, after which the body is sent without. Who sends the body all the same does not
+        /// wait.
         "continue" expect: Duration = "1s", WAIT;
     }
 }
@@ -310,7 +314,8 @@ directives! {
         "x_forwarded" x_forwarded: bool = true, Flag;
         /// Whether `Forwarded` (RFC 7239) is.
         "standard" standard: bool = false, Flag;
-        /// Our name in `Via`; `false` for no `Via`.
+        /// Our name in `Via`; `false` for no `Via`. A mark of this route and process follows it, by which a request that comes
+        /// back is known: it is answered 508.
         "via" via: Option<String> = "komainu",
             Toggle { on: None, off: || None, shape: Maybe(Text { what: "a name", parse: token }) };
     }

@@ -423,3 +423,23 @@ fn tls_to_nginx_is_verified_and_kept() {
     rig.get("/none").expect_status(502);
     eventually("the log says why", || rig.told().contains("/none"));
 }
+
+#[test]
+fn a_proxy_that_leads_to_itself_says_so() {
+    let folder = Folder::new();
+    let socket = folder.at("self.sock");
+    let text = format!(
+        "listen = [\"127.0.0.1:0\", \"unix:{0}\"]\nthreads = 2\n[[route]]\nproxy = \"unix:{0}\"\n",
+        socket.display()
+    );
+    folder.write("komainu.toml", text);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let answer = rig.get("/around?and=around");
+    assert_eq!(answer.status, 508, "{}", answer.head);
+    eventually("the log has it", || {
+        let told = rig.told();
+        told.contains("self.sock: \"/around?and=around\": the request loops: ") && told.contains(": 508")
+    });
+}

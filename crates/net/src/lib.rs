@@ -1,9 +1,9 @@
 //! One shared-nothing engine a core: reactor, executor, timers, buffers, listeners and HTTP connections.
 //!
 //! This crate owns sockets and time. A [`Core`] is one thread's world: an edge-triggered epoll, a small executor
-//! and a clock that moves once a tick; nothing in it is shared but counters and wake-ups. A connection owns its
-//! protocol state and borrows buffers only while bytes flow; a handler sees an [`Exchange`] and never learns
-//! which HTTP version or socket it serves. It never routes and knows no policy: that is the [`Service`] it is given.
+//! and a clock that moves once a tick; nothing in it is shared but counters, wake-ups and idle connections to
+//! other servers ([`IdleLinks`]). A connection owns its protocol state and borrows buffers only while bytes flow; a
+//! handler sees an [`Exchange`] and never learns which HTTP version or socket it serves. It never routes and knows no policy: that is the [`Service`] it is given.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -123,10 +123,10 @@ pub enum HashKey {
     Uri,
 }
 
-/// Connections kept for the next request. All numbers are for one server on one core.
+/// Connections kept for the next request. All numbers are for one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Idle connections kept; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
+    /// Idle connections kept, over all cores; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
     pub idle_max: usize,
     /// How long one may lie idle, in milliseconds; less where the server announces less (`Keep-Alive: timeout`).
     /// Default 60,000.
@@ -227,7 +227,7 @@ pub struct Request {
     /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`. What a sender says in them
     /// whose word counts ([`net::Client::vouched`]) is added to; anybody else's is replaced.
     pub forwarded: Forwarded,
-    /// Our name in `Via`; empty for no `Via`. Default `komainu`.
+    /// Our name in `Via`; empty for no `Via`, and then requests that come back are not known. Default `komainu`.
     pub via: String,
     /// Pass on fields with `_` in their names, which applications cannot tell from those with `-`. Default no.
     pub underscores: bool,
