@@ -123,6 +123,12 @@ directives! {
         /// are closed to make room.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
+        /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, responses
+        /// that clients have not taken yet. From half of it on buffers stay small; from seven eighths on requests
+        /// are answered 503 and clients that take nothing for 5 seconds are cut off; then newcomers wait. Files held
+        /// in memory (`[open_files]`) and applications do not count.
+        "memory" memory_bytes_max: Option<u64> = absent("a quarter of the machine's memory, or of its control group's where that is less"),
+            Maybe(Size { min: 16 * MIB, max: 1 << 50 });
         /// Requests on one connection before it is closed.
         "requests_per_connection" requests_per_connection_max: Option<u32> = "unlimited",
             Unlimited(Count { min: 1, max: 1_000_000_000 });

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::event::{Timespec, epoll};
 
 use crate::clock::Clock;
+use crate::memory::{Memory, MemoryBudget};
 use crate::offload::Pool;
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE, readiness};
@@ -68,6 +69,7 @@ struct Inner {
     current: Cell<u32>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
+    memory: Memory,
     ticks: Ticks,
 }
 
@@ -81,6 +83,14 @@ impl Core {
     /// # Errors
     /// Where the kernel gives no descriptor.
     pub fn new(clock: Clock, pool: Pool) -> io::Result<Core> {
+        Core::within(clock, pool, MemoryBudget::default())
+    }
+
+    /// The same, and what it holds counts against a budget.
+    ///
+    /// # Errors
+    /// As [`Core::new`].
+    pub(crate) fn within(clock: Clock, pool: Pool, budget: MemoryBudget) -> io::Result<Core> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -102,6 +112,7 @@ impl Core {
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
+            memory: Memory::new(budget),
             ticks: Ticks::default(),
         })))
     }
@@ -122,6 +133,18 @@ impl Core {
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         self.0.clock.unix_s()
+    }
+
+    /// What the core holds for its peers.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
+    /// Counts bytes that are held on no connection's account, until the result is dropped.
+    #[must_use]
+    pub fn memory_held(&self, bytes: usize) -> MemoryHeld {
+        MemoryHeld::new(self.clone(), bytes)
     }
 
     /// The way to wake this core from another thread.
@@ -512,6 +535,7 @@ impl Core {
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
+            self.0.memory.add_up();
             self.sweep(now_ms);
         }
     }
@@ -542,6 +566,25 @@ impl Core {
                 self.run(writer);
             }
         }
+    }
+}
+
+/// Bytes counted as held as long as this lives.
+pub struct MemoryHeld {
+    core: Core,
+    bytes: usize,
+}
+
+impl MemoryHeld {
+    fn new(core: Core, bytes: usize) -> MemoryHeld {
+        core.memory().change(0, bytes);
+        MemoryHeld { core, bytes }
+    }
+}
+
+impl Drop for MemoryHeld {
+    fn drop(&mut self) {
+        self.core.memory().change(self.bytes, 0);
     }
 }
 

@@ -112,6 +112,7 @@ impl Exchange<'_> {
     pub fn shed(&mut self) {
         if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
             self.conn.work.out = Vec::new();
+            self.conn.weigh();
         }
     }
 
@@ -207,10 +208,10 @@ impl Exchange<'_> {
         self.conn.body_ms
     }
 
-    /// Milliseconds that the client may take no byte of the response.
+    /// Milliseconds that the client may take no byte of the response: fewer while memory is short.
     #[must_use]
     pub fn write_ms(&self) -> u64 {
-        self.conn.write_ms
+        self.conn.patience_ms()
     }
 }
 
