@@ -285,7 +285,8 @@ impl Work {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
         // What is read and what is made of it.
-        let _held = core.memory_held(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
+        let _held =
+            core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
             Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
                 let variant = Rc::new(entry.compressed(coding, bytes));

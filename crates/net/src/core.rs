@@ -69,7 +69,7 @@ struct Inner {
     current: Cell<u32>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
-    memory: Memory,
+    memory: Rc<Memory>,
     ticks: Ticks,
 }
 
@@ -112,7 +112,7 @@ impl Core {
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
-            memory: Memory::new(budget),
+            memory: Rc::new(Memory::new(budget)),
             ticks: Ticks::default(),
         })))
     }
@@ -137,14 +137,8 @@ impl Core {
 
     /// What the core holds for its peers.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &Rc<Memory> {
         &self.0.memory
-    }
-
-    /// Counts bytes that are held on no connection's account, until the result is dropped.
-    #[must_use]
-    pub fn memory_held(&self, bytes: usize) -> MemoryHeld {
-        MemoryHeld::new(self.clone(), bytes)
     }
 
     /// The way to wake this core from another thread.
@@ -566,25 +560,6 @@ impl Core {
                 self.run(writer);
             }
         }
-    }
-}
-
-/// Bytes counted as held as long as this lives.
-pub struct MemoryHeld {
-    core: Core,
-    bytes: usize,
-}
-
-impl MemoryHeld {
-    fn new(core: Core, bytes: usize) -> MemoryHeld {
-        core.memory().change(0, bytes);
-        MemoryHeld { core, bytes }
-    }
-}
-
-impl Drop for MemoryHeld {
-    fn drop(&mut self) {
-        self.core.memory().change(self.bytes, 0);
     }
 }
 

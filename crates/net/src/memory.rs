@@ -4,6 +4,7 @@
 //! that all cores share. No request costs an atomic operation for this.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -112,6 +113,13 @@ impl Memory {
         &self.budget
     }
 
+    /// Counts bytes that are held on no connection's account, until the result is dropped.
+    #[must_use]
+    pub fn hold(self: &Rc<Self>, bytes: usize) -> MemoryHeld {
+        self.change(0, bytes);
+        MemoryHeld { memory: self.clone(), bytes }
+    }
+
     /// What was `before` is `after`, in bytes.
     pub(crate) fn change(&self, before: usize, after: usize) {
         let held = (self.held_bytes.get() + after).saturating_sub(before);
@@ -155,6 +163,19 @@ impl Drop for Memory {
     }
 }
 
+/// Bytes counted as held as long as this lives.
+#[derive(Debug)]
+pub struct MemoryHeld {
+    memory: Rc<Memory>,
+    bytes: usize,
+}
+
+impl Drop for MemoryHeld {
+    fn drop(&mut self) {
+        self.memory.change(self.bytes, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,5 +208,10 @@ mod tests {
         let memory = Memory::default();
         memory.change(0, 1 << 40);
         assert_eq!(memory.pressure(), Pressure::Low);
+        let memory = Rc::new(Memory::new(MemoryBudget::new(1 << 20)));
+        let held = memory.hold(1 << 20);
+        assert_eq!(memory.pressure(), Pressure::Exhausted);
+        drop(held);
+        assert_eq!((memory.pressure(), memory.budget().held_bytes()), (Pressure::Low, 0));
     }
 }

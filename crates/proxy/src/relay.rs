@@ -17,8 +17,6 @@ const GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes that one request moves before others on the core have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// Bytes that are read ahead of a client while memory is short.
-const READ_AHEAD_SHORT: usize = 8 * 1024;
 /// How often a relay whose client does not read looks whether memory is short by now.
 const LOOK_MS: u64 = 2_000;
 
@@ -364,10 +362,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, Failure> {
-        let max = match self.is_short() {
-            true => self.plan.options.read_ahead_bytes.min(READ_AHEAD_SHORT),
-            false => self.plan.options.read_ahead_bytes,
-        };
+        let max = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
         if self.x.backlog() < max {
             return Ok(false);
         }
