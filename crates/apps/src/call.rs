@@ -122,6 +122,7 @@ impl<'c> Call<'c> {
 
     /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
+        x.hold(self.upload.held_bytes());
         let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
             (false, false) if self.watches_end() => self.errand.news(Some((x, Interest::END))).await,
@@ -297,7 +298,7 @@ impl<'c> Call<'c> {
             return x.write(body).await;
         }
         x.offer(body)?;
-        match x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
+        match x.backlog() > x.ahead_bytes_max(self.errand.desk.generation.options.answer_ahead_bytes) {
             true => Box::pin(self.make_room(x, last)).await,
             false => Ok(()),
         }
@@ -307,7 +308,7 @@ impl<'c> Call<'c> {
     async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         let options = &self.errand.desk.generation.options;
         self.errand.expect(Expect::Nobody);
-        while x.backlog() > options.answer_ahead_bytes {
+        while x.backlog() > x.ahead_bytes_max(options.answer_ahead_bytes) {
             let spilled = match &options.spill {
                 Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
                 None if last => break,

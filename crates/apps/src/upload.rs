@@ -148,6 +148,11 @@ impl Upload {
         &self.ahead
     }
 
+    /// What it holds of memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.ahead.capacity()
+    }
+
     /// Whether those, or the last piece of them, are all there is.
     pub(crate) fn is_last(&self) -> bool {
         self.length.is_some() && !self.has_more()

@@ -289,6 +289,9 @@ impl Work {
     async fn done(self, effort: Effort, store: Rc<RefCell<Store<Entry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+        // What is read and what is made of it.
+        let _held =
+            core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
             Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
                 let variant = Rc::new(entry.compressed(coding, bytes));

@@ -49,7 +49,10 @@ pub struct Options {
 
 /// Receives a root's path and what it names now; called on the core that has noticed.
 #[derive(Clone)]
-pub struct RootReport(pub Arc<dyn Fn(&Path, RootState) + Send + Sync>);
+pub struct RootReport(pub Arc<ReportRoot>);
+
+/// Takes a root's path and what it names now.
+pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
 
 /// What a root's path names now.
 #[derive(Debug)]

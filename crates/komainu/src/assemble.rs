@@ -16,6 +16,7 @@ use proxy::{Group, News};
 
 use crate::clients::Introducers;
 use crate::hosting::{self, Handles, Mounted};
+use crate::memory;
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
 use crate::upstreams::Groups;
@@ -128,6 +129,8 @@ pub(crate) fn engine(config: &Config, descriptors: &Descriptors) -> net::Options
             idle_ms: ms(config.timeouts.idle),
             drain_ms: ms(config.timeouts.drain),
         },
+        memory: net::MemoryBudget::new(limits.memory_bytes_max.unwrap_or_else(memory::share)),
+        release_memory: Some(memory::release),
         ..net::Options::default()
     }
 }

@@ -109,7 +109,7 @@ pub(crate) fn serve(
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
-    let _control = open_control(&hosting, server.addresses(), &logs.notices);
+    let _control = open_control(&hosting, server.addresses(), options.memory.clone(), &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -151,11 +151,17 @@ pub(crate) fn serve(
 }
 
 /// A server that cannot be asked serves all the same.
-fn open_control(hosting: &Arc<Hosting>, binds: &[net::Bind], notices: &Notices) -> Option<Control> {
+fn open_control(
+    hosting: &Arc<Hosting>,
+    binds: &[net::Bind],
+    memory: net::MemoryBudget,
+    notices: &Notices,
+) -> Option<Control> {
     let told = Told {
         hosting: hosting.clone(),
         addresses: binds.iter().map(ToString::to_string).collect(),
         since: Instant::now(),
+        memory,
     };
     let opened = Control::open(told, notices.clone());
     opened.map_err(|error| notices.warn(&format!("`komainu status` will not work: {error}"))).ok()
@@ -195,10 +201,29 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
             // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
             // from it end only when no core holds them any more.
             flushed.renew();
+            tell_of_memory(&clock, &notices);
             notices.tell_counts(Instant::now());
         }
     });
     Ok(Shared(router))
+}
+
+/// Says that requests are refused for want of memory: one line a second for all cores.
+fn tell_of_memory(core: &net::Core, notices: &Notices) {
+    let memory = core.memory();
+    if memory.pressure() < net::Pressure::Critical {
+        return;
+    }
+    let kind = "`limits.memory` is nearly used up: requests are answered 503".to_owned();
+    notices.once_a_second(config::Level::Error, kind.clone(), || {
+        let budget = memory.budget();
+        format!(
+            "{kind} ({} of {} bytes held, {} requests refused)",
+            budget.held_bytes(),
+            budget.bytes_max(),
+            budget.refused()
+        )
+    });
 }
 
 /// Gives a new table where the configuration has changed.

@@ -17,10 +17,11 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
 use crate::address::{Client, Peer};
-use crate::conn::{Conn, Context, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES, Reply, Seat};
+use crate::conn::{Conn, Context, REQUEST_WEIGHT_BYTES, Reply, Seat};
 use crate::core::{Parked, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::preface::Told;
 use crate::service::{Record, Service};
 use crate::source::{GONE, READ};
@@ -231,7 +232,9 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
+        handler_bytes: 0,
     };
+    conn.weigh();
     (idle.engine, conn)
 }
 
@@ -239,7 +242,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
     let Conn { stream, seat, peer, told, served, work, .. } = conn;
-    let begun = Box::from(work.input.rest());
+    let begun: Box<[u8]> = Box::from(work.input.rest());
+    seat.hold(begun.len());
     engine.context.works.give_back(work);
     Box::new(Idle { stream, seat, engine, peer, told, served, since_ms, begun })
 }
@@ -256,7 +260,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 serve(&engine, &mut conn).await?;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > OUT_BYTES_MAX || conn.overflows() {
+                if conn.backlog() > conn.out_bytes_max() || conn.overflows() {
                     send_out(&mut conn).await?;
                 }
             }
@@ -354,14 +358,21 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     conn.begin_request();
     let (served, note) = {
         let source = conn.stream.source_rc();
+        let is_short = conn.pressure() >= Pressure::Critical;
         let mut exchange = Exchange::new(conn);
         // Pinned here and passed by reference: by value it would stand twice in every connection's future.
         let served = {
-            let serving = pin!(engine.service.serve(&mut exchange));
-            guarded(&source, engine, serving).await
+            match is_short {
+                true => Box::pin(exchange.refuse_for_memory()).await,
+                false => {
+                    let serving = pin!(engine.service.serve(&mut exchange));
+                    guarded(&source, engine, serving).await
+                }
+            }
         };
         (served, exchange.note())
     };
+    conn.handler_bytes = 0;
     let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
     let answered = match &fault {
         None => true,
@@ -510,6 +521,7 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     let deadline_ms = conn.after_ms(CLOSING_MS);
     let Conn { stream, seat, work, .. } = conn;
     engine.context.works.give_back(work);
+    seat.hold(0);
     stream.shutdown_write();
     let mut bytes = 0;
     while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {

@@ -16,6 +16,7 @@ mod remote;
 pub mod offload;
 pub mod tick;
 mod source;
+pub mod memory;
 pub mod core;
 #[cfg(test)]
 mod sim;
@@ -52,6 +53,7 @@ pub use fault::Fault;
 pub use flow::BodyPiece;
 pub use idle::IdleLinks;
 pub use link::Link;
+pub use memory::{MemoryBudget, Pressure};
 pub use options::{Limits, Options, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, FieldEdits, Page};

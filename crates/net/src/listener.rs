@@ -17,6 +17,7 @@ use crate::address::{Bind, Peer, Sources};
 use crate::announced::Announced;
 use crate::core::Core;
 use crate::h1::{Engine, Idle};
+use crate::memory::Pressure;
 use crate::remote::Remote;
 use crate::service::Service;
 use crate::source::{READ, Source};
@@ -29,7 +30,7 @@ const ACCEPT_BATCH: usize = 64;
 const MAKE_ROOM_MAX: usize = 32;
 /// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.
 const FULL_MS: u64 = 200;
-/// How long accepting pauses when the process is out of descriptors.
+/// How long accepting pauses when the process is out of descriptors or of memory.
 const EXHAUSTED_MS: u64 = 50;
 /// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -290,6 +291,9 @@ fn accept_batch<S: Service>(
 ) -> Pause {
     let context = &engine.context;
     let make_room = (context.seats.max / 16).clamp(1, MAKE_ROOM_MAX);
+    if context.core.memory().pressure() == Pressure::Exhausted {
+        return Pause::Exhausted;
+    }
     for _ in 0..ACCEPT_BATCH {
         if context.seats.taken.get() >= context.seats.max {
             // Only for somebody who is there.
