@@ -77,7 +77,7 @@ pub use site::{
     Action, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site, StatusPattern,
 };
 pub use template::{Part, Template, Variable};
-pub use units::{GIB, KIB, MIB};
+pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 
 #[cfg(test)]
