@@ -30,8 +30,12 @@ fn open(rig: &Rig, path: &str) -> Client {
 }
 
 fn says(client: &mut Client, text: &str) {
-    client.send(text);
+    // Both ways at once: what comes back is read while the rest is sent.
+    let mut sends = client.stream.try_clone().unwrap();
+    let bytes = text.as_bytes().to_vec();
+    let sent = std::thread::spawn(move || sends.write_all(&bytes).unwrap());
     assert_eq!(client.take(text.len()), text.as_bytes());
+    sent.join().unwrap();
 }
 
 #[test]
