@@ -147,6 +147,13 @@ void komainu_flush(komainu_request *request);
 /* Sends `len` bytes of an open file from `offset` on. When it returns, the server has its own descriptor. */
 int komainu_file(komainu_request *request, int fd, uint64_t offset, uint64_t len);
 
+/*
+ * Hands the client's connection to a socket (one end of a Unix socketpair) in place of a response: the server relays bytes
+ * both ways until both sides have closed. When it returns, the server has its own descriptor, this one is to be closed,
+ * and komainu_end has to follow. KOMAINU_CANCELLED where the server does not do that.
+ */
+int komainu_hijack(komainu_request *request, int fd);
+
 /* Writes the fields that follow the body. */
 int komainu_trailers(komainu_request *request, const komainu_field *fields, size_t count);
 

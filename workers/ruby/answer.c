@@ -226,6 +226,8 @@ static VALUE call_application(VALUE data) {
     VALUE answer;
     x->env = env_new(x);
     answer = rb_check_array_type(rb_funcallv(x->app, id_call, 1, &x->env));
+    if (x->held->hijacked)
+        return Qnil;
     if (NIL_P(answer) || RARRAY_LEN(answer) != 3)
         rb_raise(rb_eTypeError, "the application's answer is not [status, headers, body]");
     x->status = RARRAY_AREF(answer, 0);
@@ -290,7 +292,7 @@ static void end(struct exchange *x, int state) {
     enum stage stage = x->held->stage;
     x->held->request = NULL;
     x->held->stage = OVER;
-    if (is_copy)
+    if (is_copy || x->held->hijacked)
         return;
     if (NIL_P(x->error)) {
         komainu_end(request);

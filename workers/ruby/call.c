@@ -1,5 +1,10 @@
-/* Komainu::Call: one request as the Ruby half sees it. It is also what stands in env["rack.early_hints"]. */
+/*
+ * Komainu::Call: one request as the Ruby half sees it. It is also what stands in env["rack.early_hints"], where it is called
+ * with headers, and in env["rack.hijack"], where it is called with nothing.
+ */
 #include "native.h"
+
+#include <stdlib.h>
 
 VALUE gone_class;
 
@@ -43,7 +48,7 @@ void call_must_be_free(const struct call *held) {
 
 /* ---- what may wait, and then does so without the lock of the interpreter ---- */
 
-enum errand { READ, WRITE, SEND_FILE };
+enum errand { READ, WRITE, SEND_FILE, HAND_OVER };
 
 struct wait {
     struct call *held;
@@ -67,6 +72,9 @@ static void *run_errand(void *data) {
         break;
     case SEND_FILE:
         wait->result = komainu_file(request, wait->fd, 0, wait->len);
+        break;
+    case HAND_OVER:
+        wait->result = komainu_hijack(request, wait->fd);
         break;
     }
     wait->done = 1;
@@ -183,6 +191,41 @@ static VALUE call_gone(VALUE self) {
     return komainu_cancelled(held->request) ? Qtrue : Qfalse;
 }
 
+/*
+ * Takes the connection over: a socket that the server relays to the client. The request is over then, and whoever answers
+ * requests in this thread is free as soon as the application returns.
+ */
+static VALUE hijack(VALUE self) {
+    struct call *held = call_of(self);
+    struct wait wait = {held, HAND_OVER, NULL, 0, -1, 0, 0};
+    komainu_request *request;
+    VALUE pair, ours, theirs;
+    call_must_be_free(held);
+    if (held->stage != NO_HEAD)
+        rb_raise(rb_eIOError, "the response has begun");
+    if (getenv("KOMAINU_NO_FILES"))
+        rb_raise(rb_eNotImpError, "the server cannot take descriptors of this process: rack.hijack works in the response's headers only");
+    pair = rb_funcall(komainu_module, rb_intern("socket_pair"), 0);
+    ours = rb_ary_entry(pair, 0);
+    theirs = rb_ary_entry(pair, 1);
+    wait.fd = NUM2INT(rb_funcall(theirs, rb_intern("fileno"), 0));
+    call_check(run_unlocked(&wait));
+    rb_hash_aset(held->env, rb_str_new_cstr("rack.hijack_io"), ours);
+    request = held->request;
+    held->request = NULL;
+    held->stage = OVER;
+    held->hijacked = 1;
+    komainu_end(request);
+    rb_funcall(theirs, rb_intern("close"), 0);
+    RB_GC_GUARD(pair);
+    return ours;
+}
+
+static VALUE call_call(int argc, VALUE *argv, VALUE self) {
+    rb_check_arity(argc, 0, 1);
+    return argc == 0 ? hijack(self) : answer_early(self, argv[0]);
+}
+
 void init_call(void) {
     gone_class = rb_define_class_under(komainu_module, "Gone", rb_eIOError);
     call_class = rb_define_class_under(komainu_module, "Call", rb_cObject);
@@ -192,7 +235,7 @@ void init_call(void) {
     rb_define_method(call_class, "write", call_write_method, 1);
     rb_define_method(call_class, "write_now", call_write_now, 1);
     rb_define_method(call_class, "gone?", call_gone, 0);
-    rb_define_method(call_class, "call", answer_early, 1);
+    rb_define_method(call_class, "call", call_call, -1);
     rb_gc_register_address(&gone_class);
     rb_gc_register_address(&call_class);
 }

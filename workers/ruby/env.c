@@ -9,12 +9,13 @@
 /* A longer name of an unknown header field is not looked for. */
 #define NAME_BYTES_MAX 256
 
-enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, FINISHED, KEYS };
+enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, FINISHED, KEYS };
 
 static const char *const key_texts[KEYS] = {
     "REQUEST_METHOD", "SCRIPT_NAME",     "PATH_INFO",    "QUERY_STRING",    "REQUEST_URI",
     "SERVER_NAME",    "SERVER_PORT",     "SERVER_PROTOCOL", "HTTP_VERSION", "REMOTE_ADDR",
-    "REMOTE_PORT",    "rack.url_scheme", "rack.input",   "rack.early_hints", "rack.response_finished",
+    "REMOTE_PORT",    "rack.url_scheme", "rack.input",   "rack.early_hints", "rack.hijack",
+    "rack.response_finished",
 };
 
 static VALUE keys[KEYS];
@@ -169,6 +170,8 @@ VALUE env_new(struct exchange *x) {
     x->input = has_body ? rb_class_new_instance(1, &x->call, input_class) : empty_input;
     put(env, INPUT, x->input);
     put(env, HINTS, x->call);
+    put(env, HIJACK, x->call);
+    x->held->env = env;
     put(env, FINISHED, rb_ary_new());
     return env;
 }

@@ -20,6 +20,12 @@ module Komainu
   HOOKS = %i[on_load before_fork after_fork on_exit].freeze
   @hooks = HOOKS.to_h { |name| [name, []] }
 
+  # Sockets of connections that the application has taken over, as long as somebody holds them.
+  @hijacked = ObjectSpace::WeakMap.new
+  @hijacked_lock = Mutex.new
+  # How often a worker that is to leave looks whether they are closed. Seconds.
+  HIJACKED_LOOK_S = 0.1
+
   class << self
     # Hooks, for komainu.rb beside the application, and for the application itself:
     #
@@ -80,6 +86,14 @@ module Komainu
       rescue StandardError => failure
         failed(failure, env)
       end
+    end
+
+    # For the native half: both ends of a connection that the application takes over. The first is the application's.
+    def socket_pair
+      require "socket"
+      pair = UNIXSocket.pair
+      @hijacked_lock.synchronize { @hijacked[pair.first] = true }
+      pair
     end
 
     private
@@ -152,17 +166,10 @@ module Komainu
       }
       if before_three
         constants["rack.version"] = [1, 3].freeze
-        constants["rack.hijack"] = FULL_HIJACK
       end
       prepare(constants, EmptyInput.new.freeze, rewinds ? RewindableInput : Input)
       stream_with(Stream)
     end
-
-    # Before Rack 3 a server could not offer the one kind of hijacking without the other.
-    FULL_HIJACK = lambda do
-      raise NotImplementedError, "the socket is the server's: rack.hijack works in the response's headers only"
-    end
-    private_constant :FULL_HIJACK
 
     # Forks workers as long as the server asks for them. Comes back in each worker, and once at the end.
     def prototype
@@ -206,11 +213,17 @@ module Komainu
       loaded
       begin
         seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
+        wait_for_hijacked
       ensure
         # From here on its time for leaving runs: for the hooks, and what is registered with at_exit.
         ending
         run_hooks(:on_exit)
       end
+    end
+
+    # Connections that the application has taken over live on until it closes them; the server keeps the time.
+    def wait_for_hijacked
+      sleep(HIJACKED_LOOK_S) until @hijacked_lock.synchronize { @hijacked.keys.all?(&:closed?) }
     end
 
     def serve_in_threads(seats, app)

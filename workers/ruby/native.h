@@ -30,7 +30,9 @@ struct call {
     enum stage stage;
     int waiting;      /* a thread waits in the channel with it */
     int informs;      /* whether the client understands interim heads */
+    int hijacked;     /* the application has taken the connection over */
     size_t unsent;    /* bytes written so far that nobody had to wait for */
+    VALUE env;        /* the request's environment; not to be looked at once the request is over */
 };
 
 /* A request with what the application makes of it. */

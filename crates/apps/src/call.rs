@@ -13,6 +13,7 @@ use crate::chunks::Chunks;
 use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
 use crate::generation::Held;
+use crate::hijack;
 use crate::log::{Teller, Urgency};
 use crate::reply::{self, Reply, Spelling};
 use crate::upgrade::Wish;
@@ -178,6 +179,11 @@ impl<'c> Call<'c> {
                 }
                 return bad(x);
             }
+            if let (None, false, Some(Received { part: Part::File(part), last: false })) =
+                (head, x.has_begun(), stop)
+            {
+                return Box::pin(self.hijack(x, part)).await;
+            }
             if let (Some(head), Some(wish)) = (head, self.wish)
                 && reply::accepts_upgrade(&buffer[..head])
             {
@@ -240,6 +246,39 @@ impl<'c> Call<'c> {
         x.try_flush()?;
         let socket = Socket::new(&self.errand, limits, self.teller);
         socket.run(x, &mut self.errand, body, stop.is_some_and(|stop| stop.last)).await?;
+        Ok(Some(Ended::Answered))
+    }
+
+    /// The application takes the connection over. Its worker is free as soon as the descriptor is here.
+    async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<Ended>, Fault> {
+        let process = self.process(x).await?;
+        let idle_ms = self.errand.desk.generation.options.hijacked_ms;
+        let taken = match idle_ms {
+            Some(idle_ms) => hijack::take(&process, part).map(|socket| (socket, idle_ms)),
+            None => Err("its language takes no connections over".into()),
+        };
+        let (socket, idle_ms) = match taken {
+            Ok(taken) if x.take_over() => taken,
+            Ok(_) => {
+                self.teller.tell(Urgency::Error, "it took a connection over before it had read the request");
+                return bad(x);
+            }
+            Err(why) => {
+                self.teller.tell(Urgency::Error, &why);
+                return bad(x);
+            }
+        };
+        self.errand.file_taken();
+        // The request ends now; should its worker die instead, the socket says so.
+        let mut rest = Vec::new();
+        while self.errand.news(None).await.is_ok() {
+            rest.clear();
+            match self.errand.receive(&mut rest, TOGETHER_BYTES) {
+                Ok(Some(Received { last: false, .. }) | None) => {}
+                Ok(Some(_)) | Err(_) => break,
+            }
+        }
+        hijack::relay(x, socket, idle_ms).await?;
         Ok(Some(Ended::Answered))
     }
 

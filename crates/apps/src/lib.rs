@@ -35,6 +35,7 @@ mod mail;
 mod desk;
 mod upload;
 mod file;
+mod hijack;
 mod chunks;
 mod record;
 mod websocket;

@@ -81,6 +81,9 @@ pub struct Options {
     pub idle_ms: u64,
     /// WebSockets; `None` where the application knows none, and gets such requests as ordinary ones.
     pub websockets: Option<WebSockets>,
+    /// Milliseconds without a byte either way on a connection that the application has taken over; `None` where it cannot
+    /// take any.
+    pub hijacked_ms: Option<u64>,
     /// When workers are replaced.
     pub recycle: Recycle,
     /// A client that closes its sending side has given its request up, as if it had reset the connection. If not, the
@@ -130,6 +133,7 @@ impl Options {
             stop_ms_max: 30_000,
             idle_ms: 60_000,
             websockets: None,
+            hijacked_ms: None,
             recycle: Recycle::default(),
             cancels_closed: false,
             show_errors: false,

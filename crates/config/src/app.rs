@@ -166,6 +166,9 @@ directives! {
         "start" start: Duration = "60s", WAIT;
         /// For a worker that was told to leave; then it is killed.
         "stop" stop: Duration = "30s", WAIT;
+        /// Without a byte either way on a connection that a Ruby application has taken over (`rack.hijack`, such as a
+        /// WebSocket of Action Cable). Then it is closed.
+        "tunnel" tunnel: Duration = "1h", WAIT;
         /// Without need, before one of the workers above `min` is sent away.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
     }

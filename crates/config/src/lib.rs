@@ -81,7 +81,7 @@ pub use site::{
     StatusPattern,
 };
 pub use template::{Part, Template, Variable};
-pub use units::{GIB, KIB, MIB};
+pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 
 #[cfg(test)]

@@ -21,7 +21,10 @@ pub(crate) const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
 pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
 
 /// Bytes from a size such as `"16KiB"`: a whole number and one of B, KiB, MiB, GiB, TiB.
-pub(crate) fn size(text: &str) -> Result<u64, Fault> {
+///
+/// # Errors
+/// What is wrong, and how to write it.
+pub fn size(text: &str) -> Result<u64, Fault> {
     let (digits, unit) = number(text, "a size", "16KiB")?;
     let unit = unit.strip_prefix(' ').unwrap_or(unit);
     let Some((_, factor)) = SIZES.iter().find(|(name, _)| *name == unit) else {
@@ -45,7 +48,10 @@ pub(crate) fn size(text: &str) -> Result<u64, Fault> {
 }
 
 /// A duration such as `"75s"` or `"1m30s"`: whole numbers, each with one of ms, s, m, h, d.
-pub(crate) fn duration(text: &str) -> Result<Duration, Fault> {
+///
+/// # Errors
+/// What is wrong, and how to write it.
+pub fn duration(text: &str) -> Result<Duration, Fault> {
     let mut rest = text;
     let mut millis = 0u64;
     while !rest.is_empty() || text.is_empty() {

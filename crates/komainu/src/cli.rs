@@ -1,11 +1,17 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
+use crate::env_file;
 use crate::measure::{Ab, Bench, Lab};
+
+/// What `--timeout` takes: as much as the configuration.
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
 /// One web server in place of a stack: files, proxy, cache and applications, and what each of them costs.
 #[derive(Debug, Parser)]
@@ -62,35 +68,93 @@ servers share the requests. With folders and either upstream servers or an appli
 answers."
 )]
 pub(crate) struct Run {
-    /// Address to serve on: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
-    #[arg(long, short, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = listen)]
-    pub(crate) listen: Vec<Listen>,
-    /// Threads that serve; 0 for one a core
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) threads: u32,
-    /// Show the contents of folders that have no index.html
-    #[arg(long)]
-    pub(crate) listing: bool,
-    /// Write an access log to stdout
-    #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_value = "off", default_missing_value = "combined")]
-    pub(crate) log: LogFormat,
-    /// Worker processes of the application [default: one for each core, and at least 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) workers: Option<u32>,
-    /// Requests that one worker answers at once, each in a thread of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) worker_threads: u32,
-    /// Load the application anew when a file beside it changes
-    #[arg(long)]
-    pub(crate) watch: bool,
-    /// How a Python application is called [default: seen from the application]
-    #[arg(long, value_name = "INTERFACE")]
-    pub(crate) interface: Option<Interface>,
     /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
     /// MODULE:FACTORY() (Python), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]
     pub(crate) targets: Vec<String>,
+    /// Address: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
+    #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
+        default_value = "127.0.0.1:8080", value_parser = listen)]
+    pub(crate) listen: Vec<Listen>,
+    /// Threads that serve; 0 for one a core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) threads: u32,
+    /// Bytes that a request body may have: 64MiB, 500k, or unlimited; a larger one is answered 413
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
+    pub(crate) body_max: BodyMax,
+    /// Write an access log to stdout
+    #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1, default_value = "off",
+        default_missing_value = "combined")]
+    pub(crate) log: LogFormat,
+    /// What is told on stderr: this level and those above it
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    pub(crate) log_level: LogLevel,
+    /// Show the contents of folders that have no index.html
+    #[arg(long)]
+    pub(crate) listing: bool,
+    #[command(flatten)]
+    pub(crate) app: RunApp,
+}
+
+/// What is said of the application.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Application")]
+pub(crate) struct RunApp {
+    /// Worker processes [default: one for each core, and at least 2]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) workers: Option<u32>,
+    /// Requests that one worker answers at once, each in a thread of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) worker_threads: u32,
+    /// For an answer, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
+    #[arg(long, short, value_name = "TIME", value_parser = timeout)]
+    pub(crate) timeout: Option<Duration>,
+    /// Replace a worker after so many requests [default: never]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    pub(crate) max_requests: Option<u64>,
+    /// Replace a worker above so much memory of its own: 300MiB [default: never]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub(crate) max_memory: Option<u64>,
+    /// Set an environment variable. May be repeated
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
+    pub(crate) env: Vec<(String, String)>,
+    /// Set those of a file that are not set yet: NAME=VALUE lines. May be repeated; --env goes before
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Load the application anew when a file beside it changes
+    #[arg(long, visible_alias = "reload")]
+    pub(crate) watch: bool,
+    /// How a Python application is called [default: seen from the application]
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) interface: Option<Interface>,
+}
+
+impl RunApp {
+    /// The first flag given that means nothing without an application.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        [
+            ("--timeout", self.timeout.is_some()),
+            ("--max-requests", self.max_requests.is_some()),
+            ("--max-memory", self.max_memory.is_some()),
+            ("--env", !self.env.is_empty()),
+            ("--env-file", !self.env_file.is_empty()),
+        ]
+        .into_iter()
+        .find_map(|(flag, given)| given.then_some(flag))
+    }
+}
+
+/// Bytes of a request body; `None` for any number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyMax(pub(crate) Option<u64>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -150,8 +214,49 @@ pub(crate) struct Check {
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
-    Listen::parse(text).map_err(|fault| match fault.remedy.as_str() {
+    Listen::parse(text).map_err(told)
+}
+
+fn told(fault: config::Fault) -> String {
+    match fault.remedy.as_str() {
         "" => fault.message,
         remedy => format!("{}: {remedy}", fault.message),
-    })
+    }
+}
+
+/// A size as the configuration takes it, or as nginx does: 500k, 10m, 1g, with or without a B.
+fn size(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let short = lower.strip_suffix('b').unwrap_or(&lower);
+    let unit = [('k', "KiB"), ('m', "MiB"), ('g', "GiB")]
+        .into_iter()
+        .find_map(|(letter, unit)| short.strip_suffix(letter).map(|digits| format!("{digits}{unit}")));
+    config::size(unit.as_deref().unwrap_or(text)).map_err(told)
+}
+
+fn body_max(text: &str) -> Result<BodyMax, String> {
+    if text == "unlimited" {
+        return Ok(BodyMax(None));
+    }
+    size(text).map(|bytes| BodyMax(Some(bytes)))
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A time with units, or in seconds without.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };
+    match time.map_err(told)? {
+        time if time < TIMEOUT_MIN => {
+            Err("too short: at least 10ms, and there is no run without a limit".into())
+        }
+        time if time > TIMEOUT_MAX => Err("too long: at most 1d".into()),
+        time => Ok(time),
+    }
 }

@@ -100,6 +100,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
             message_bytes_max: app.websockets.message_bytes_max as usize,
             idle_ms: ms(app.websockets.idle),
         }),
+        hijacked_ms: (target.language.name == "ruby").then_some(ms(app.timeouts.tunnel)),
         recycle: Recycle {
             requests: app.recycle.requests,
             memory_bytes: app.recycle.memory_bytes,

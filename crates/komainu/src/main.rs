@@ -5,6 +5,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod measure;
+mod env_file;
 mod cli;
 mod sink;
 mod access;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
-use crate::cli::{Cli, Command, Interface, LogFormat, Run};
+use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -126,6 +127,12 @@ fn serve_targets(run: &Run) -> Result<(), String> {
             );
         }
     };
+    if let Some(flag) = run.app.first_given().filter(|_| apps.is_empty()) {
+        return Err(format!("error: {flag} is for an application, and no target is one"));
+    }
+    if let Some((_, app)) = apps.first_mut() {
+        app.env = variables(&run.app).map_err(|text| format!("error: {text}"))?;
+    }
     let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
     let (action, otherwise) = match otherwise {
         Some(action) if files.root.is_empty() => (action, None),
@@ -139,13 +146,19 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         apps,
         ..Config::default()
     };
-    config.log.level = config::Level::Warn;
+    config.limits.body_bytes_max = run.body_max.0;
+    config.log.level = match run.log_level {
+        LogLevel::Error => config::Level::Error,
+        LogLevel::Warn => config::Level::Warn,
+        LogLevel::Info => config::Level::Info,
+        LogLevel::Debug => config::Level::Debug,
+    };
     config.log.access = match run.log {
         LogFormat::Off => AccessLog::Off,
         LogFormat::Combined => AccessLog::Combined,
         LogFormat::Json => AccessLog::Json,
     };
-    supervise::serve(config, None, run.watch, announce).map_err(|error| format!("error: {error}"))
+    supervise::serve(config, None, run.app.watch, announce).map_err(|error| format!("error: {error}"))
 }
 
 /// The application that a target is, with its name; `None` where it is none.
@@ -154,7 +167,7 @@ fn application(run: &Run, target: &str) -> Option<(String, App)> {
     let path = Path::new(place);
     let file = || Some(PathBuf::from(target));
     let callable = || Some(target.to_owned());
-    let kind = match (path.extension().and_then(|extension| extension.to_str()), run.interface) {
+    let kind = match (path.extension().and_then(|extension| extension.to_str()), run.app.interface) {
         (Some("psgi" | "pl"), None) => App { psgi: file(), ..App::default() },
         (Some("ru" | "rb"), None) => App { rack: file(), ..App::default() },
         (Some("so"), None) => App { handler: file(), ..App::default() },
@@ -165,11 +178,27 @@ fn application(run: &Run, target: &str) -> Option<(String, App)> {
         _ if target.contains(':') => App { python: callable(), ..App::default() },
         _ => return None,
     };
-    let workers = run.workers.map(|count| Workers { min: count, max: count });
+    let given = &run.app;
+    let workers = given.workers.map(|count| Workers { min: count, max: count });
     // Who runs it from the command line wants to see why it does not run.
-    let app = App { workers, threads: run.worker_threads, show_errors: true, ..kind };
+    let mut app = App { workers, threads: given.worker_threads, show_errors: true, ..kind };
+    app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
+    app.recycle.requests = given.max_requests;
+    app.recycle.memory_bytes = given.max_memory;
     let name = path.file_stem()?.to_string_lossy();
     Some((name.split('.').next().unwrap_or_default().to_owned(), app))
+}
+
+/// The variables that the application is given beside the server's own: what `--env` says goes before what is set already,
+/// and that before what files say.
+fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for path in &given.env_file {
+        let read = env_file::read(path)?;
+        variables.extend(read.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+    }
+    variables.extend(given.env.iter().cloned());
+    Ok(variables)
 }
 
 /// Whether a target is an upstream server rather than a folder.

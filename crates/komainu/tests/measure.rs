@@ -44,13 +44,13 @@ fn komainu(arguments: &[&str]) -> Output {
 fn connections_beyond_the_descriptor_limit_are_failures_with_a_remedy() {
     let run = format!("ulimit -n 150; exec {KOMAINU} bench -c 300 -d 1s --warm-up 0s http://{}/", server());
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
-    let told = text(&output.stdout);
+    let told = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("too many open files (this process may have 150: raise `ulimit -n`)"), "{told}");
     assert!(told.contains(" of 300 made;") && !told.contains(" 0 failed"), "{told}");
     // What the system allows is taken without being asked for.
     let run = run.replace("-n 150", "-Sn 150");
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
-    let told = text(&output.stdout);
+    let told = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(" 300 made;") && !told.contains("too many open files"), "{told}");
 }
 

@@ -89,6 +89,21 @@ impl Exchange<'_> {
         outgoing.open(out, Version::Http11, Status::SWITCHING_PROTOCOLS, b"");
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
+        self.switch();
+    }
+
+    /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
+    /// cannot be: a response has begun, or the request's body is not read.
+    pub fn take_over(&mut self) -> bool {
+        let fits = self.conn.reply == Reply::Unsent && self.conn.work.machine.body_ended();
+        if fits {
+            self.switch();
+        }
+        fits
+    }
+
+    fn switch(&mut self) {
+        let conn = &mut *self.conn;
         // It may be idle for hours from here on.
         conn.work.input.shrink();
         conn.keep_alive = false;

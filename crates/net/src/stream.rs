@@ -191,6 +191,14 @@ impl Stream {
         })
     }
 
+    /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
+    ///
+    /// # Errors
+    /// Where the kernel has no room for the registration.
+    pub fn adopt(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
+        Stream::new(core, socket)
+    }
+
     #[cfg(test)]
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
@@ -379,7 +387,7 @@ impl Stream {
     fn recv(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         match &self.transport {
             Transport::Socket(socket) => {
-                rustix::net::recv(socket, buffer, RecvFlags::empty()).map(|(len, _)| len)
+                rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT).map(|(len, _)| len)
             }
             #[cfg(test)]
             Transport::Sim(wire) => wire.recv(buffer),
@@ -387,7 +395,8 @@ impl Stream {
     }
 
     fn send(&self, parts: &[&[u8]], more: bool) -> Result<usize, Errno> {
-        let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        let quiet = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let flags = if more { quiet | SendFlags::MORE } else { quiet };
         match (&self.transport, parts) {
             (Transport::Socket(socket), [bytes]) => rustix::net::send(socket, bytes, flags),
             (Transport::Socket(socket), [a, b]) => {

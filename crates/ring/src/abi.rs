@@ -404,6 +404,16 @@ pub unsafe extern "C" fn komainu_file(
     done(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
 }
 
+/// Hands the client's connection to a socket; returns once the server has it.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int) -> c_int {
+    // SAFETY: a live handle.
+    done(unsafe { (*request).request.hijack(fd) })
+}
+
 /// Ends the response and the request, whose handle is gone in any case.
 ///
 /// # Safety

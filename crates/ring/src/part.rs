@@ -12,7 +12,8 @@ pub enum Part {
     Head,
     /// A piece of the body, appended, as far as the caller's limit allowed.
     Data,
-    /// A file to send as the next piece of the body. The worker waits until [`Server::file_taken`](crate::Server::file_taken).
+    /// A file to send as the next piece of the body; in place of the head, a socket that the client's connection is to be
+    /// handed to. The worker waits until [`Server::file_taken`](crate::Server::file_taken).
     File(FilePart),
     /// Fields after the body, appended.
     Trailers,
@@ -74,6 +75,8 @@ pub(crate) fn follow(stage: Kind, kind: Kind) -> Result<Kind, Breach> {
     match (stage, kind) {
         (_, Kind::Log) | (Kind::Head, Kind::Data | Kind::File) => Ok(stage),
         (Kind::Interim, Kind::Interim | Kind::Head) | (Kind::Head, Kind::Trailers) => Ok(kind),
+        // In place of a head: a socket to hand the connection to, and nothing after it.
+        (Kind::Interim, Kind::File) => Ok(Kind::Trailers),
         _ => Err(Breach::Order),
     }
 }
@@ -93,7 +96,17 @@ mod tests {
         let run = |kinds: &[Kind]| kinds.iter().try_fold(Kind::Interim, |stage, &kind| follow(stage, kind));
         use Kind::{Data, File, Head, Interim, Log, Trailers};
         assert!(run(&[Log, Interim, Interim, Log, Head, Data, Log, File, Data, Trailers, Log]).is_ok());
-        for wrong in [&[Data][..], &[Trailers], &[File], &[Head, Head], &[Head, Interim], &[Interim, Data]] {
+        assert!(run(&[Log, Interim, File, Log]).is_ok());
+        for wrong in [
+            &[Data][..],
+            &[Trailers],
+            &[File, Head],
+            &[File, Data],
+            &[File, File],
+            &[Head, Head],
+            &[Head, Interim],
+            &[Interim, Data],
+        ] {
             assert_eq!(run(wrong), Err(Breach::Order), "{wrong:?}");
         }
         assert_eq!(run(&[Head, Trailers, Data]), Err(Breach::Order));

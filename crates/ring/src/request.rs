@@ -217,6 +217,25 @@ impl Request {
     /// # Errors
     /// See [`Stop`].
     pub fn file(&mut self, file: FilePart) -> Result<(), Stop> {
+        if self.stage == Kind::Interim {
+            return Err(Stop::Order);
+        }
+        self.pass(file)
+    }
+
+    /// Hands the client's connection to a socket in place of a response, and waits until the server has taken the
+    /// descriptor. [`Request::finish`] is all that may follow.
+    ///
+    /// # Errors
+    /// See [`Stop`]; [`Stop::Cancelled`] where the server does not do that.
+    pub fn hijack(&mut self, fd: i32) -> Result<(), Stop> {
+        if self.stage != Kind::Interim {
+            return Err(Stop::Order);
+        }
+        self.pass(FilePart { fd, offset: 0, len: 0 })
+    }
+
+    fn pass(&mut self, file: FilePart) -> Result<(), Stop> {
         self.whole(Kind::File, &file.encode())?;
         self.flush();
         let side = Rc::clone(&self.side);

@@ -277,8 +277,8 @@ impl Client {
     pub(crate) fn through(&mut self, end: &str) -> String {
         loop {
             if let Some(at) = self.bytes.windows(end.len()).position(|bytes| bytes == end.as_bytes()) {
-                let taken = self.bytes.drain(..at + end.len()).collect();
-                return String::from_utf8(taken).unwrap();
+                let taken: Vec<u8> = self.bytes.drain(..at + end.len()).collect();
+                return String::from_utf8_lossy(&taken).into_owned();
             }
             assert!(
                 self.more(),

@@ -87,11 +87,6 @@ PATHS = {
     length = env["CONTENT_LENGTH"].to_i
     [200, { "rack.hijack" => ->(stream) { stream << "got " << stream.read(length); stream.close } }, []]
   end,
-  "/full-hijack" => lambda do |env|
-    env["rack.hijack"].call
-  rescue NotImplementedError => error
-    [200, {}, [error.message]]
-  end,
   "/hint" => lambda do |env|
     env["rack.early_hints"].call("Link" => "</a.css>; rel=preload\n</b.js>; rel=preload")
     [200, {}, ["hinted"]]

@@ -1,0 +1,31 @@
+//! A connection that an application takes over (Rack's full hijack): the server relays it to a socket of the worker's.
+
+use std::os::fd::OwnedFd;
+
+use net::{Exchange, Fault, Link, Stream};
+use ring::FilePart;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
+
+/// The server's own descriptor of a worker's socket, checked: one end of a socketpair, or what is like it.
+///
+/// # Errors
+/// Why nothing can be relayed to it, for the log.
+pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
+    let socket = pidfd_getfd(process, part.fd as ForeignRawFd, PidfdGetfdFlags::empty())
+        .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
+    let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+    match is_stream && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) {
+        true => Ok(socket),
+        false => Err("what the worker wants to be handed the connection is no Unix socket".into()),
+    }
+}
+
+/// Relays until both sides have closed, or nothing has moved for `idle_ms`. At most 64 KiB are held for each side.
+///
+/// # Errors
+/// Either side is gone.
+pub(crate) async fn relay(x: &mut Exchange<'_>, socket: OwnedFd, idle_ms: u64) -> Result<(), Fault> {
+    let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
+    net::tunnel(x, &mut link, b"", idle_ms).await
+}

@@ -1,0 +1,52 @@
+# frozen_string_literal: true
+
+# Applications that take the connection over, well-behaved and others.
+HEAD = "HTTP/1.1 200 OK\r\nConnection: close\r\nX-From: the-application\r\n\r\n"
+HELD = []
+
+use Rack::Lint if ENV["LINT"]
+run lambda { |env|
+  # Before the connection is taken over: the rest of it is the connection's.
+  body = env["rack.input"].read.to_s
+  io = env["rack.hijack"].call unless %w[/ /begun].include?(env["PATH_INFO"])
+  case env["PATH_INFO"]
+  when "/echo"
+    raise "not hijack_io" unless env["rack.hijack_io"].equal?(io) || ENV["LINT"]
+    Thread.new do
+      io.write(HEAD, body)
+      loop { io.write(io.readpartial(65_536)) }
+    rescue EOFError, Errno::EPIPE, Errno::ECONNRESET
+      warn "echo ended"
+    ensure
+      io.close
+    end
+  when "/twice"
+    begin
+      env["rack.hijack"].call
+    rescue IOError => error
+      io.write(HEAD, error.message)
+    end
+    io.close
+  when "/never" then HELD << io
+  when "/flood"
+    Thread.new do
+      io.write(HEAD)
+      sent = 0
+      loop { sent += io.write("x" * 65_536) }
+    rescue Errno::EPIPE, Errno::ECONNRESET
+      warn "flood ended after #{sent}"
+    ensure
+      io.close
+    end
+  when "/fail"
+    io.write(HEAD, "before it failed")
+    io.close
+    raise "on purpose, after all"
+  when "/die"
+    io.write(HEAD)
+    Process.kill(:KILL, Process.pid)
+  when "/begun" then return [200, { "content-type" => "text/plain" }, ["#{env["rack.hijack?"]}"]]
+  else return [200, { "content-type" => "text/plain" }, ["plain"]]
+  end
+  ENV["LINT"] ? [200, { "content-type" => "text/plain" }, []] : [-1, {}, []]
+}
