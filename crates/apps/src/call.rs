@@ -179,14 +179,18 @@ impl<'c> Call<'c> {
             self.teller.tell(Urgency::Error, "its answer makes no WebSocket");
             return bad(x);
         };
+        let deflate = wish.deflate.filter(|_| limits.compress);
         x.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", b"websocket");
             lines.line(b"Sec-WebSocket-Accept", &wish.accept);
+            if let Some(deflate) = &deflate {
+                lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
+            }
             reply.write(self.spelling, lines);
         });
         x.try_flush()?;
-        let socket = Socket::new(&self.errand, limits, self.teller);
+        let socket = Socket::new(&self.errand, limits, deflate, self.teller);
         socket.run(x, &mut self.errand, body, stop.is_some_and(|stop| stop.last)).await?;
         Ok(Some(Ended::Answered))
     }
@@ -245,6 +249,11 @@ impl<'c> Call<'c> {
             return x.write(body).await;
         }
         x.offer(body)?;
+        self.hold_back(x).await
+    }
+
+    /// Waits for a client that has more to read than is kept for it.
+    async fn hold_back(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
             self.errand.expect(Expect::Nobody);
             x.flush().await?;
@@ -264,6 +273,7 @@ impl<'c> Call<'c> {
                     Ok(reply) if fits(reply.status) => {
                         x.inform(reply.status, |lines| reply.write(self.spelling, lines));
                         x.try_flush()?;
+                        self.hold_back(x).await?;
                     }
                     _ => self.teller.tell(Urgency::Error, "an interim answer that is none was left out"),
                 }

@@ -10,6 +10,7 @@ use std::task::Poll;
 use net::{Core, Exchange, Interest, TaskId};
 use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
 
+use crate::deflate::Codecs;
 use crate::generation::Generation;
 use crate::mail::{Mailbox, Order};
 
@@ -106,6 +107,8 @@ pub(crate) struct Desk {
     /// Requests that took too long, whose worker is to let go of them; until when.
     late: RefCell<Vec<(Ticket, Seat, u64)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    /// For the messages of WebSockets.
+    pub(crate) codecs: Codecs,
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
@@ -132,6 +135,7 @@ impl Desk {
             lost: RefCell::default(),
             late: RefCell::default(),
             buffers: RefCell::default(),
+            codecs: Codecs::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
             queue_max,
@@ -302,6 +306,11 @@ impl Desk {
     /// Another generation serves from now on: what could go on for ever is to come to its end.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
+        self.wake_lookers();
+    }
+
+    /// Lets those look around who do so once in a while.
+    pub(crate) fn wake_lookers(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if let Expect::Look(_) = entry.expect {
                 entry.news = true;

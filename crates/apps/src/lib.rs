@@ -27,6 +27,7 @@
 pub mod options;
 pub mod process;
 mod log;
+mod deflate;
 mod upgrade;
 mod request;
 mod reply;
@@ -37,6 +38,9 @@ mod upload;
 mod file;
 mod chunks;
 mod record;
+mod frame;
+mod inbound;
+mod outbound;
 mod websocket;
 mod call;
 mod handle;

@@ -55,7 +55,7 @@ mod schema;
 
 pub mod matcher;
 
-pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, Mounted, Recycle, Workers};
+pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, Recycle, Workers};
 pub use check::Fault;
 pub use files::{Coding, Compress, Effort, FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;

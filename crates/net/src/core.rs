@@ -68,6 +68,7 @@ struct Inner {
     current: Cell<u32>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
+    draining: Cell<bool>,
     ticks: Ticks,
 }
 
@@ -102,6 +103,7 @@ impl Core {
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
+            draining: Cell::new(false),
             ticks: Ticks::default(),
         })))
     }
@@ -116,6 +118,17 @@ impl Core {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.clock.now_ms()
+    }
+
+    /// Whether the server is stopping: what could go on for ever is to come to its end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.get()
+    }
+
+    /// The server is stopping.
+    pub(crate) fn drain(&self) {
+        self.0.draining.set(true);
     }
 
     /// [`Clock::unix_s`].
