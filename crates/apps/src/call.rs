@@ -13,7 +13,7 @@ use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
 use crate::log::{Teller, Urgency};
 use crate::reply::{self, Reply, Spelling};
-use crate::upgrade::Wish;
+use crate::upgrade::{self, Wish};
 use crate::upload::Upload;
 use crate::websocket::Socket;
 
@@ -187,7 +187,7 @@ impl<'c> Call<'c> {
             if let Some(deflate) = &deflate {
                 lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
             }
-            reply.write(self.spelling, lines);
+            reply.write_if(self.spelling, lines, |name| !upgrade::is_of_handshake(name));
         });
         x.try_flush()?;
         let socket = Socket::new(&self.errand, limits, deflate, self.teller);

@@ -71,6 +71,13 @@ pub(crate) fn wish(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
     }
 }
 
+/// Whether a field of the answer belongs to the handshake, which is the server's affair.
+pub(crate) fn is_of_handshake(name: &[u8]) -> bool {
+    [&b"sec-websocket-accept"[..], b"sec-websocket-extensions"]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known))
+}
+
 fn has_token(list: &[u8], wanted: &[u8]) -> bool {
     scan::tokens(list).any(|token| token.eq_ignore_ascii_case(wanted))
 }

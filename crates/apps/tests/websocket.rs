@@ -104,6 +104,7 @@ fn messages_go_both_ways() {
     ] {
         assert!(head.lines().any(|other| other.eq_ignore_ascii_case(line)), "{line} in {head}");
     }
+    assert!(!head.contains("x-of-its-own"), "{head}");
     client.send(frame(FIN | TEXT, "grüß".as_bytes()));
     assert_eq!(next(&mut client), (FIN | TEXT, "grüß".as_bytes().to_vec()));
     client.send(frame(FIN | BINARY, &[0, 255]));

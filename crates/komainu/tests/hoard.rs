@@ -6,7 +6,7 @@ mod hosted;
 mod rig;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use hosted::{folder, logged, only, start};
@@ -178,6 +178,74 @@ fn answers_of_an_application_that_nobody_reads() {
         await send({'type': 'http.response.body', 'body': b'x' * 10000})\n";
     let config = format!("threads = 1\n{}", only("asgi = \"a.py:app\"\nworkers = 1"));
     pipelined(&config, folder("a.py", app), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+}
+
+/// An upstream server that answers each connection with `first`, and then with `more` without end.
+fn endless(first: &'static [u8], more: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let more = more.repeat(64 * 1024 / more.len());
+            let mut sent = stream.write_all(first);
+            while sent.is_ok() {
+                sent = stream.write_all(&more);
+            }
+        }
+    });
+    port
+}
+
+/// An upstream server that says more than its client takes: interim answers, an answer, what follows an upgrade.
+#[test]
+fn what_upstream_servers_send_without_end() {
+    for (first, more) in [
+        (&b"HTTP/1.1 103 Early Hints\r\n\r\n"[..], &b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"[..]),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            b"\x8a\x00",
+        ),
+    ] {
+        let port = endless(first, more);
+        let rig =
+            start(Folder::new(), &format!("threads = 1\n[[route]]\nproxy = \"http://127.0.0.1:{port}\"\n"));
+        let before = resident_bytes(&rig);
+        let mut stream = connect(rig.address);
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        for _ in 0..30 {
+            std::thread::sleep(Duration::from_millis(100));
+            let more = resident_bytes(&rig).saturating_sub(before);
+            assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
+        }
+        drop(stream);
+        given_back(&rig, before);
+    }
+}
+
+/// Zeros that a kilobyte stands for a megabyte of, in messages too long and in such as are just short enough.
+#[test]
+fn messages_that_inflate_to_a_great_deal() {
+    let rig = sockets("websockets = { message = \"1MiB\" }");
+    let before = resident_bytes(&rig);
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    // A block of zeros: its first byte, and each of 258 that repeat it in two bits.
+    let mut zeros = vec![0x62, 0x60];
+    zeros.extend([0; 100_000]);
+    let mut bytes = vec![0xc2, 0xff];
+    bytes.extend((zeros.len() as u64).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(zeros);
+    for _ in 0..20 {
+        let mut stream = open(&rig, "/", offer);
+        pour(&rig, &mut stream, &bytes);
+    }
+    given_back(&rig, before);
 }
 
 /// An application that gives hints and gives hints, to a client that takes none.

@@ -17,7 +17,7 @@ async def app(scope, receive, send):
     if path == "/silent":
         return
     protocol = "chat" if "chat" in scope["subprotocols"] else None
-    await send({"type": "websocket.accept", "subprotocol": protocol, "headers": [(b"x-app", b"yes")]})
+    await send({"type": "websocket.accept", "subprotocol": protocol, "headers": [(b"x-app", b"yes"), (b"sec-websocket-extensions", b"x-of-its-own")]})
     if path == "/fail":
         raise ValueError("on purpose")
     if path == "/close":
