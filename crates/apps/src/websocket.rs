@@ -51,8 +51,6 @@ const RESTART: u16 = 1012;
 /// And what only the application is told.
 const NO_CODE: u16 = 1005;
 const VANISHED: u16 = 1006;
-/// The reason of a close, at most (RFC 6455 section 5.5).
-const REASON_BYTES_MAX: usize = frame::CONTROL_BYTES_MAX - 2;
 
 /// Frames that bring nothing (pings, pongs, empty fragments): as many at once, and as many a second.
 const IDLE_FRAMES_MAX: u64 = 1_000;
@@ -356,7 +354,6 @@ impl<'s> Socket<'s> {
         self.closed_ms = x.core().now_ms();
         // A code that no frame may carry is the application's fault.
         let code = if frame::is_close_code(code) { code } else { FAILED };
-        let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
         self.put(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
         self.inbound.discard();
     }

@@ -153,6 +153,7 @@ fn ends_of_the_applications_making() {
     let rig = python(|_| {});
     for (path, expected) in [
         ("/close", (4001, "enough".to_owned())),
+        ("/long-reason", (4002, "ü".repeat(61))),
         ("/return", (1000, String::new())),
         ("/fail", (1011, String::new())),
     ] {

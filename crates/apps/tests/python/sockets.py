@@ -22,6 +22,8 @@ async def app(scope, receive, send):
         raise ValueError("on purpose")
     if path == "/close":
         await send({"type": "websocket.close", "code": 4001, "reason": "enough"})
+    if path == "/long-reason":
+        await send({"type": "websocket.close", "code": 4002, "reason": "ü" * 100})
     if path == "/return":
         return
     if path == "/scope":
