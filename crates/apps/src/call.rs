@@ -16,7 +16,7 @@ use crate::generation::Held;
 use crate::hijack;
 use crate::log::{Teller, Urgency};
 use crate::reply::{self, Reply, Spelling};
-use crate::upgrade::Wish;
+use crate::upgrade::{self, Wish};
 use crate::upload::Upload;
 use crate::websocket::Socket;
 
@@ -237,14 +237,18 @@ impl<'c> Call<'c> {
             self.teller.tell(Urgency::Error, "its answer makes no WebSocket");
             return bad(x);
         };
+        let deflate = wish.deflate.filter(|_| limits.compress);
         x.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", b"websocket");
             lines.line(b"Sec-WebSocket-Accept", &wish.accept);
-            reply.write(self.spelling, lines);
+            if let Some(deflate) = &deflate {
+                lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
+            }
+            reply.write_if(self.spelling, lines, |name| !upgrade::is_of_handshake(name));
         });
         x.try_flush()?;
-        let socket = Socket::new(&self.errand, limits, self.teller);
+        let socket = Socket::new(&self.errand, limits, deflate, self.teller);
         socket.run(x, &mut self.errand, body, stop.is_some_and(|stop| stop.last)).await?;
         Ok(Some(Ended::Answered))
     }
@@ -337,6 +341,11 @@ impl<'c> Call<'c> {
             return x.write(body).await;
         }
         x.offer(body)?;
+        self.hold_back(x, last).await
+    }
+
+    /// Makes room for a client that has more to read than is kept for it. After the `last` piece no worker waits for it.
+    async fn hold_back(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         match x.backlog() > x.ahead_bytes_max(self.errand.desk.generation.options.answer_ahead_bytes) {
             true => Box::pin(self.make_room(x, last)).await,
             false => Ok(()),
@@ -363,7 +372,7 @@ impl<'c> Call<'c> {
             }
             return self.hold(x).await;
         }
-        self.errand.expect(Expect::Piece);
+        self.errand.expect(worker(x));
         Ok(())
     }
 
@@ -394,7 +403,7 @@ impl<'c> Call<'c> {
         }
         // What the worker has sent meanwhile set no news then.
         self.errand.look_again();
-        self.errand.expect(Expect::Piece);
+        self.errand.expect(worker(x));
         Ok(())
     }
 
@@ -409,6 +418,7 @@ impl<'c> Call<'c> {
                     Ok(reply) if fits(reply.status) => {
                         x.inform(reply.status, |lines| reply.write(self.spelling, lines));
                         x.try_flush()?;
+                        self.hold_back(x, false).await?;
                     }
                     _ => self.teller.tell(Urgency::Error, "an interim answer that is none was left out"),
                 }

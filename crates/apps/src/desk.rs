@@ -10,6 +10,7 @@ use std::task::Poll;
 use net::{Core, Exchange, Interest, TaskId};
 use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
 
+use crate::deflate::Codecs;
 use crate::generation::Generation;
 use crate::mail::{Mailbox, Order, Why};
 use crate::options::Options;
@@ -120,6 +121,8 @@ pub(crate) struct Desk {
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Requests that took too long and were told of in the log since then; how many were not.
     told: Cell<(u64, u32, u32)>,
+    /// For the messages of WebSockets.
+    pub(crate) codecs: Codecs,
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
@@ -149,6 +152,7 @@ impl Desk {
             late: RefCell::default(),
             buffers: RefCell::default(),
             told: Cell::default(),
+            codecs: Codecs::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
             queue_max,
@@ -354,6 +358,11 @@ impl Desk {
     /// Another generation serves from now on: what could go on for ever is to come to its end.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
+        self.wake_lookers();
+    }
+
+    /// Lets those look around who do so once in a while.
+    pub(crate) fn wake_lookers(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if let Expect::Look(_) = entry.expect {
                 entry.news = true;

@@ -301,6 +301,9 @@ impl Inner {
     fn sweep(&self) {
         let mut desks = self.desks.borrow_mut();
         desks.iter().for_each(|desk| desk.sweep());
+        if self.core.is_draining() {
+            desks.iter().for_each(|desk| desk.wake_lookers());
+        }
         let serving = desks.len().saturating_sub(1);
         for at in (0..serving).rev() {
             if desks[at].in_use() == 0 {

@@ -27,6 +27,7 @@
 pub mod options;
 pub mod process;
 mod log;
+mod deflate;
 mod upgrade;
 mod request;
 mod reply;
@@ -38,6 +39,9 @@ mod file;
 mod hijack;
 mod chunks;
 mod record;
+mod frame;
+mod inbound;
+mod outbound;
 mod websocket;
 mod call;
 mod handle;

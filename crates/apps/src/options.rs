@@ -36,6 +36,8 @@ pub struct WebSockets {
     pub message_bytes_max: usize,
     /// Milliseconds without a byte from the client; half-way a ping asks for one. At least 100.
     pub idle_ms: u64,
+    /// Whether messages are compressed for clients that offer it (RFC 7692).
+    pub compress: bool,
 }
 
 /// One application.

@@ -7,7 +7,8 @@ pub(crate) const BINARY: u8 = 2;
 /// The end: a code and a reason.
 pub(crate) const CLOSE: u8 = 8;
 
-const HEAD_BYTES: usize = 5;
+/// A kind and a length.
+pub(crate) const HEAD_BYTES: usize = 5;
 /// More of a message is not collected before it goes on, as a fragment.
 const FRAGMENT_BYTES: usize = 64 * 1024;
 /// A code and a reason, as they fit into a frame (RFC 6455 section 5.5).
@@ -19,6 +20,13 @@ pub(crate) fn put(into: &mut Vec<u8>, kind: u8, parts: [&[u8]; 2]) {
     into.push(kind);
     into.extend_from_slice(&u32::try_from(len).expect("a message is limited to less").to_le_bytes());
     parts.iter().for_each(|part| into.extend_from_slice(part));
+}
+
+/// Writes the head of a record into the room that was left for it before the payload.
+pub(crate) fn put_head(record: &mut [u8], kind: u8) {
+    let len = u32::try_from(record.len() - HEAD_BYTES).expect("a message is limited to less");
+    record[0] = kind;
+    record[1..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
 }
 
 /// What a worker wants sent.

@@ -103,7 +103,17 @@ impl<'h> Reply<'h> {
 
     /// Writes the field lines that go to the client.
     pub(crate) fn write(&self, spelling: &Spelling, lines: &mut Lines<'_>) {
-        for field in self.fields.clone().flatten() {
+        self.write_if(spelling, lines, |_| true);
+    }
+
+    /// Writes those of them whose names are wanted.
+    pub(crate) fn write_if(
+        &self,
+        spelling: &Spelling,
+        lines: &mut Lines<'_>,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) {
+        for field in self.fields.clone().flatten().filter(|field| wanted(field.name)) {
             match spelling.of(&field) {
                 (Fate::Drop | Fate::Coding | Fate::Length, _) => {}
                 (_, Some(text)) => lines.line(text.as_bytes(), field.value),

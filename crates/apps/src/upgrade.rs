@@ -4,6 +4,8 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use http::{Fields, Framing, Method, Name, Status, Version, scan};
 use net::Request;
 
+use crate::deflate::{self, Agreement};
+
 /// What the key is joined with (section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// 16 bytes in base64.
@@ -17,6 +19,8 @@ pub(crate) struct Wish {
     pub(crate) accept: [u8; 28],
     /// The subprotocols that the client can speak, as it lists them; of several fields, with commas between.
     pub(crate) protocols: Vec<u8>,
+    /// How messages can be compressed, where the client offers that.
+    pub(crate) deflate: Option<Agreement>,
 }
 
 /// Why there is no WebSocket to be had.
@@ -57,13 +61,21 @@ pub(crate) fn wish(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
     match (keys.next().filter(|key| is_key(key)), keys.next()) {
         (Some(key), None) => {
             let protocols = named("sec-websocket-protocol").collect::<Vec<_>>().join(&b", "[..]);
-            Ok(Some(Wish { accept: accept(key), protocols }))
+            let deflate = deflate::agree(named("sec-websocket-extensions"));
+            Ok(Some(Wish { accept: accept(key), protocols, deflate }))
         }
         _ => {
             let reason = "Sec-WebSocket-Key is not 16 bytes in base64";
             Err(Refusal { status: Status::BAD_REQUEST, reason, fields: Fields::new() })
         }
     }
+}
+
+/// Whether a field of the answer belongs to the handshake, which is the server's affair.
+pub(crate) fn is_of_handshake(name: &[u8]) -> bool {
+    [&b"sec-websocket-accept"[..], b"sec-websocket-extensions"]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known))
 }
 
 fn has_token(list: &[u8], wanted: &[u8]) -> bool {

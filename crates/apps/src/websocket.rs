@@ -3,86 +3,105 @@
 //! Frames are read and written here, on the server's side, and not by the workers: so a ping is answered and an idle
 //! client is looked after without waking anybody, a message that is too long or no UTF-8 never reaches an application, a
 //! half-open connection costs a worker nothing, and every language gets all of it for a five-byte head. The price is one
-//! more copy of each message. The protocol itself is `tungstenite`'s, which needs no socket and no runtime: it is fed from
-//! and writes into the exchange's buffers.
+//! more copy of each message to the client.
 //!
-//! In both directions the next piece is taken when the last one is gone: a client or a worker that is slow holds up the
-//! other, and memory is bounded by one message from the client and `answer_ahead_bytes` to it.
+//! What one socket can make the server hold is bounded, whatever its client sends and does not read:
+//!
+//! - from the client: one message (`message_bytes_max`), or the one before it on its way to the worker; what was read behind
+//!   that ([`READ_BYTES_LONG`] at most); one inflater while a compressed message is under way;
+//! - to the client: `answer_ahead_bytes`, one record's part beyond it, and one pong: only the last ping is answered, as RFC 6455
+//!   section 5.5.3 allows. A client that has such a backlog is not listened to, and its worker waits;
+//! - work: after [`TURN_BYTES`] others have their turn, and frames that bring nothing are counted ([`Budget`]).
 
 use std::future::poll_fn;
-use std::io::{self, Read, Write};
 use std::pin::pin;
 use std::task::Poll;
 
 use net::{Exchange, Fault, Interest};
 use ring::Part;
-use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
-use tungstenite::protocol::frame::{CloseFrame, Frame};
-use tungstenite::protocol::{Role, WebSocketConfig, WebSocketContext};
-use tungstenite::{Error, Message, error::ProtocolError};
 
+use crate::deflate::Agreement;
 use crate::desk::{Errand, Expect, Fate};
+use crate::frame::{self, FIN};
+use crate::inbound::{Heard, Inbound, Violation};
 use crate::log::{Teller, Urgency};
 use crate::options::WebSockets;
+use crate::outbound::{Outbound, Piece};
 use crate::record::{self, Records, Said};
 
-/// Bytes that are read from a client together.
+/// Bytes that are read from a client together; more where a long message is under way.
 const READ_BYTES: usize = 4 * 1024;
+const READ_BYTES_LONG: usize = 16 * 1024;
+/// Bytes that a socket moves before others on the core have their turn; a frame counts as [`FRAME_BYTES`] at least.
+const TURN_BYTES: usize = 256 * 1024;
+const FRAME_BYTES: usize = 64;
+/// A client whose backlog is larger than this is not listened to; or than `answer_ahead`, where that is more.
+const BACKLOG_BYTES_MIN: usize = 16 * 1024;
 /// Milliseconds for the client's answer to a close.
 const CLOSE_MS: u64 = 5_000;
-/// How often a silent socket is looked at, at least.
-const LOOK_MS_MAX: u64 = 5_000;
-/// Messages before others on the core have their turn.
-const TURNS_MAX: u32 = 64;
+/// Bytes of a client that goes on after the end, before it is cut off.
+const UNHEARD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What a client is told at the end.
 const NORMAL: u16 = 1000;
 const GOING_AWAY: u16 = 1001;
-const PROTOCOL: u16 = 1002;
-const NO_TEXT: u16 = 1007;
-const TOO_LONG: u16 = 1009;
+const POLICY: u16 = 1008;
 const FAILED: u16 = 1011;
 const RESTART: u16 = 1012;
 /// And what only the application is told.
 const NO_CODE: u16 = 1005;
 const VANISHED: u16 = 1006;
 
-/// The client's connection, as `tungstenite` wants it: nothing ever waits.
-struct Wire<'w, 'x> {
-    x: &'w mut Exchange<'x>,
-    read: bool,
+/// Frames that bring nothing (pings, pongs, empty fragments): as many at once, and as many a second.
+const IDLE_FRAMES_MAX: u64 = 1_000;
+const IDLE_FRAMES_PER_S: u64 = 100;
+
+/// What is left of the frames that may bring nothing.
+struct Budget {
+    /// In thousandths of a frame.
+    left: u64,
+    at_ms: u64,
 }
 
-impl Read for Wire<'_, '_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.x.try_raw(buffer).map_err(|_| io::ErrorKind::ConnectionReset)?;
-        self.read |= read.is_some();
-        read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
-    }
-}
-
-impl Write for Wire<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.x.offer(bytes).map_err(|_| io::ErrorKind::ConnectionReset)?;
-        Ok(bytes.len())
+impl Budget {
+    fn new(now_ms: u64) -> Budget {
+        Budget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// Pays for one; false where nothing is left.
+    fn pay(&mut self, now_ms: u64) -> bool {
+        let earned = now_ms.saturating_sub(self.at_ms).saturating_mul(IDLE_FRAMES_PER_S);
+        let left = self.left.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
+        self.at_ms = now_ms;
+        self.left = left.unwrap_or(0);
+        left.is_some()
     }
 }
 
 /// A socket, from its acceptance to its end.
 pub(crate) struct Socket<'s> {
-    context: WebSocketContext,
     limits: WebSockets,
     ahead_bytes: usize,
     teller: &'s Teller,
+    inbound: Inbound,
+    outbound: Outbound,
+    budget: Budget,
+    /// Read from the client, and from where on it has not been looked at yet.
+    rest: Vec<u8>,
+    rest_at: usize,
+    /// The answer to the ping heard last.
+    pong: Option<Vec<u8>>,
     /// To the worker: records, and what of them it has.
     up: Vec<u8>,
     up_at: usize,
     /// From the worker.
     records: Records,
+    /// Bytes moved since others had their turn.
+    moved_bytes: usize,
+    /// Bytes given to the client's connection, and how many of them it had taken at the last look, which was when.
+    put_bytes: u64,
+    taken_bytes: u64,
+    taken_ms: u64,
     /// The last record is in `up`.
     told: bool,
     /// And the worker's side has all of it.
@@ -97,6 +116,8 @@ pub(crate) struct Socket<'s> {
     heard_all: bool,
     /// What the client sends makes no sense any more: it is read and left.
     deaf: bool,
+    /// What came after the end.
+    unheard_bytes: usize,
     /// Nothing can be sent to the client any more.
     unsendable: bool,
     heard_ms: u64,
@@ -105,20 +126,30 @@ pub(crate) struct Socket<'s> {
 }
 
 impl<'s> Socket<'s> {
-    pub(crate) fn new(errand: &Errand, limits: WebSockets, teller: &'s Teller) -> Socket<'s> {
-        let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BYTES)
-            .write_buffer_size(0)
-            .max_message_size(Some(limits.message_bytes_max))
-            .max_frame_size(Some(limits.message_bytes_max));
+    pub(crate) fn new(
+        errand: &Errand,
+        limits: WebSockets,
+        deflate: Option<Agreement>,
+        teller: &'s Teller,
+    ) -> Socket<'s> {
+        let now_ms = errand.desk.core.now_ms();
         Socket {
-            context: WebSocketContext::new(Role::Server, Some(config)),
             limits,
             ahead_bytes: errand.desk.generation.options.answer_ahead_bytes,
             teller,
+            inbound: Inbound::new(limits.message_bytes_max, deflate.is_some()),
+            outbound: Outbound::new(deflate),
+            budget: Budget::new(now_ms),
+            rest: Vec::new(),
+            rest_at: 0,
+            pong: None,
             up: Vec::new(),
             up_at: 0,
             records: Records::default(),
+            moved_bytes: 0,
+            put_bytes: 0,
+            taken_bytes: 0,
+            taken_ms: now_ms,
             told: false,
             given: false,
             worker_done: false,
@@ -126,8 +157,9 @@ impl<'s> Socket<'s> {
             said_all: false,
             heard_all: false,
             deaf: false,
+            unheard_bytes: 0,
             unsendable: false,
-            heard_ms: errand.desk.core.now_ms(),
+            heard_ms: now_ms,
             pinged: false,
             closed_ms: 0,
         }
@@ -145,82 +177,140 @@ impl<'s> Socket<'s> {
         body: &[u8],
         last: bool,
     ) -> Result<(), Fault> {
-        self.say(x, body);
+        self.put_bytes = x.backlog() as u64;
+        self.say(x, errand, body);
         self.worker_done = last;
-        let mut turns = 0;
         loop {
             let before = (self.told, self.said_all);
-            let mut moved = self.hear(x) | self.give(errand) | self.take(x, errand);
+            let was_held = self.is_held_back(x);
+            let mut moved = self.hear(x, errand) | self.give(errand) | self.take(x, errand);
             self.look_around(x, errand.desk.is_replaced());
             if !self.unsendable && x.try_flush().is_err() {
-                self.unsendable = true;
-                self.lost(true);
+                self.cut_off();
             }
-            // The worker has to hear of an end, and what it says need not wait any more.
-            moved |= before != (self.told, self.said_all);
+            self.look_what_was_taken(x);
+            // The worker has to hear of an end, and what it says need not wait any more; nor what waited for the client.
+            moved |= before != (self.told, self.said_all) || (was_held && !self.is_held_back(x));
             if self.is_over() && self.worker_done {
-                return x.flush().await;
+                return if self.unsendable { Err(Fault::Gone) } else { x.flush().await };
             }
-            if moved && turns < TURNS_MAX {
-                turns += 1;
-            } else if std::mem::take(&mut turns) == TURNS_MAX {
-                x.core().yield_now().await;
-            } else {
+            if !moved {
                 self.wait(x, errand).await;
+            } else if self.moved_bytes >= TURN_BYTES {
+                self.moved_bytes = 0;
+                x.core().yield_now().await;
             }
         }
+    }
+
+    /// Whether the client has to read before it is listened to.
+    fn is_held_back(&self, x: &Exchange<'_>) -> bool {
+        x.backlog() > self.ahead_bytes.max(BACKLOG_BYTES_MIN)
     }
 
     /// From the client: true where something came.
-    fn hear(&mut self, x: &mut Exchange<'_>) -> bool {
+    fn hear(&mut self, x: &mut Exchange<'_>, errand: &Errand) -> bool {
         if self.heard_all || !self.up.is_empty() {
             return false;
         }
-        if self.deaf {
-            return self.overhear(x);
+        if self.is_held_back(x) {
+            // It is not the client that is silent.
+            (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+            return false;
         }
-        let now_ms = x.core().now_ms();
-        let mut wire = Wire { x, read: false };
-        let heard = self.context.read(&mut wire);
-        if wire.read {
-            (self.heard_ms, self.pinged) = (now_ms, false);
+        match self.inbound.left() > READ_BYTES as u64 {
+            true => self.hear_some::<READ_BYTES_LONG>(x, errand),
+            false => self.hear_some::<READ_BYTES>(x, errand),
         }
-        match heard {
-            Ok(Message::Text(text)) => record::put(&mut self.up, record::TEXT, [text.as_bytes(), b""]),
-            Ok(Message::Binary(bytes)) => record::put(&mut self.up, record::BINARY, [&bytes, b""]),
-            Ok(Message::Close(frame)) => self.heard_close(x, frame),
-            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
-            Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(Error::Capacity(_)) => self.fail(x, TOO_LONG, "the message is too long"),
-            Err(Error::Utf8(_)) => self.fail(x, NO_TEXT, "the text is not UTF-8"),
-            Err(Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => _ = self.lost(false),
-            Err(Error::Protocol(_)) => self.fail(x, PROTOCOL, "this is not how WebSocket is spoken"),
-            Err(_) => _ = self.lost(false),
+    }
+
+    fn hear_some<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, errand: &Errand) -> bool {
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            self.rest_at += self.understand(x, errand, &rest[self.rest_at..]);
+            if self.rest_at < rest.len() {
+                self.rest = rest;
+            }
+            return true;
         }
+        let mut buffer = [0; BYTES];
+        let len = match x.try_raw(&mut buffer) {
+            Ok(None) => return false,
+            Ok(Some(0)) | Err(_) => {
+                self.lost();
+                return true;
+            }
+            Ok(Some(len)) => len,
+        };
+        (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+        self.moved_bytes += len;
+        if self.said_all {
+            self.unheard_bytes += len;
+            if self.unheard_bytes > UNHEARD_BYTES_MAX {
+                self.lost();
+                return true;
+            }
+        }
+        let used = self.understand(x, errand, &buffer[..len]);
+        (self.rest, self.rest_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
-    /// The client closes, or answers a close.
-    fn heard_close(&mut self, x: &mut Exchange<'_>, frame: Option<CloseFrame>) {
-        // The answer to it, where one is due.
-        let _ = self.context.flush(&mut Wire { x, read: false });
-        let (code, reason) = frame
-            .map_or((NO_CODE, String::new()), |frame| (frame.code.into(), frame.reason.as_str().to_owned()));
-        self.tell(code, &reason);
-        self.heard_all = true;
-        self.said_all = true;
+    /// Takes what was read for frames: up to a whole message, or until others are to have their turn. How many bytes it took.
+    fn understand(&mut self, x: &mut Exchange<'_>, errand: &Errand, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
+            if self.deaf || self.heard_all {
+                rest = &[];
+                break;
+            }
+            let held_bytes = self.inbound.held_bytes();
+            let heard = self.inbound.next(&mut rest, &errand.desk.codecs);
+            self.moved_bytes += FRAME_BYTES.max(self.inbound.held_bytes().saturating_sub(held_bytes));
+            match heard {
+                Ok(Heard::Part) => {}
+                Ok(Heard::Idle) => self.pay(x),
+                Ok(Heard::Ping) => {
+                    self.pong = Some(self.inbound.control().to_vec());
+                    self.pay(x);
+                }
+                // The record of the end is the last one.
+                Ok(Heard::Message(record)) if !self.told => self.up = record,
+                Ok(Heard::Message(_)) => {}
+                Ok(Heard::Close(close)) => self.heard_close(x, close),
+                Err(Violation { code, reason }) => self.fail(x, code, reason),
+            }
+        }
+        self.answer_ping(x);
+        bytes.len() - rest.len()
     }
 
-    fn overhear(&mut self, x: &mut Exchange<'_>) -> bool {
-        let mut buffer = [0; READ_BYTES];
-        match x.try_raw(&mut buffer) {
-            Ok(None) => false,
-            Ok(Some(len)) => {
-                self.heard_all = len == 0;
-                true
-            }
-            Err(_) => self.lost(true),
+    /// A frame that brings nothing has its price.
+    fn pay(&mut self, x: &mut Exchange<'_>) {
+        if !self.budget.pay(x.core().now_ms()) {
+            self.fail(x, POLICY, "too many frames that bring nothing");
         }
+    }
+
+    fn answer_ping(&mut self, x: &mut Exchange<'_>) {
+        if let Some(pong) = self.pong.take()
+            && !self.said_all
+        {
+            self.put(x, FIN | frame::PONG, &pong);
+        }
+    }
+
+    /// The client closes, or answers a close.
+    fn heard_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
+        self.answer_ping(x);
+        if !std::mem::replace(&mut self.said_all, true) {
+            // The same code and reason.
+            let answer = self.inbound.control().to_vec();
+            self.put(x, FIN | frame::CLOSE, &answer);
+        }
+        let (code, reason) = close.unwrap_or((NO_CODE, String::new()));
+        self.tell(code, &reason);
+        self.heard_all = true;
     }
 
     /// The last record for the worker.
@@ -237,12 +327,18 @@ impl<'s> Socket<'s> {
         self.deaf = true;
     }
 
-    /// The client is gone; returns `outcome`.
-    fn lost(&mut self, outcome: bool) -> bool {
+    /// The client is gone.
+    fn lost(&mut self) {
         self.tell(VANISHED, "");
         self.heard_all = true;
         self.said_all = true;
-        outcome
+        self.inbound.discard();
+    }
+
+    /// The client is gone, and nothing can be sent to it.
+    fn cut_off(&mut self) {
+        self.unsendable = true;
+        self.lost();
     }
 
     /// Nobody is there any more.
@@ -257,9 +353,18 @@ impl<'s> Socket<'s> {
         }
         self.closed_ms = x.core().now_ms();
         // A code that no frame may carry is the application's fault.
-        let code = Some(CloseCode::from(code)).filter(|code| code.is_allowed()).unwrap_or(CloseCode::Error);
-        let frame = CloseFrame { code, reason: reason.to_owned().into() };
-        let _ = self.context.close(&mut Wire { x, read: false }, Some(frame));
+        let code = if frame::is_close_code(code) { code } else { FAILED };
+        self.put(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
+        self.inbound.discard();
+    }
+
+    /// Gives a frame to the client's connection.
+    fn put(&mut self, x: &mut Exchange<'_>, first: u8, payload: &[u8]) {
+        let (head, len) = frame::head(first, payload.len());
+        self.put_bytes += (len + payload.len()) as u64;
+        if x.offer(&head[..len]).and_then(|()| x.offer(payload)).is_err() {
+            self.cut_off();
+        }
     }
 
     /// To the worker: true where something moved.
@@ -298,7 +403,7 @@ impl<'s> Socket<'s> {
                     // It was told of the end and talks on, as one that never listens does. What it says next fails: the
                     // request is given up.
                     Part::Data if self.is_over() && self.given => self.worker_done = true,
-                    Part::Data => self.say(x, &buffer),
+                    Part::Data => self.say(x, errand, &buffer),
                     Part::Log(_) => self.teller.output(None, &buffer),
                     Part::End => {}
                     Part::Aborted(_) => {
@@ -327,20 +432,20 @@ impl<'s> Socket<'s> {
     }
 
     /// Sends what the worker says.
-    fn say(&mut self, x: &mut Exchange<'_>, mut bytes: &[u8]) {
+    fn say(&mut self, x: &mut Exchange<'_>, errand: &Errand, mut bytes: &[u8]) {
+        self.moved_bytes += bytes.len();
         while !bytes.is_empty() && !self.said_all {
             match self.records.take(&mut bytes) {
                 Ok(Some(Said::Data { text, first, last, payload })) => {
-                    let kind = match (first, text) {
-                        (false, _) => Data::Continue,
-                        (true, true) => Data::Text,
-                        (true, false) => Data::Binary,
-                    };
-                    let frame = Frame::message(payload, OpCode::Data(kind), last);
-                    let sent = self.context.write(&mut Wire { x, read: false }, Message::Frame(frame));
-                    if sent.is_err() {
-                        self.lost(true);
+                    self.moved_bytes += FRAME_BYTES;
+                    let mut buffer = errand.desk.buffer();
+                    let piece = Piece { text, first, last, payload: &payload };
+                    match self.outbound.frame(&piece, &errand.desk.codecs, &mut buffer) {
+                        Some((first, true)) => self.put(x, first, &buffer),
+                        Some((first, false)) => self.put(x, first, &payload),
+                        None => {}
                     }
+                    errand.desk.give_back(buffer);
                 }
                 Ok(Some(Said::Close { code, reason })) => self.close(x, code, &reason),
                 Ok(None) => {}
@@ -349,12 +454,20 @@ impl<'s> Socket<'s> {
         }
     }
 
+    /// How much the client has taken.
+    fn look_what_was_taken(&mut self, x: &Exchange<'_>) {
+        let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
+        if x.backlog() == 0 || taken_bytes > self.taken_bytes {
+            (self.taken_bytes, self.taken_ms) = (taken_bytes, x.core().now_ms());
+        }
+    }
+
     /// What time brings: a ping, an end.
     fn look_around(&mut self, x: &mut Exchange<'_>, replaced: bool) {
         let now_ms = x.core().now_ms();
         if self.said_all {
             if !self.heard_all && now_ms >= self.closed_ms + CLOSE_MS {
-                self.lost(true);
+                self.lost();
             }
             return;
         }
@@ -363,24 +476,31 @@ impl<'s> Socket<'s> {
             self.tell(code, "");
             return self.close(x, code, "");
         }
+        if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
+            // It reads nothing: not even a close would reach it. The application has the time that one takes.
+            self.tell(VANISHED, "");
+            (self.said_all, self.unsendable, self.closed_ms) = (true, true, now_ms);
+            return;
+        }
         let silent_ms = now_ms.saturating_sub(self.heard_ms);
         if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
             self.tell(VANISHED, "");
             self.close(x, GOING_AWAY, "nothing was heard for too long");
         } else if !self.pinged && silent_ms >= self.limits.idle_ms / 2 {
             self.pinged = true;
-            let _ = self.context.write(&mut Wire { x, read: false }, Message::Ping(Vec::new().into()));
+            self.put(x, FIN | frame::PING, b"");
         }
     }
 
     /// Until there is something to do.
     async fn wait(&mut self, x: &mut Exchange<'_>, errand: &Errand) {
-        let read = !self.heard_all && self.up.is_empty();
+        let read = !self.heard_all && self.up.is_empty() && !self.is_held_back(x);
         // A connection in error is always ready, and what is kept for it will never leave.
         let client = Interest::of(read, x.backlog() > 0 && !self.unsendable);
         let look_ms = match self.said_all {
             true => CLOSE_MS,
-            false => LOOK_MS_MAX.min(self.limits.idle_ms / 4),
+            // The end of the server or of the generation wakes it.
+            false => self.limits.idle_ms / 4,
         };
         x.shed();
         if self.worker_done {
@@ -408,4 +528,18 @@ async fn client_or_time(x: &Exchange<'_>, client: Interest, ms: u64) {
         false => time.as_mut().poll(context),
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_bring_nothing_have_a_rate() {
+        let mut budget = Budget::new(5_000);
+        assert_eq!((0..2_000).filter(|_| budget.pay(5_000)).count(), 1_000);
+        // A hundred a second for ever.
+        assert!((1..1_000).all(|at| budget.pay(5_000 + 10 * at)));
+        assert_eq!((0..2_000).filter(|_| budget.pay(3_600_000)).count(), 1_000);
+    }
 }

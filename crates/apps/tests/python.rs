@@ -144,6 +144,53 @@ fn a_lifespan_ends_with_its_worker() {
 }
 
 #[test]
+fn applications_of_asgi_2() {
+    for (interface, target, expected) in [
+        ("asgi", "legacy.py", "class /x 2.0"),
+        ("auto", "legacy.py", "class /x 2.0"),
+        ("asgi", "legacy.py:function", "function /x 2.0"),
+        ("auto", "legacy.py:function", "function /x 2.0"),
+    ] {
+        let rig = python(interface, target, one_worker);
+        rig.get("/x").expect(200, expected);
+    }
+}
+
+#[test]
+fn what_a_lifespan_raises_is_logged_and_served_all_the_same() {
+    let rig = python("asgi", "legacy.py:fails", one_worker);
+    rig.get("/").expect(200, "served all the same");
+    rig.logged("lifespan: the application failed before its startup was complete");
+    rig.logged("KeyError: 'no database'");
+    let rig = python("asgi", "legacy.py", one_worker);
+    rig.get("/x").expect(200, "class /x 2.0");
+    rig.logged("lifespan: not supported by the application: ValueError: no lifespans here");
+}
+
+#[test]
+fn a_lifespan_that_is_required_or_left_out() {
+    let asked = |what: &'static str| {
+        move |options: &mut Options| {
+            one_worker(options);
+            options.env.push(("KOMAINU_LIFESPAN".into(), what.into()));
+            options.show_errors = true;
+        }
+    };
+    for target in ["legacy.py", "legacy.py:fails"] {
+        let rig = python("asgi", target, asked("on"));
+        rig.logged("lifespan = \"on\"");
+        assert_eq!(rig.get("/").status, 500, "{target}");
+    }
+    let rig = python("asgi", "events.py", asked("on"));
+    rig.get("/").expect(200, "/  began");
+    let rig = python("asgi", "legacy.py:silent", asked("off"));
+    rig.get("/").expect(200, "silent");
+    assert!(!rig.log().contains("was asked"), "{}", rig.log());
+    let rig = python("asgi", "legacy.py:silent", asked("auto"));
+    rig.logged("was asked");
+}
+
+#[test]
 fn what_does_not_load_says_why() {
     for (target, told) in [
         ("events.py:refuses", "no database today"),

@@ -25,7 +25,7 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     options.stop_ms_max = 5_000;
     options.event_loop = true;
     options.concurrency = 100;
-    options.websockets = Some(WebSockets { message_bytes_max: 1_000_000, idle_ms: 60_000 });
+    options.websockets = Some(WebSockets { message_bytes_max: 1_000_000, idle_ms: 60_000, compress: true });
     adapt(&mut options);
     Rig::start(options)
 }
@@ -104,6 +104,7 @@ fn messages_go_both_ways() {
     ] {
         assert!(head.lines().any(|other| other.eq_ignore_ascii_case(line)), "{line} in {head}");
     }
+    assert!(!head.contains("x-of-its-own"), "{head}");
     client.send(frame(FIN | TEXT, "grüß".as_bytes()));
     assert_eq!(next(&mut client), (FIN | TEXT, "grüß".as_bytes().to_vec()));
     client.send(frame(FIN | BINARY, &[0, 255]));
@@ -152,6 +153,7 @@ fn ends_of_the_applications_making() {
     let rig = python(|_| {});
     for (path, expected) in [
         ("/close", (4001, "enough".to_owned())),
+        ("/long-reason", (4002, "ü".repeat(61))),
         ("/return", (1000, String::new())),
         ("/fail", (1011, String::new())),
     ] {
@@ -259,6 +261,93 @@ fn a_reload_and_a_stop_do_not_wait_for_sockets() {
     rig.drain();
     assert_eq!(closed(&mut second).0, 1001);
     drop(second);
+}
+
+/// What is idle looks around seldom, and the end of the server comes to it at once.
+#[test]
+fn idle_sockets_end_with_the_server_and_not_some_time_later() {
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
+    let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/")).collect();
+    rig.drain();
+    for client in &mut clients {
+        assert_eq!(closed(client).0, 1001);
+    }
+    drop(clients);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
+    let mut client = open(&rig, "/");
+    rig.app.reload();
+    assert_eq!(closed(&mut client).0, 1012);
+}
+
+/// Only the ping heard last is answered, and that once.
+#[test]
+fn many_pings_have_one_answer() {
+    let rig = python(|_| {});
+    let mut client = open(&rig, "/");
+    let pings: Vec<u8> = (0..200u8).flat_map(|at| frame(FIN | PING, &[at])).collect();
+    client.send([pings, frame(FIN | TEXT, b"well")].concat());
+    let (mut pongs, mut last) = (0, 0);
+    loop {
+        match next(&mut client) {
+            (first, payload) if first == FIN | PONG => (pongs, last) = (pongs + 1, payload[0]),
+            (first, payload) => break assert_eq!((first, payload), (FIN | TEXT, b"well".to_vec())),
+        }
+    }
+    assert_eq!(last, 199);
+    assert!(pongs < 100, "{pongs}");
+}
+
+#[test]
+fn compressed_messages() {
+    const COMPRESSED: u8 = 0x40;
+    let rig = python(|options| options.websockets.as_mut().unwrap().message_bytes_max = 100_000);
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
+    let offered = || {
+        let mut client = rig.connect();
+        let head = ask(&mut client, "/", offer).to_ascii_lowercase();
+        let agreed = "sec-websocket-extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n";
+        assert!(head.contains(agreed), "{head}");
+        client
+    };
+    let mut client = offered();
+    // "Hello", in one frame and in two, with a ping between; and an empty one.
+    client.send(frame(FIN | COMPRESSED | TEXT, &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]));
+    assert_eq!(next(&mut client), (FIN | TEXT, b"Hello".to_vec()));
+    client.send(frame(COMPRESSED | TEXT, &[0xf2, 0x48]));
+    client.send(frame(FIN | PING, b""));
+    client.send(frame(FIN, &[0xcd, 0xc9, 0xc9, 0x07, 0x00]));
+    assert_eq!(next(&mut client), (FIN | PONG, vec![]));
+    assert_eq!(next(&mut client), (FIN | TEXT, b"Hello".to_vec()));
+    client.send(frame(FIN | COMPRESSED | BINARY, &[0]));
+    assert_eq!(next(&mut client), (FIN | BINARY, vec![]));
+    // Long ones are compressed on the way back.
+    client.send(frame(FIN | TEXT, &b"abcd".repeat(20_000)));
+    let (first, payload) = next(&mut client);
+    assert!(first & COMPRESSED != 0 && payload.len() < 2_000, "{first:x} {}", payload.len());
+    for (what, bytes, code) in [
+        ("what is no deflate", frame(FIN | COMPRESSED | TEXT, &[0xff; 50]), 1007),
+        ("no UTF-8", frame(FIN | COMPRESSED | TEXT, &[0x00, 0x01, 0x00, 0xfe, 0xff, 0xff, 0x00]), 1007),
+        (
+            "fragments that begin again",
+            [frame(COMPRESSED | TEXT, &[0xf2]), frame(FIN | COMPRESSED, &[0x48])].concat(),
+            1002,
+        ),
+        ("blocks of nothing without end", frame(COMPRESSED | BINARY, &[0; 120_000]), 1009),
+    ] {
+        let mut client = offered();
+        client.send(bytes);
+        assert_eq!(closed(&mut client).0, code, "{what}");
+    }
+    let mut plain = open(&rig, "/");
+    plain.send(frame(FIN | COMPRESSED | TEXT, &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]));
+    assert_eq!(closed(&mut plain).0, 1002);
+}
+
+#[test]
+fn compression_that_is_switched_off() {
+    let rig = python(|options| options.websockets.as_mut().unwrap().compress = false);
+    let head = ask(&mut rig.connect(), "/", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
+    assert!(head.starts_with("HTTP/1.1 101") && !head.contains("deflate"), "{head}");
 }
 
 #[test]

@@ -84,6 +84,10 @@ directives! {
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
         /// Requests that one worker has under way at once, in its event loop. For ASGI.
         "concurrency" concurrency: u32 = 1000, Count { min: 1, max: 10_000 };
+        /// Whether an ASGI application has a lifespan: `on` starts no worker where it fails or is not supported, `auto` serves all the
+        /// same, and `off` never asks for it.
+        "lifespan" lifespan: Lifespan = "auto",
+            Word(&[("auto", Lifespan::Auto), ("on", Lifespan::On), ("off", Lifespan::Off)]);
         /// Whether the application is loaded once, and the workers are forked from that process. They share its memory.
         "preload" preload: bool = true, Flag;
         /// The folder it is started in.
@@ -141,6 +145,29 @@ pub enum ClientAbort {
     Cancel,
 }
 
+/// Whether an ASGI application has a lifespan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifespan {
+    /// If it knows of that.
+    Auto,
+    /// It must.
+    On,
+    /// It is not asked.
+    Off,
+}
+
+impl Lifespan {
+    /// As it stands in the configuration.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Lifespan::Auto => "auto",
+            Lifespan::On => "on",
+            Lifespan::Off => "off",
+        }
+    }
+}
+
 directives! {
     /// How many worker processes there are.
     Workers in "`workers`" {
@@ -177,10 +204,14 @@ directives! {
 directives! {
     /// What holds for each WebSocket of an application. Its frames, pings and limits are the server's affair.
     AppWebSockets in "`websockets` of an application" {
-        /// A message from the client, over all its fragments; a longer one closes the socket with the code 1009.
-        "message" message_bytes_max: u64 = "1MiB", Size { min: KIB, max: GIB };
+        /// A message from the client, over all its fragments and as it is without compression; a longer one closes the socket
+        /// with the code 1009.
+        "message" message_bytes_max: u64 = "16MiB", Size { min: KIB, max: GIB };
         /// Without a byte from the client; half-way a ping asks for one. Then the socket is closed.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
+        /// Whether messages are compressed where the client offers that (permessage-deflate). Each is compressed by itself, so that
+        /// an idle socket holds nothing for it.
+        "compress" compress: bool = true, Flag;
     }
 }
 
@@ -274,6 +305,13 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
             &entry.key_at,
             "`targets` of what is no Python application".to_owned(),
             "make each an application",
+        );
+    }
+    if let Some(entry) = node.entry("lifespan").filter(|_| app.python.is_none() && app.asgi.is_none()) {
+        check.error(
+            &entry.key_at,
+            "`lifespan` of what is no ASGI application".to_owned(),
+            "take it away: only ASGI has lifespans",
         );
     }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
@@ -427,7 +465,7 @@ mod tests {
             websockets = { message = \"64KiB\", idle = \"5s\" }\n";
         let config = parse(text).unwrap();
         assert_eq!(config.apps[0].1.handler.as_deref(), Some(Path::new("/etc/k/a.so")));
-        assert_eq!(config.apps[0].1.websockets.message_bytes_max, 1 << 20);
+        assert_eq!(config.apps[0].1.websockets.message_bytes_max, 16 << 20);
         let sockets = &config.apps[1].1.websockets;
         assert_eq!((sockets.message_bytes_max, sockets.idle), (64 << 10, Duration::from_secs(5)));
     }
@@ -453,6 +491,8 @@ mod tests {
                 "[[route]]\napp = { name = \"a\", target = \"admn\" }\n[apps.a]\nwsgi = \"a\"\ntargets = { admin = \"b\" }\n",
                 "did you mean `admin`?",
             ),
+            ("[apps.a]\npsgi = \"a\"\nlifespan = \"on\"\n", "no ASGI application"),
+            ("[apps.a]\nasgi = \"a\"\nlifespan = \"yes\"\n", "lifespan"),
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
             ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),

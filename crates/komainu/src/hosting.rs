@@ -80,7 +80,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         max: workers.max as usize,
     });
     let options = Options {
-        env: app.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        env: environment_of(app),
         folder,
         user: user(app).map_err(|text| told(name, &text))?,
         limits: limits(&app.limits),
@@ -99,6 +99,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         websockets: (is_python && app.wsgi.is_none()).then_some(WebSockets {
             message_bytes_max: app.websockets.message_bytes_max as usize,
             idle_ms: ms(app.websockets.idle),
+            compress: app.websockets.compress,
         }),
         hijacked_ms: (target.language.name == "ruby").then_some(ms(app.timeouts.tunnel)),
         recycle: Recycle {
@@ -115,6 +116,14 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     };
     options.check().map_err(|text| told(name, &text))?;
     Ok(options)
+}
+
+/// The variables that its processes have beside those of the server.
+fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
+    let lifespan =
+        (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
+    let given = app.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// What is started.

@@ -69,6 +69,7 @@ struct Inner {
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
     memory: Rc<Memory>,
+    draining: Cell<bool>,
     ticks: Ticks,
 }
 
@@ -110,6 +111,7 @@ impl Core {
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
             memory: Rc::new(Memory::new(budget)),
+            draining: Cell::new(false),
             ticks: Ticks::default(),
         })))
     }
@@ -124,6 +126,17 @@ impl Core {
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.clock.now_ms()
+    }
+
+    /// Whether the server is stopping: what could go on for ever is to come to its end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.get()
+    }
+
+    /// The server is stopping.
+    pub(crate) fn drain(&self) {
+        self.0.draining.set(true);
     }
 
     /// [`Clock::unix_s`].

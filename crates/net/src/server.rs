@@ -221,6 +221,7 @@ fn run_core<S: Service>(
     core.turn_until(|| {
         counters.panics.set(core.panics());
         if draining.load(Ordering::Relaxed) && !context.draining.replace(true) {
+            core.drain();
             for source in &listeners {
                 core.nudge(source);
             }

@@ -1,4 +1,4 @@
-"""ASGI 3: the event loop of a worker, its lifespan, and what waits."""
+"""ASGI: the event loop of a worker, its lifespan, and what waits."""
 
 import asyncio
 import os
@@ -26,15 +26,23 @@ class NotStarted(Exception):
 
 
 class Lifespan:
-    """The application's own beginning and end, where it has them."""
+    """The application's own beginning and end, where it has them; with ``required`` it must."""
 
-    def __init__(self, app, state):
+    def __init__(self, app, state, required):
         self.app = app
+        self.required = required
         self.scope = {"type": "lifespan", "asgi": VERSION, "state": state}
         self.events = asyncio.Queue()
         self.began, self.ended = asyncio.Event(), asyncio.Event()
         self.failure = None
         self.supported = True
+        # The application has taken the first event.
+        self.entered = False
+
+    async def receive(self):
+        event = await self.events.get()
+        self.entered = True
+        return event
 
     async def send(self, message):
         kind = message["type"]
@@ -49,17 +57,29 @@ class Lifespan:
 
     async def run(self):
         try:
-            await self.app(self.scope, self.events.get, self.send)
-        except BaseException:
-            if self.began.is_set() and self.failure is None:
-                traceback.print_exc()
-            elif self.failure is not None:
-                self.failure += "\n" + traceback.format_exc()
-            # Before its beginning: it does not know lifespans.
+            await self.app(self.scope, self.receive, self.send)
+        except BaseException as error:
+            self.raised(error)
             self.supported = False
         finally:
             self.began.set()
             self.ended.set()
+
+    def raised(self, error):
+        """What the application raised belongs to its failure, or stands in the log; it never gets lost."""
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        if self.failure is not None:
+            self.failure += "\n" + trace
+        elif self.began.is_set():
+            sys.stderr.write(trace)
+        elif self.required:
+            self.failure = f"the application's lifespan ended before it had begun, and is required (lifespan = \"on\"):\n{trace}"
+        elif self.entered:
+            sys.stderr.write(f"lifespan: the application failed before its startup was complete, and is served all the same:\n{trace}")
+        else:
+            # Most applications that know no lifespans say so by an exception.
+            said = traceback.format_exception_only(type(error), error)[-1].strip()
+            print(f"lifespan: not supported by the application: {said}", file=sys.stderr)
 
     async def begin(self):
         self.task = asyncio.ensure_future(self.run())
@@ -264,7 +284,9 @@ def serve(app, seats):
 async def live(app, seat, loop):
     state = {}
     # Each has its own; what they leave in the state is for all.
-    lifespans = [Lifespan(target, state) for target in getattr(app, "targets", [app])]
+    asked = os.environ.get("KOMAINU_LIFESPAN", "auto")
+    targets = getattr(app, "targets", [app]) if asked != "off" else []
+    lifespans = [Lifespan(target, state, asked == "on") for target in targets]
     try:
         for lifespan in lifespans:
             await lifespan.begin()

@@ -10,7 +10,7 @@ import traceback
 
 import komainu
 from komainu import _native
-from komainu.load import NotFound, interface_of, load, several
+from komainu.load import NotFound, load, prepare, several
 
 NOT_LOADED = 3
 # The server asks where each thread is, and kills next: KOMAINU_SIGNAL_WHERE.
@@ -35,12 +35,10 @@ def run(interface, target, *more):
 
 def load_or_leave(interface, target, more):
     try:
-        app = load(target)
-        if interface == "auto":
-            interface = interface_of(app)
+        app, interface = prepare(load(target), interface)
         if more:
             named = (text.partition("=") for text in more)
-            app = several(app, {name: load(target) for name, _, target in named}, interface)
+            app = several(app, {name: prepare(load(target), "auto")[0] for name, _, target in named}, interface)
         run_hooks("on_load")
         return app, interface
     except NotFound as error:

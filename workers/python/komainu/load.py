@@ -87,6 +87,27 @@ def attribute(module, text, target):
     return value
 
 
+def prepare(app, interface):
+    """The application and its interface, ``wsgi`` or ``asgi``, as it was said or (``auto``) as it is seen."""
+    seen = interface_of(app)
+    if interface == "auto":
+        interface = "wsgi" if seen == "wsgi" else "asgi"
+    if interface == "asgi" and seen == "asgi2":
+        app = SingleCall(app)
+    return app, interface
+
+
+class SingleCall:
+    """An application of ASGI 2, which is called twice, as one of ASGI 3."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        scope = {**scope, "asgi": {**scope["asgi"], "version": "2.0"}}
+        await self.app(scope)(receive, send)
+
+
 def several(first, others, interface):
     """One application of several, of which a request names another than the first."""
     for name, app in others.items():
@@ -123,15 +144,17 @@ def guess(module, place):
 
 
 def interface_of(app):
-    """``asgi`` or ``wsgi``, by the signature."""
+    """``asgi``, ``asgi2`` or ``wsgi``, by the signature: of three arguments, of one (the scope), of two."""
     while isinstance(app, functools.partial):
         app = app.func
     call = app if inspect.isroutine(app) or inspect.isclass(app) else app.__call__
     if inspect.iscoroutinefunction(call):
         return "asgi"
     try:
-        parameters = inspect.signature(call).parameters.values()
+        parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
         return "wsgi"
     needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(needed) == 1:
+        return "asgi" if any(p.kind is p.VAR_POSITIONAL for p in parameters) else "asgi2"
     return "asgi" if len(needed) == 3 else "wsgi"

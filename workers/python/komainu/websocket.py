@@ -6,6 +6,7 @@ from komainu._native import Gone
 
 TEXT, BINARY, CLOSE = 1, 2, 8
 NORMAL, FAILED, RESTART = 1000, 1011, 1012
+REASON_BYTES_MAX = 123
 
 
 class Socket:
@@ -79,7 +80,9 @@ class Socket:
         self.state = "closed"
         if self.ended is None:
             self.end(code, reason)
-        await self.put(CLOSE, code.to_bytes(2, "little") + reason.encode()[:123])
+        # As much of the reason as fits into a frame, and no half of a character.
+        reason = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
+        await self.put(CLOSE, code.to_bytes(2, "little") + reason)
 
     async def refuse(self, message):
         self.state = "refusing"

@@ -17,11 +17,13 @@ async def app(scope, receive, send):
     if path == "/silent":
         return
     protocol = "chat" if "chat" in scope["subprotocols"] else None
-    await send({"type": "websocket.accept", "subprotocol": protocol, "headers": [(b"x-app", b"yes")]})
+    await send({"type": "websocket.accept", "subprotocol": protocol, "headers": [(b"x-app", b"yes"), (b"sec-websocket-extensions", b"x-of-its-own")]})
     if path == "/fail":
         raise ValueError("on purpose")
     if path == "/close":
         await send({"type": "websocket.close", "code": 4001, "reason": "enough"})
+    if path == "/long-reason":
+        await send({"type": "websocket.close", "code": 4002, "reason": "ü" * 100})
     if path == "/return":
         return
     if path == "/scope":

@@ -1,15 +1,19 @@
 """The client of the tests of WebSockets: the `websockets` library against the server of an URL."""
 
 import asyncio
+import os
 import sys
 
 import websockets
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 
 async def main(url):
     async with websockets.connect(url + "/echo", subprotocols=["other", "chat"], max_size=None) as socket:
         assert socket.subprotocol == "chat", socket.subprotocol
-        for message in ("grüß", "", b"", bytes(range(256)), "x" * 1_000_000, b"y" * 1_000_000):
+        agreed = socket.response.headers["Sec-WebSocket-Extensions"]
+        assert "permessage-deflate; server_no_context_takeover; client_no_context_takeover" in agreed, agreed
+        for message in ("grüß", "", b"", bytes(range(256)), "x" * 1_000_000, b"y" * 1_000_000, os.urandom(300_000), "ein Satz. " * 100_000):
             await socket.send(message)
             assert await socket.recv() == message
         await (await socket.ping())
@@ -20,13 +24,27 @@ async def main(url):
         for at in range(2000):
             await socket.send(f"{at} " + "z" * (at % 300))
         await receiver
-    try:
-        async with websockets.connect(url + "/echo") as socket:
-            await socket.send("x" * 2_000_000)
-            await socket.recv()
-        raise SystemExit("a message too long went through")
-    except websockets.ConnectionClosed as closed:
-        assert closed.rcvd.code == 1009, closed
+    # Of every window that can be asked for, and without compression.
+    for window in (None, 9, 10, 12, 15):
+        factory = ClientPerMessageDeflateFactory(server_max_window_bits=window, client_max_window_bits=window or True)
+        async with websockets.connect(url + "/echo", compression=None, extensions=[factory], max_size=None) as socket:
+            await echo(socket)
+    async with websockets.connect(url + "/echo", compression=None, max_size=None) as socket:
+        assert "Sec-WebSocket-Extensions" not in socket.response.headers
+        await echo(socket)
+        # The longest message there may be.
+        longest = os.urandom(16 << 20)
+        await socket.send(longest)
+        assert await socket.recv() == longest
+    # 16 MiB and a byte, as they are and deflated to nearly nothing.
+    for compression in (None, "deflate"):
+        try:
+            async with websockets.connect(url + "/echo", compression=compression) as socket:
+                await socket.send("x" * ((16 << 20) + 1))
+                await socket.recv()
+            raise SystemExit("a message too long went through")
+        except websockets.ConnectionClosed as closed:
+            assert closed.rcvd.code == 1009, closed
     try:
         async with websockets.connect(url + "/private"):
             raise SystemExit("it was not refused")
@@ -39,6 +57,14 @@ async def main(url):
         assert await socket.recv() == str(at)
         await socket.close(code=3000)
     print("all well")
+
+
+async def echo(socket):
+    for message in ("", "short", "line of a text " * 10_000, os.urandom(100_000), b"0123456789" * 50_000):
+        await socket.send(message)
+        assert await socket.recv() == message
+    await socket.send(["in ", "three ", "pieces" * 1000])
+    assert await socket.recv() == "in three " + "pieces" * 1000
 
 
 async def receive(socket, count):

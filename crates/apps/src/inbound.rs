@@ -1,0 +1,356 @@
+//! A WebSocket's messages from the client: put together of frames, unmasked, inflated, checked, and never larger than they may
+//! be.
+
+use crate::deflate::{Codecs, Inflater, Uninflated, grow};
+use crate::frame::{self, CONTROL_BYTES_MAX, Head, HeadReader};
+use crate::record;
+
+/// What a client is told of frames that it may not send.
+const PROTOCOL: u16 = 1002;
+const INVALID: u16 = 1007;
+const TOO_LONG: u16 = 1009;
+
+/// Compressed bytes that are unmasked and inflated in one step: half a megabyte of zeros, at most.
+const INFLATED_BYTES: usize = 512;
+/// Room that is made for a message before any of it has come.
+const ROOM_BYTES_MAX: u64 = 16 * 1024;
+
+/// What a client has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// A part of something.
+    Part,
+    /// A frame that brings nothing: an empty fragment, a pong.
+    Idle,
+    /// A ping; what it carries is [`Inbound::control`].
+    Ping,
+    /// A message, as a record.
+    Message(Vec<u8>),
+    /// A close: its code and reason, if it has them.
+    Close(Option<(u16, String)>),
+}
+
+/// What the client did wrong, in the words of a close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+}
+
+const fn violation(code: u16, reason: &'static str) -> Violation {
+    Violation { code, reason }
+}
+
+/// A message under way.
+#[derive(Debug)]
+struct Message {
+    kind: u8,
+    inflater: Option<Inflater>,
+    /// Bytes of its frames so far, compressed or not.
+    raw_bytes: u64,
+    /// The record: room for its head, then the payload so far.
+    record: Vec<u8>,
+}
+
+/// Reads a client's frames, however they are cut.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    message_bytes_max: usize,
+    /// RFC 7692 was agreed on.
+    may_compress: bool,
+    heads: HeadReader,
+    frame: Option<Head>,
+    message: Option<Message>,
+    control: [u8; CONTROL_BYTES_MAX],
+    control_len: usize,
+    /// Messages are left out: only a close is of interest.
+    discards: bool,
+}
+
+impl Inbound {
+    pub(crate) fn new(message_bytes_max: usize, may_compress: bool) -> Inbound {
+        Inbound {
+            message_bytes_max,
+            may_compress,
+            heads: HeadReader::default(),
+            frame: None,
+            message: None,
+            control: [0; CONTROL_BYTES_MAX],
+            control_len: 0,
+            discards: false,
+        }
+    }
+
+    /// What the control frame heard last carries.
+    pub(crate) fn control(&self) -> &[u8] {
+        &self.control[..self.control_len]
+    }
+
+    /// Bytes that the frame under way still has.
+    pub(crate) fn left(&self) -> u64 {
+        self.frame.map_or(0, |frame| frame.left)
+    }
+
+    /// Bytes of the message under way.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, |message| message.record.len())
+    }
+
+    /// From now on messages are left out, and the one under way too.
+    pub(crate) fn discard(&mut self) {
+        self.discards = true;
+        self.message = None;
+    }
+
+    /// Takes bytes from the front of `bytes`, some at least.
+    ///
+    /// # Errors
+    /// What the client does wrong; then nothing more can be understood.
+    pub(crate) fn next(&mut self, bytes: &mut &[u8], codecs: &Codecs) -> Result<Heard, Violation> {
+        let mut frame = match self.frame.take() {
+            Some(frame) => frame,
+            None => match self.heads.read(bytes).map_err(|reason| violation(PROTOCOL, reason))? {
+                Some(head) => self.begin(head, codecs)?,
+                None => return Ok(Heard::Part),
+            },
+        };
+        let was_empty = frame.left == 0;
+        let here = usize::try_from(frame.left).unwrap_or(usize::MAX).min(bytes.len());
+        let used = self.take(&mut frame, &bytes[..here])?;
+        *bytes = &bytes[used..];
+        if frame.left > 0 {
+            self.frame = Some(frame);
+            return Ok(Heard::Part);
+        }
+        match frame.opcode {
+            frame::CLOSE => read_close(self.control()).map(Heard::Close),
+            frame::PING => Ok(Heard::Ping),
+            frame::PONG => Ok(Heard::Idle),
+            _ if frame.last && !self.discards => self.finish(codecs),
+            _ if was_empty => Ok(Heard::Idle),
+            _ => Ok(Heard::Part),
+        }
+    }
+
+    /// A frame begins.
+    fn begin(&mut self, head: Head, codecs: &Codecs) -> Result<Head, Violation> {
+        if head.is_control() {
+            self.control_len = 0;
+            return Ok(head);
+        }
+        if self.discards {
+            return Ok(head);
+        }
+        if head.compressed && !self.may_compress {
+            return Err(violation(PROTOCOL, "a reserved bit is set"));
+        }
+        let message = match (head.opcode, self.message.take()) {
+            (frame::CONTINUATION, Some(message)) => message,
+            (frame::CONTINUATION, None) => {
+                return Err(violation(PROTOCOL, "a fragment continues no message"));
+            }
+            (_, Some(_)) => return Err(violation(PROTOCOL, "a message begins within another")),
+            (opcode, None) => Message {
+                kind: if opcode == frame::TEXT { record::TEXT } else { record::BINARY },
+                inflater: head.compressed.then(|| codecs.inflater()),
+                raw_bytes: 0,
+                record: room_for(head.left),
+            },
+        };
+        let message = self.message.insert(message);
+        message.raw_bytes = message.raw_bytes.saturating_add(head.left);
+        // Data that does not get smaller gets a little longer, and each flush has its bytes.
+        let slack = if message.inflater.is_some() { self.message_bytes_max as u64 / 8 + 1024 } else { 0 };
+        if message.raw_bytes > self.message_bytes_max as u64 + slack {
+            return Err(violation(TOO_LONG, "the message is too long"));
+        }
+        Ok(head)
+    }
+
+    /// Takes payload of the frame; how many bytes of it.
+    fn take(&mut self, frame: &mut Head, bytes: &[u8]) -> Result<usize, Violation> {
+        if frame.is_control() {
+            let place = &mut self.control[self.control_len..self.control_len + bytes.len()];
+            place.copy_from_slice(bytes);
+            frame.unmask(place);
+            self.control_len += bytes.len();
+            return Ok(bytes.len());
+        }
+        let len_max = record::HEAD_BYTES + self.message_bytes_max;
+        match &mut self.message {
+            None => {
+                frame.left -= bytes.len() as u64;
+                Ok(bytes.len())
+            }
+            Some(Message { inflater: None, record, .. }) => {
+                let at = record.len();
+                while record.capacity() < at + bytes.len() {
+                    grow(record, len_max);
+                }
+                record.extend_from_slice(bytes);
+                frame.unmask(&mut record[at..]);
+                Ok(bytes.len())
+            }
+            Some(Message { inflater: Some(inflater), record, .. }) => {
+                let mut piece = [0; INFLATED_BYTES];
+                let piece = &mut piece[..bytes.len().min(INFLATED_BYTES)];
+                piece.copy_from_slice(&bytes[..piece.len()]);
+                frame.unmask(piece);
+                inflater.inflate(piece, record, len_max).map_err(uninflated)?;
+                Ok(piece.len())
+            }
+        }
+    }
+
+    /// The message is whole.
+    fn finish(&mut self, codecs: &Codecs) -> Result<Heard, Violation> {
+        let Some(Message { kind, inflater, mut record, .. }) = self.message.take() else {
+            return Ok(Heard::Part);
+        };
+        if let Some(mut inflater) = inflater {
+            let len_max = record::HEAD_BYTES + self.message_bytes_max;
+            inflater.finish(&mut record, len_max).map_err(uninflated)?;
+            codecs.give_back_inflater(inflater);
+        }
+        if kind == record::TEXT && std::str::from_utf8(&record[record::HEAD_BYTES..]).is_err() {
+            return Err(violation(INVALID, "the text is not UTF-8"));
+        }
+        record::put_head(&mut record, kind);
+        Ok(Heard::Message(record))
+    }
+}
+
+/// A record whose head is still to be written, with room for a first frame of that length.
+fn room_for(frame_bytes: u64) -> Vec<u8> {
+    let mut record = Vec::with_capacity(record::HEAD_BYTES + frame_bytes.min(ROOM_BYTES_MAX) as usize);
+    record.resize(record::HEAD_BYTES, 0);
+    record
+}
+
+fn uninflated(why: Uninflated) -> Violation {
+    match why {
+        Uninflated::TooLong => violation(TOO_LONG, "the message is too long"),
+        Uninflated::Broken => violation(INVALID, "the compressed data is invalid"),
+    }
+}
+
+/// RFC 6455 section 5.5.1.
+fn read_close(payload: &[u8]) -> Result<Option<(u16, String)>, Violation> {
+    let (code, reason) = match payload {
+        [] => return Ok(None),
+        [_] => return Err(violation(PROTOCOL, "a close has half a code")),
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+    };
+    if !frame::is_close_code(code) {
+        return Err(violation(PROTOCOL, "a close has a code that may not be sent"));
+    }
+    let reason = std::str::from_utf8(reason).map_err(|_| violation(INVALID, "the reason is not UTF-8"))?;
+    Ok(Some((code, reason.to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{BINARY, COMPRESSED, CONTINUATION, FIN, TEXT};
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![first, 0x80 | 126];
+        bytes.extend((payload.len() as u16).to_be_bytes());
+        let mask = [9, 8, 7, 6];
+        bytes.extend(mask);
+        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        bytes
+    }
+
+    fn hear(inbound: &mut Inbound, mut bytes: &[u8]) -> Result<Vec<Heard>, Violation> {
+        let (codecs, mut heard) = (Codecs::default(), Vec::new());
+        while !bytes.is_empty() {
+            match inbound.next(&mut bytes, &codecs)? {
+                Heard::Part => {}
+                other => heard.push(other),
+            }
+        }
+        Ok(heard)
+    }
+
+    fn record(kind: u8, payload: &[u8]) -> Heard {
+        let mut bytes = Vec::new();
+        record::put(&mut bytes, kind, [payload, b""]);
+        Heard::Message(bytes)
+    }
+
+    #[test]
+    fn messages_wherever_they_are_cut() {
+        let bytes = [
+            frame(TEXT, "grü".as_bytes()),
+            frame(CONTINUATION, b""),
+            frame(FIN, "ß".as_bytes()),
+            frame(FIN | BINARY, &[]),
+            frame(FIN | BINARY | COMPRESSED, &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]),
+            frame(TEXT | COMPRESSED, &[0xf2, 0x48, 0xcd]),
+            frame(FIN, &[0xc9, 0xc9, 0x07, 0x00]),
+        ]
+        .concat();
+        let expected = [
+            Heard::Idle,
+            record(record::TEXT, "grüß".as_bytes()),
+            record(record::BINARY, b""),
+            record(record::BINARY, b"Hello"),
+            record(record::TEXT, b"Hello"),
+        ];
+        for step in 1..bytes.len() {
+            let mut inbound = Inbound::new(1000, true);
+            let heard: Vec<_> =
+                bytes.chunks(step).flat_map(|piece| hear(&mut inbound, piece).unwrap()).collect();
+            assert_eq!(heard, expected, "{step}");
+        }
+    }
+
+    #[test]
+    fn what_a_message_may_hold_at_most() {
+        let mut inbound = Inbound::new(100_000, true);
+        let bytes = frame(CONTINUATION, &[0; 30_000]);
+        assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![Heard::Idle]));
+        for _ in 0..3 {
+            assert_eq!(hear(&mut inbound, &bytes), Ok(vec![]));
+        }
+        let held = inbound.message.as_ref().unwrap().record.capacity();
+        assert!(held <= 100_005, "{held}");
+        assert_eq!(hear(&mut inbound, &bytes).unwrap_err().code, 1009);
+        // Blocks of no content, compressed, without end.
+        let mut inbound = Inbound::new(100_000, true);
+        hear(&mut inbound, &frame(BINARY | COMPRESSED, b"")).unwrap();
+        let nothing = frame(CONTINUATION, &[0, 0, 0, 0xff, 0xff].repeat(1000));
+        let refused = (0..1000).find_map(|_| hear(&mut inbound, &nothing).err());
+        assert_eq!(refused.unwrap().code, 1009);
+    }
+
+    #[test]
+    fn what_is_wrong_with_frames() {
+        for (bytes, code) in [
+            (frame(FIN | TEXT, &[0xc3, 0x28]), 1007),
+            (frame(FIN, b"x"), 1002),
+            ([frame(TEXT, b"x"), frame(FIN | TEXT, b"y")].concat(), 1002),
+            (frame(FIN | TEXT | COMPRESSED, &[0xff; 20]), 1007),
+            (frame(FIN | BINARY, &[0; 1001]), 1009),
+        ] {
+            assert_eq!(hear(&mut Inbound::new(1000, true), &bytes).unwrap_err().code, code);
+        }
+        let compressed = frame(FIN | TEXT | COMPRESSED, &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]);
+        assert_eq!(hear(&mut Inbound::new(1000, false), &compressed).unwrap_err().code, 1002);
+        for payload in [&[3][..], &999u16.to_be_bytes(), &1005u16.to_be_bytes(), &[3, 232, 0xff]] {
+            assert!(read_close(payload).is_err(), "{payload:?}");
+        }
+        assert_eq!(read_close(&[3, 232, b'b', b'y', b'e']), Ok(Some((1000, "bye".into()))));
+    }
+
+    #[test]
+    fn after_the_end_only_a_close_is_heard() {
+        let mut inbound = Inbound::new(1000, true);
+        hear(&mut inbound, &frame(TEXT, b"x")).unwrap();
+        inbound.discard();
+        let bytes =
+            [frame(FIN, b"y"), frame(FIN | BINARY, &[0; 5000]), vec![0x88, 0x80, 1, 2, 3, 4]].concat();
+        assert_eq!(hear(&mut inbound, &bytes), Ok(vec![Heard::Close(None)]));
+    }
+}
