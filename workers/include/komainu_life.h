@@ -17,7 +17,9 @@
  *     worker: for each of its threads
  *         komainu_attach(KOMAINU_ABI, komainu_seat() + thread, error, sizeof error);
  *     komainu_loaded();
- *     answer requests until komainu_next says KOMAINU_RETIRED; exit(0);
+ *     answer requests until komainu_next says KOMAINU_RETIRED
+ *     komainu_leaving();
+ *     end as programs of the language end; exit(0);
  *
  * All of these are called from the process's first thread.
  */
@@ -29,6 +31,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * The server sends this to a process that it is about to kill as it takes too long: say on standard error where each
+ * thread is, briefly, and end. Who does not end is killed two seconds later. (SIGSTKFLT, which nobody else sends.)
+ */
+#define KOMAINU_SIGNAL_WHERE 16
 
 /* What a process is for. */
 #define KOMAINU_PROTOTYPE 1
@@ -45,13 +53,17 @@ extern "C" {
 #define KOMAINU_EXIT_NOT_LOADED 3
 
 /*
- * First of all: takes up what the environment says. From here on the process ends with the server. What it is for, or
- * KOMAINU_FAILED with a terminated text in `error`.
+ * First of all: takes up what the environment says. From here on the process ends with the server, and TERM, INT, HUP,
+ * QUIT, USR1 and USR2 do not end it, where they have no handler by now and get none: they are meant for the server. What
+ * it is for, or KOMAINU_FAILED with a terminated text in `error`.
  */
 int komainu_begin(char *error, size_t error_size);
 
 /* The application is loaded (a prototype), or requests may come (a worker, once it has attached). 0 or KOMAINU_FAILED. */
 int komainu_loaded(void);
+
+/* A worker takes no more requests, whoever wanted that: from now on it has the time that a worker has for leaving. */
+void komainu_leaving(void);
 
 /* The application cannot be loaded: its own words. Exit with KOMAINU_EXIT_NOT_LOADED next. */
 void komainu_not_loaded(const char *text, size_t len);

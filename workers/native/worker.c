@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __has_include
+#if __has_include(<execinfo.h>)
+#include <execinfo.h>
+#define TELLS_WHERE
+#endif
+#endif
 
 #include "komainu_handler.h"
 #include "komainu_life.h"
@@ -18,15 +24,14 @@
 #define ERROR_BYTES 1024
 /* Why a request was given up, for the server. */
 #define HANDLER_FAILED 16
-/* A signal that comes between a look and a wait is seen after so long. */
-#define WAIT_MS 10000
-/* How often the threads of a worker that leaves are woken. */
-#define WAKE_NS (100 * 1000 * 1000)
+/* Of each thread so many frames are told, where the server asks; and for each it waits so often for so long. */
+#define FRAMES_MAX 64
+#define TELL_LOOKS_MAX 200
+#define TELL_LOOK_NS (1000 * 1000)
 
 /* What of it there is: one that was built with an older header has fewer members. */
 static komainu_handler handler;
 static void *process;
-static volatile sig_atomic_t leaving;
 
 /* One thread with a seat. */
 typedef struct {
@@ -37,6 +42,10 @@ typedef struct {
     void *state;
     komainu_worker *worker;
 } Thread;
+
+/* All of them, and how many there are. */
+static Thread *threads;
+static int thread_count;
 
 static void say(const char *text) { fprintf(stderr, "%s\n", text); }
 
@@ -102,8 +111,8 @@ static void answer(komainu_request *request, void *state) {
 
 static void serve(Thread *thread) {
     komainu_request *request;
-    while (!leaving) {
-        int code = komainu_next(thread->worker, WAIT_MS, &request);
+    for (;;) {
+        int code = komainu_next(thread->worker, -1, &request);
         if (code == KOMAINU_OK)
             answer(request, thread->state);
         else if (code != KOMAINU_AGAIN)
@@ -129,51 +138,62 @@ static void *live(void *argument) {
 
 /* ---- the life of the process ---- */
 
-static void told_to_leave(int number) {
-    (void)number;
-    leaving = 1;
+#ifdef TELLS_WHERE
+static int told; /* atomic */
+static int is_telling; /* atomic */
+
+static void tell_frames(void) {
+    void *frames[FRAMES_MAX];
+    int len = backtrace(frames, FRAMES_MAX);
+    static const char head[] = "a thread of this worker is here:\n";
+    if (write(STDERR_FILENO, head, sizeof head - 1) > 0)
+        backtrace_symbols_fd(frames, len, STDERR_FILENO);
+    __atomic_add_fetch(&told, 1, __ATOMIC_RELEASE);
 }
 
-static void woken(int number) { (void)number; }
-
-static void trap(int number, void (*trapped)(int)) {
-    /* Without SA_RESTART: it ends the wait for a request. */
-    struct sigaction action = {.sa_handler = trapped}, before;
-    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
-        sigaction(number, &action, NULL);
+/* The server asks where each thread is, and kills next. The thread that hears it asks the others in turn. */
+static void tell_where(int number) {
+    const struct timespec pause = {0, TELL_LOOK_NS};
+    int at, looks;
+    if (__atomic_exchange_n(&is_telling, 1, __ATOMIC_ACQ_REL)) {
+        tell_frames();
+        return;
+    }
+    tell_frames();
+    for (at = 0; at < thread_count; at++) {
+        int before = __atomic_load_n(&told, __ATOMIC_ACQUIRE);
+        if (pthread_equal(threads[at].id, pthread_self()) || __atomic_load_n(&threads[at].ended, __ATOMIC_ACQUIRE))
+            continue;
+        pthread_kill(threads[at].id, number);
+        for (looks = 0; looks < TELL_LOOKS_MAX && __atomic_load_n(&told, __ATOMIC_ACQUIRE) == before; looks++)
+            nanosleep(&pause, NULL);
+    }
+    kill(getpid(), SIGKILL);
 }
 
-/* The main thread hears of the end; the others are told by it. */
+static void prepare_to_tell(void) {
+    struct sigaction action = {.sa_handler = tell_where, .sa_flags = SA_RESTART};
+    void *frame;
+    /* What it needs is loaded now, and not in the handler. */
+    backtrace(&frame, 1);
+    sigaction(KOMAINU_SIGNAL_WHERE, &action, NULL);
+}
+#else
+static void prepare_to_tell(void) {}
+#endif
+
 static void start_thread(Thread *thread) {
-    sigset_t term, before;
-    int code;
-    sigemptyset(&term);
-    sigaddset(&term, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &term, &before);
-    code = pthread_create(&thread->id, NULL, live, thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int code = pthread_create(&thread->id, NULL, live, thread);
     if (code != 0) {
         fprintf(stderr, "no thread: %s\n", strerror(code));
         exit(1);
     }
 }
 
-static void end_thread(Thread *thread) {
-    const struct timespec pause = {0, WAKE_NS};
-    while (!__atomic_load_n(&thread->ended, __ATOMIC_ACQUIRE)) {
-        if (leaving)
-            pthread_kill(thread->id, SIGURG);
-        nanosleep(&pause, NULL);
-    }
-    pthread_join(thread->id, NULL);
-}
-
 static int work(void) {
     char error[ERROR_BYTES] = "the worker could not start";
     int count = komainu_seats(), at, failed = 0;
-    Thread *threads = calloc((size_t)count, sizeof *threads);
-    trap(SIGTERM, told_to_leave);
-    trap(SIGURG, woken);
+    threads = calloc((size_t)count, sizeof *threads);
     if (!threads || (handler.start && handler.start(&process, error, sizeof error) != 0)) {
         say(error);
         return 1;
@@ -186,16 +206,19 @@ static int work(void) {
         }
     }
     komainu_loaded();
+    threads[0].id = pthread_self();
     for (at = 1; at < count; at++)
         start_thread(&threads[at]);
+    thread_count = count;
     live(&threads[0]);
+    komainu_leaving();
     for (at = 1; at < count; at++)
-        end_thread(&threads[at]);
+        pthread_join(threads[at].id, NULL);
     if (handler.stop)
         handler.stop(process);
     for (at = 0; at < count; at++)
         failed |= threads[at].failed;
-    free(threads);
+    /* They are still known to whoever is asked where it hangs. */
     return failed;
 }
 
@@ -243,6 +266,7 @@ int main(int count, char **arguments) {
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
+    prepare_to_tell();
     load(arguments[1]);
     if (role == KOMAINU_PROTOTYPE && !prototype())
         return 0;

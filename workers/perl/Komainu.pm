@@ -14,6 +14,14 @@ use POSIX ();
 # Of `order`, see komainu_life.h.
 use constant { PROTOTYPE => 1, WORKER => 2, LEAVE => 0, SIGNAL => 2, NOT_LOADED => 3 };
 
+# Signals that are meant for the server when they reach its whole group.
+use constant SHARED => qw(TERM INT HUP QUIT USR1 USR2);
+# The server asks where this process is, and kills it next: KOMAINU_SIGNAL_WHERE. So much is told.
+use constant { WHERE => 16, FRAMES_MAX => 100 };
+
+# The process that stays when those come.
+my $stays;
+
 # Bytes read from a handle at a time.
 use constant PIECE_BYTES => 64 * 1024;
 
@@ -35,6 +43,7 @@ sub run {
     my ($folder, $file) = @_;
     load_native($folder);
     my $role = begin();
+    _stay();
     my $name = $ENV{KOMAINU_APP};
     STDOUT->autoflush(1);
     STDERR->autoflush(1);
@@ -49,9 +58,43 @@ sub run {
         fork_workers() or exit 0;
     }
     $0 = "komainu $name: worker";
+    $stays = $$;
     srand;
     serve($app);
     exit 0;
+}
+
+# Handlers that an application sets aside for a while (`local $SIG{TERM}`) come back, so they are perl's own.
+sub _stay {
+    $stays = $$;
+    my $restart = POSIX::SA_RESTART();
+    for my $name (SHARED) {
+        next if $SIG{$name} && $SIG{$name} ne 'DEFAULT';
+        my $handler = POSIX::SigAction->new(\&_stays, POSIX::SigSet->new, $restart);
+        $handler->safe(1);
+        no strict 'refs';
+        POSIX::sigaction("POSIX::SIG$name"->(), $handler);
+    }
+    # At once, whatever perl is doing: what comes next is the end.
+    POSIX::sigaction(WHERE, POSIX::SigAction->new(\&_tell_where));
+}
+
+# A fork of the application's own ends as ever.
+sub _stays {
+    my ($name) = @_;
+    return if $$ == $stays;
+    $SIG{$name} = 'DEFAULT';
+    kill $name, $$;
+}
+
+sub _tell_where {
+    my $text = "process $$ is here:\n";
+    for my $at (0 .. FRAMES_MAX - 1) {
+        my (undef, $file, $line, $called) = caller $at or last;
+        $text .= "  $file line $line" . ($at ? " called $called" : '') . "\n";
+    }
+    POSIX::write(2, $text, length $text);
+    kill KILL => $$;
 }
 
 # Forks a worker whenever the server wants one; true in each worker, false at the end.
@@ -66,6 +109,7 @@ sub fork_workers {
         } else {
             # The process in between leaves at once, so that the worker becomes a child of the server.
             my $worker = fork;
+            not_forked("$!") if !defined $worker;
             POSIX::_exit(0) if !defined $worker || $worker;
             born();
             return 1;

@@ -6,6 +6,9 @@
 
 #include <sys/stat.h>
 
+/* The longest wait for a request without a look at signals. */
+#define WAIT_MS 5000
+
 static komainu_worker *worker;
 komainu_request *current;
 stage current_stage;
@@ -164,13 +167,15 @@ XS(komainu_xs_serve) {
     komainu_loaded();
     for (;;) {
         komainu_request *request;
-        int next = komainu_next(worker, -1, &request);
+        /* A signal that comes between a look and a wait is seen after so long. */
+        int next = komainu_next(worker, WAIT_MS, &request);
         PERL_ASYNC_CHECK();
         if (next == KOMAINU_AGAIN)
             continue;
         if (next != KOMAINU_OK || !answer(aTHX_ app, request))
             break;
     }
+    komainu_leaving();
     komainu_detach(worker);
     XSRETURN_EMPTY;
 }

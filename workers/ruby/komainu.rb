@@ -8,6 +8,14 @@ module Komainu
   FOLDER = __dir__
   NATIVE = File.join(FOLDER, "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}", "komainu.so")
 
+  # Signals that are meant for the server when they reach its whole group.
+  SHARED = %w[TERM INT HUP QUIT USR1 USR2].freeze
+  # The server asks where each thread is, and kills next: KOMAINU_SIGNAL_WHERE. So much is told.
+  WHERE = 16
+  THREADS_MAX = 64
+  FRAMES_MAX = 100
+  private_constant :SHARED, :WHERE, :THREADS_MAX, :FRAMES_MAX
+
   # What hooks there are, in the order in which they run.
   HOOKS = %i[on_load before_fork after_fork on_exit].freeze
   @hooks = HOOKS.to_h { |name| [name, []] }
@@ -35,11 +43,12 @@ module Komainu
     def run(file)
       load_native
       $stdout.sync = true # it is a pipe to the log
+      leave_signals_to_the_native_half
       role = self.begin
+      trap(WHERE) { tell_where }
       app = load_or_leave(file)
       role = prototype if role == :prototype
-      exit!(0) if role == :leave
-      work(app)
+      work(app) unless role == :leave
     end
 
     # For the native half: headers of any kind as a hash of strings, or arrays of them.
@@ -194,17 +203,18 @@ module Komainu
       prepare_environment
       seats = Array.new(self.seats) { |index| Seat.new(index) }
       run_hooks(:after_fork)
-      trap_term
       loaded
       begin
         seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
       ensure
+        # From here on its time for leaving runs: for the hooks, and what is registered with at_exit.
+        ending
         run_hooks(:on_exit)
       end
     end
 
     def serve_in_threads(seats, app)
-      @threads = seats.each_with_index.map do |seat, index|
+      threads = seats.each_with_index.map do |seat, index|
         Thread.new do
           Thread.current.name = "komainu-#{index}"
           # An end of the process in a thread is the process's end.
@@ -214,16 +224,24 @@ module Komainu
           Thread.main.raise(error)
         end
       end
-      @threads.each(&:join)
+      threads.each(&:join)
     end
 
-    # Finishes what is under way, unless the application has its own plans for this signal.
-    def trap_term
-      before = trap("TERM") do
-        leave
-        @threads&.each { |thread| thread.wakeup if thread.alive? }
+    # Where Ruby has handlers of its own, which would raise exceptions in the application.
+    def leave_signals_to_the_native_half
+      SHARED.each do |name|
+        before = trap(name, "SYSTEM_DEFAULT")
+        trap(name, before) unless before == "DEFAULT"
       end
-      trap("TERM", before) unless before.nil? || before == "DEFAULT"
+    end
+
+    def tell_where
+      Thread.list.first(THREADS_MAX).each do |thread|
+        frames = (thread.backtrace || []).first(FRAMES_MAX).map { |frame| "  #{frame}\n" }
+        STDERR.syswrite("process #{Process.pid}, #{thread.name || thread.inspect}:\n#{frames.join}")
+      end
+    ensure
+      Process.kill(:KILL, Process.pid)
     end
 
     def run_hooks(name)

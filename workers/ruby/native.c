@@ -6,8 +6,6 @@
 VALUE komainu_module;
 int is_copy;
 
-/* Set by Komainu.leave: no more requests. */
-static int leaving;
 /* Requests in the hands of this process's threads. */
 static int held_requests;
 
@@ -58,7 +56,7 @@ static int next_request(struct claim *claim) {
         if (held_requests > 0)
             rb_thread_schedule();
         rb_thread_check_ints();
-        if (leaving || is_copy)
+        if (is_copy)
             return 0;
         claim->code = komainu_next(claim->worker, 0, &claim->request);
         if (claim->code == KOMAINU_AGAIN)
@@ -131,6 +129,13 @@ static VALUE life_loaded(VALUE self) {
     return Qnil;
 }
 
+/* Komainu.ending: this worker takes no more requests */
+static VALUE life_ending(VALUE self) {
+    (void)self;
+    komainu_leaving();
+    return Qnil;
+}
+
 /* Komainu.not_loaded(text) */
 static VALUE life_not_loaded(VALUE self, VALUE text) {
     (void)self;
@@ -178,19 +183,6 @@ static VALUE life_seats(VALUE self) {
     return INT2NUM(komainu_seats());
 }
 
-/* Komainu.leave: no more requests are taken */
-static VALUE life_leave(VALUE self) {
-    (void)self;
-    leaving = 1;
-    return Qnil;
-}
-
-/* Komainu.leaving? */
-static VALUE life_leaving(VALUE self) {
-    (void)self;
-    return leaving ? Qtrue : Qfalse;
-}
-
 static void say_copy(void) { is_copy = 1; }
 
 RUBY_FUNC_EXPORTED void Init_komainu(void) {
@@ -202,13 +194,12 @@ RUBY_FUNC_EXPORTED void Init_komainu(void) {
     rb_define_method(seat_class, "serve", seat_serve, 1);
     rb_define_module_function(komainu_module, "begin", life_begin, 0);
     rb_define_module_function(komainu_module, "loaded", life_loaded, 0);
+    rb_define_module_function(komainu_module, "ending", life_ending, 0);
     rb_define_module_function(komainu_module, "not_loaded", life_not_loaded, 1);
     rb_define_module_function(komainu_module, "order", life_order, 0);
     rb_define_module_function(komainu_module, "not_forked", life_not_forked, 1);
     rb_define_module_function(komainu_module, "born", life_born, 0);
     rb_define_module_function(komainu_module, "seats", life_seats, 0);
-    rb_define_module_function(komainu_module, "leave", life_leave, 0);
-    rb_define_module_function(komainu_module, "leaving?", life_leaving, 0);
     pthread_atfork(NULL, NULL, say_copy);
     init_call();
     init_env();

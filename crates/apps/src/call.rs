@@ -19,6 +19,8 @@ use crate::websocket::Socket;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
+/// As much of a request's path is told.
+const PATH_BYTES_MAX: usize = 200;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
@@ -77,9 +79,12 @@ impl<'c> Call<'c> {
             if !self.upload.is_given() {
                 self.upload.go_on(x, &self.errand).await?;
                 let client = self.upload.waits_for_client();
-                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { Expect::Worker });
+                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { worker(x) });
             }
             if let Err(fate) = self.wait(x).await {
+                if fate == Fate::Late {
+                    self.tell_late(x);
+                }
                 return fated(x, fate);
             }
             if x.is_half_closed() && (self.heeds_end() || !self.errand.is_claimed()) {
@@ -103,6 +108,27 @@ impl<'c> Call<'c> {
             (false, false) => self.errand.news(None).await,
             (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
         }
+    }
+
+    /// Tells the log which request took too long.
+    fn tell_late(&self, x: &Exchange<'_>) {
+        let Some(untold) = self.errand.desk.may_tell() else { return };
+        let (request, options) = (x.request(), &self.errand.desk.generation.options);
+        let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+        let (what, limit_ms, name) = match x.has_begun() {
+            false => ("no answer", options.request_ms_max, "timeouts.request"),
+            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
+        };
+        let (held_ms, pid) = self.errand.held();
+        let more = if untold > 0 { format!(" (and {untold} more like it)") } else { String::new() };
+        let text = format!(
+            "{} {}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
+            String::from_utf8_lossy(request.method_name()),
+            String::from_utf8_lossy(path),
+            limit_ms as f64 / 1000.0,
+            held_ms as f64 / 1000.0,
+        );
+        self.teller.tell(Urgency::Warn, &text);
     }
 
     /// Whether a worker can make use of knowing that the client is gone: an event loop can, as it does not wait.
@@ -158,7 +184,7 @@ impl<'c> Call<'c> {
                 None if buffer.len() >= TOGETHER_BYTES => {}
                 None => {
                     x.try_flush()?;
-                    self.errand.expect(Expect::Worker);
+                    self.errand.expect(worker(x));
                     return Ok(None);
                 }
             }
@@ -248,7 +274,7 @@ impl<'c> Call<'c> {
         if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
             self.errand.expect(Expect::Nobody);
             x.flush().await?;
-            self.errand.expect(Expect::Worker);
+            self.errand.expect(Expect::Piece);
         }
         Ok(())
     }
@@ -299,7 +325,7 @@ impl<'c> Call<'c> {
             Ok(taken) => {
                 self.errand.expect(Expect::Nobody);
                 file::send(x, taken, part, self.length_known).await?;
-                self.errand.expect(Expect::Worker);
+                self.errand.expect(Expect::Piece);
                 Ok(())
             }
             Err(why) => {
@@ -310,11 +336,16 @@ impl<'c> Call<'c> {
     }
 }
 
+/// The worker has to move next.
+fn worker(x: &Exchange<'_>) -> Expect {
+    if x.has_begun() { Expect::Piece } else { Expect::Worker }
+}
+
 fn fated(x: &Exchange<'_>, fate: Fate) -> Result<Ended, Fault> {
     match fate {
         Fate::Stalled => Err(Fault::Timeout),
         fate if !x.has_begun() => Ok(Ended::Unanswered(fate)),
-        Fate::Late => Err(Fault::Broken("the application stopped in the middle of its answer")),
+        Fate::Late => Err(Fault::Broken("the application paused for too long in the middle of its answer")),
         _ => Err(Fault::Broken("the worker died in the middle of its answer")),
     }
 }

@@ -6,11 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -38,6 +40,8 @@ pub(crate) enum Word {
     Born(Pid),
     /// The application is loaded.
     Ready,
+    /// It takes no more requests, and ends.
+    Leaving,
     /// It cannot be loaded: its own words.
     NotLoaded(String),
     /// The prototype could not fork.
@@ -50,6 +54,48 @@ pub(crate) enum Word {
 pub(crate) struct Theirs {
     control: OwnedFd,
     output: OwnedFd,
+    errors: OwnedFd,
+}
+
+/// Standard output or standard error of a process: a pipe each, as the one may stop in the middle of a line.
+struct Output {
+    pipe: OwnedFd,
+    /// Nothing more comes from it: the process has closed it, which it may do long before its end.
+    is_over: bool,
+    lines: Lines,
+}
+
+impl Output {
+    fn new() -> io::Result<(Output, OwnedFd)> {
+        let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&pipe, true)?;
+        Ok((Output { pipe, is_over: false, lines: Lines::default() }, theirs))
+    }
+
+    /// Reads it; `last` are the last bytes of both.
+    fn read(&mut self, now: Instant, last: &mut Vec<u8>, each: &mut impl FnMut(&[u8])) {
+        let mut bytes = [0; 16 * 1024];
+        // Not for ever: others have something to say too.
+        for _ in 0..16 {
+            match rustix::io::read(&self.pipe, &mut bytes) {
+                Ok(len) if len > 0 => {
+                    last.extend_from_slice(&bytes[..len]);
+                    let excess = last.len().saturating_sub(LAST_BYTES_MAX);
+                    last.drain(..excess);
+                    self.lines.feed(&bytes[..len], now, &mut *each);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => {
+                    self.is_over = true;
+                    break;
+                }
+            }
+        }
+        if self.is_over || self.lines.due().is_some_and(|due| due <= now) {
+            self.lines.finish(each);
+        }
+    }
 }
 
 /// A process, as far as it is known.
@@ -58,13 +104,11 @@ pub(crate) struct Child {
     /// There once the id is known.
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
     control: OwnedFd,
-    output: OwnedFd,
-    /// Nothing more comes from these: the process has closed them, which it may do long before its end.
+    /// Nothing more comes from it, see [`Output`].
     control_over: bool,
-    output_over: bool,
+    outputs: Box<[Output; 2]>,
     /// How it ended, where that was learned otherwise than by asking for it.
     pub(crate) status: Option<WaitStatus>,
-    lines: Lines,
     last: Vec<u8>,
 }
 
@@ -75,20 +119,18 @@ impl Child {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&control, true)?;
         rustix::net::sockopt::set_socket_passcred(&control, true)?;
-        let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-        rustix::io::ioctl_fionbio(&output, true)?;
+        let (output, output_theirs) = Output::new()?;
+        let (errors, errors_theirs) = Output::new()?;
         let child = Child {
             pid: None,
             pidfd: None,
             control,
-            output,
             control_over: false,
-            output_over: false,
+            outputs: Box::new([output, errors]),
             status: None,
-            lines: Lines::default(),
             last: Vec::new(),
         };
-        Ok((child, Theirs { control: theirs, output: output_theirs }))
+        Ok((child, Theirs { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
     /// Starts the application's program: as the prototype, or as the worker of some seats.
@@ -112,8 +154,8 @@ impl Child {
             .env("KOMAINU_APP", &options.name)
             .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
             .stdin(Stdio::null())
-            .stdout(Stdio::from(theirs.output.try_clone()?))
-            .stderr(Stdio::from(theirs.output))
+            .stdout(Stdio::from(theirs.output))
+            .stderr(Stdio::from(theirs.errors))
             // Signals from the terminal are for the server, which ends its processes in its own time.
             .process_group(0);
         match seats {
@@ -161,8 +203,8 @@ impl Child {
     /// Asks a prototype to fork a worker that takes these seats, with the ends that another [`Child`] was conceived with.
     pub(crate) fn ask_to_fork(&self, seats: std::ops::Range<usize>, theirs: &Theirs) -> io::Result<()> {
         let order = format!("fork {} {}", seats.start, seats.len());
-        let descriptors = [theirs.control.as_fd(), theirs.output.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let descriptors = [theirs.control.as_fd(), theirs.output.as_fd(), theirs.errors.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         sendmsg(&self.control, &[IoSlice::new(order.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
@@ -172,7 +214,8 @@ impl Child {
     /// What may have something to say; a pipe or socket that is over would say so again and again.
     pub(crate) fn voices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let control = (!self.control_over).then(|| self.control.as_fd());
-        control.into_iter().chain((!self.output_over).then(|| self.output.as_fd()))
+        let outputs = self.outputs.iter().filter(|output| !output.is_over);
+        control.into_iter().chain(outputs.map(|output| output.pipe.as_fd()))
     }
 
     /// The next thing it has said, if it has.
@@ -198,6 +241,7 @@ impl Child {
         match (text[0], sender) {
             (b'B', Some(pid)) => Some(Word::Born(pid)),
             (b'R', _) => Some(Word::Ready),
+            (b'L', _) => Some(Word::Leaving),
             (b'E', _) => Some(Word::NotLoaded(rest)),
             (b'F', _) => Some(Word::NotForked(rest)),
             // Not of this protocol. What comes after it is heard at the next look.
@@ -205,31 +249,22 @@ impl Child {
         }
     }
 
-    /// Reads its output.
-    pub(crate) fn read_output(&mut self, mut each: impl FnMut(&[u8])) {
-        let mut bytes = [0; 16 * 1024];
-        // Not for ever: others have something to say too.
-        for _ in 0..16 {
-            match rustix::io::read(&self.output, &mut bytes) {
-                Ok(0) => {
-                    self.lines.finish(&mut each);
-                    self.output_over = true;
-                    return;
-                }
-                Ok(len) => {
-                    self.last.extend_from_slice(&bytes[..len]);
-                    let excess = self.last.len().saturating_sub(LAST_BYTES_MAX);
-                    self.last.drain(..excess);
-                    self.lines.feed(&bytes[..len], &mut each);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.output_over = true;
-                    return;
-                }
-            }
+    /// Reads its output. A line that has waited for its end for long enough comes without.
+    pub(crate) fn read_output(&mut self, now: Instant, mut each: impl FnMut(&[u8])) {
+        for output in self.outputs.iter_mut().filter(|output| !output.is_over) {
+            output.read(now, &mut self.last, &mut each);
         }
+    }
+
+    /// When a line has waited for its end for long enough.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.outputs.iter().filter_map(|output| output.lines.due()).min()
+    }
+
+    /// Lets a prototype leave: it hears that no more orders come.
+    pub(crate) fn tell_to_leave(&self) {
+        // One that is gone needs no telling.
+        let _ = shutdown(&self.control, Shutdown::Write);
     }
 
     /// The last it has said on its output.

@@ -1,5 +1,9 @@
 //! The processes of one generation.
 
+mod ends;
+
+pub(crate) use ends::WHERE_MAX;
+
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
@@ -7,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitStatus, kill_process_group};
+use rustix::process::{Pid, WaitStatus};
 
 use crate::child::{Child, Word};
 use crate::generation::Generation;
@@ -44,6 +48,8 @@ enum State {
     Recycling,
     /// Asked to leave.
     Leaving,
+    /// Leaves without having been asked.
+    Ending,
     /// Told to end.
     Killed,
 }
@@ -69,10 +75,19 @@ struct Prototype {
     child: Child,
     loaded: bool,
     since: Instant,
+    /// It was told to end: when it has to have ended.
+    due: Option<Instant>,
+    /// It has no more time, and was asked where it is.
+    asked: bool,
 }
 
-/// A worker that is killed gets this long to end by itself.
-const KILL_MS: u64 = 1_000;
+impl Prototype {
+    /// Whether workers can be forked from it.
+    fn is_of_use(&self) -> bool {
+        self.loaded && self.due.is_none()
+    }
+}
+
 /// The longest pause between two attempts to start something that fails.
 const PAUSE_MS_MAX: u64 = 10_000;
 const PAUSE_MS_FIRST: u64 = 100;
@@ -90,6 +105,8 @@ pub(crate) struct Crew {
     leaving: bool,
     failures: u32,
     retry_at: Option<Instant>,
+    /// Its channel is damaged.
+    pub(crate) damaged: bool,
     random: RandomState,
 }
 
@@ -106,6 +123,7 @@ impl Crew {
             leaving: false,
             failures: 0,
             retry_at: None,
+            damaged: false,
             random: RandomState::new(),
         }
     }
@@ -131,6 +149,12 @@ impl Crew {
         self.count(&[State::Starting]) > 0
     }
 
+    /// Whether its channel is damaged: no worker could join it any more.
+    pub(crate) fn is_damaged(&mut self) -> bool {
+        self.damaged |= !self.shared.channel.is_sound();
+        self.damaged
+    }
+
     /// Whether no process is left.
     pub(crate) fn is_gone(&self) -> bool {
         self.prototype.is_none() && self.workers().next().is_none()
@@ -150,8 +174,16 @@ impl Crew {
 
     /// When something is due; `None` for nothing.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let loading = self.prototype.as_ref().filter(|p| !p.loaded).map(|p| p.since + self.start_max());
-        self.workers().filter_map(|worker| worker.due).chain(loading).chain(self.retry_at).min()
+        let prototype = self.prototype.as_ref();
+        let loading = prototype.filter(|p| !p.loaded && p.due.is_none()).map(|p| p.since + self.start_max());
+        let children = self.workers().map(|worker| &worker.child).chain(prototype.map(|p| &p.child));
+        let lines = children.filter_map(Child::next_due);
+        let ends = self.workers().filter_map(|worker| worker.due).chain(prototype.and_then(|p| p.due));
+        ends.chain(lines).chain(loading).chain(self.retry_at).min()
+    }
+
+    fn stop_max(&self) -> Duration {
+        Duration::from_millis(self.options.stop_ms_max)
     }
 
     fn start_max(&self) -> Duration {
@@ -175,7 +207,7 @@ impl Crew {
                 Some(word) => self.heed(who, word, now, events),
             }
         }
-        self.pass_output(who);
+        self.pass_output(who, now);
         if exited || unborn {
             self.bury(who, now, events);
         }
@@ -201,11 +233,20 @@ impl Crew {
         }
     }
 
-    fn pass_output(&mut self, who: Who) {
+    fn pass_output(&mut self, who: Who, now: Instant) {
         let teller = self.teller.clone();
         if let Some(child) = self.child(who) {
             let pid = child.pid.map(|pid| pid.as_raw_pid() as u32);
-            child.read_output(|line| teller.output(pid, line));
+            child.read_output(now, |line| teller.output(pid, line));
+        }
+    }
+
+    /// Lines that wait for their ends do not wait for ever.
+    fn pass_unended(&mut self, now: Instant) {
+        for who in (0..self.places.len()).map(Who::Place).chain([Who::Prototype]) {
+            if self.child(who).is_some_and(|child| child.next_due().is_some_and(|due| due <= now)) {
+                self.pass_output(who, now);
+            }
         }
     }
 
@@ -217,6 +258,12 @@ impl Crew {
                     self.teller.tell(Urgency::Error, &format!("worker {pid:?} cannot be watched: {error}"));
                 }
                 self.publish(who);
+                if let Who::Place(at) = who
+                    && matches!(&self.places[at], Place::Held(worker) if worker.state == State::Killed)
+                {
+                    // It was to end before it had an id.
+                    self.kill(at);
+                }
             }
             (Word::Ready, Who::Prototype) => {
                 if let Some(prototype) = &mut self.prototype {
@@ -232,20 +279,33 @@ impl Crew {
                     events.push(Event::Ready);
                 }
             }
+            (Word::Leaving, Who::Place(at)) => {
+                let stop_max = self.stop_max();
+                if let Place::Held(worker) = &mut self.places[at]
+                    && matches!(worker.state, State::Starting | State::Ready | State::Recycling)
+                {
+                    (worker.state, worker.due) = (State::Ending, Some(now + stop_max));
+                }
+            }
             (Word::NotLoaded(text), _) => {
                 self.failed(now);
                 events.push(Event::NotLoaded(text));
                 // Its end, which follows, is no second failure.
                 match who {
-                    Who::Prototype => self.prototype.iter_mut().for_each(|prototype| prototype.loaded = true),
-                    Who::Place(at) => self.kill(at, now),
+                    Who::Prototype => {
+                        let due = Some(now + WHERE_MAX);
+                        self.prototype
+                            .iter_mut()
+                            .for_each(|it| (it.loaded, it.asked, it.due) = (true, true, due));
+                    }
+                    Who::Place(at) => self.kill(at),
                 }
             }
             (Word::NotForked(text), _) => {
                 self.failed(now);
                 self.teller.tell(Urgency::Error, &format!("the prototype could not fork: {text}"));
             }
-            (Word::Gone, _) => {}
+            (Word::Gone, _) | (Word::Leaving, Who::Prototype) => {}
         }
     }
 
@@ -254,6 +314,8 @@ impl Crew {
         if let Who::Place(at) = who {
             let pidfd = self.child(who).and_then(|child| child.pidfd.clone());
             *lock(&self.shared.processes[at]) = pidfd;
+            let pid = self.child(who).and_then(|child| child.pid).map_or(0, |pid| pid.as_raw_pid());
+            self.shared.pids[at].store(pid, Ordering::Relaxed);
         }
     }
 
@@ -261,58 +323,6 @@ impl Crew {
         let pause_ms = (PAUSE_MS_FIRST << self.failures.min(16)).min(PAUSE_MS_MAX);
         self.failures += 1;
         self.retry_at = Some(now + Duration::from_millis(pause_ms));
-    }
-
-    /// A process has ended.
-    fn bury(&mut self, who: Who, now: Instant, events: &mut Vec<Event>) {
-        self.pass_output(who);
-        match who {
-            Who::Prototype => {
-                let Some(prototype) = self.prototype.take() else { return };
-                let (_, how) = prototype.child.end();
-                if self.leaving {
-                    return;
-                }
-                if !prototype.loaded {
-                    self.failed(now);
-                    events.push(Event::NotLoaded(obituary(&prototype.child, &how)));
-                } else if self.retry_at.is_none_or(|at| at <= now) {
-                    self.teller.tell(Urgency::Warn, &format!("the prototype {how}; the workers go on"));
-                    self.failed(now);
-                }
-            }
-            Who::Place(at) => {
-                let Place::Held(worker) = std::mem::replace(&mut self.places[at], Place::Burying(0)) else {
-                    return;
-                };
-                *lock(&self.shared.processes[at]) = None;
-                events.push(Event::Died(at));
-                self.judge(at, &worker, now, events);
-            }
-        }
-    }
-
-    /// Whether a worker's death is anything to worry about.
-    fn judge(&mut self, at: usize, worker: &Worker, now: Instant, events: &mut Vec<Event>) {
-        let (well, how) = worker.child.end();
-        let answered: u64 = self.requests(at);
-        match worker.state {
-            State::Leaving | State::Killed => {}
-            State::Starting => {
-                self.failed(now);
-                events.push(Event::NotLoaded(obituary(&worker.child, &how)));
-            }
-            State::Ready | State::Recycling if well && answered > 0 => self.failures = 0,
-            State::Ready | State::Recycling => {
-                let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
-                self.teller.tell(Urgency::Warn, &format!("worker {pid} {how}"));
-                // One that has answered something may be replaced at once; one after the other that has not is a loop.
-                match answered {
-                    0 => self.failed(now),
-                    _ => self.failures = 0,
-                }
-            }
-        }
     }
 
     fn requests(&self, at: usize) -> u64 {
@@ -339,6 +349,7 @@ impl Crew {
 
     /// Deals with what is due, and starts or sends away workers until there are as many as there shall be.
     pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<Event>) {
+        self.pass_unended(now);
         self.enforce(now, events);
         if self.leaving {
             return;
@@ -375,12 +386,13 @@ impl Crew {
             return true;
         }
         match &self.prototype {
-            Some(prototype) => prototype.loaded,
+            Some(prototype) => prototype.is_of_use(),
             None => {
                 match Child::start(&self.options, &self.shared, None) {
                     Ok(child) => {
                         events.extend(child.pid.map(Event::Started));
-                        self.prototype = Some(Prototype { child, loaded: false, since: now });
+                        self.prototype =
+                            Some(Prototype { child, loaded: false, since: now, due: None, asked: false });
                     }
                     Err(error) => {
                         self.failed(now);
@@ -429,63 +441,6 @@ impl Crew {
         value - self.random.hash_one((Instant::now(), value)) % (value / 10).max(1)
     }
 
-    /// Ends what has had its time.
-    fn enforce(&mut self, now: Instant, events: &mut Vec<Event>) {
-        let start_s = self.options.start_ms_max.div_ceil(1000);
-        if let Some(prototype) = &mut self.prototype
-            && !prototype.loaded
-            && now >= prototype.since + Duration::from_millis(self.options.start_ms_max)
-        {
-            prototype.child.signal(Signal::KILL);
-            prototype.loaded = true;
-            events.push(Event::NotLoaded(format!("it did not load within {start_s} s")));
-            self.failed(now);
-        }
-        let mut unborn = false;
-        for at in 0..self.places.len() {
-            let Place::Held(worker) = &mut self.places[at] else { continue };
-            if worker.due.is_none_or(|due| now < due) {
-                continue;
-            }
-            match worker.state {
-                State::Starting => {
-                    unborn |= worker.child.pid.is_none();
-                    events.push(Event::NotLoaded(format!("a worker was not ready within {start_s} s")));
-                    self.failed(now);
-                    self.kill(at, now);
-                }
-                State::Leaving | State::Killed | State::Ready | State::Recycling => {
-                    worker.child.signal(Signal::KILL);
-                    (worker.state, worker.due) = (State::Killed, None);
-                }
-            }
-        }
-        // With its end the orders end that it did not take, and the places are free that they were for.
-        if let Some(prototype) = self.prototype.as_ref().filter(|_| unborn) {
-            self.teller.tell(Urgency::Warn, "the prototype is killed: it does not fork");
-            prototype.child.signal(Signal::KILL);
-        }
-    }
-
-    /// Ends a worker: asks first, then does not ask.
-    pub(crate) fn kill(&mut self, at: usize, now: Instant) {
-        if let Place::Held(worker) = &mut self.places[at]
-            && worker.state != State::Killed
-        {
-            worker.child.signal(Signal::TERM);
-            (worker.state, worker.due) = (State::Killed, Some(now + Duration::from_millis(KILL_MS)));
-        }
-    }
-
-    /// Kills the holder of a seat; tells its process id.
-    pub(crate) fn kill_seat(&mut self, seat: usize, now: Instant) -> Option<i32> {
-        let at = self.shared.place_of(seat);
-        let Place::Held(worker) = &self.places[at] else { return None };
-        let (pid, killed) = (worker.child.pid?.as_raw_pid(), worker.state == State::Killed);
-        self.kill(at, now);
-        (!killed).then_some(pid)
-    }
-
     /// Lets a fresh worker take the place of this seat's.
     pub(crate) fn recycle_seat(&mut self, seat: usize) {
         if let Place::Held(worker) = &mut self.places[self.shared.place_of(seat)]
@@ -507,49 +462,6 @@ impl Crew {
                 worker.state = State::Recycling;
             }
         }
-    }
-
-    fn retire_where(&mut self, which: impl Fn(&Worker) -> bool, most: usize, now: Instant) {
-        let stop_max = Duration::from_millis(self.options.stop_ms_max);
-        let mut left = most;
-        for (at, place) in self.places.iter_mut().enumerate().rev() {
-            let Place::Held(worker) = place else { continue };
-            if left == 0 || !which(worker) {
-                continue;
-            }
-            left -= 1;
-            (worker.state, worker.due) = (State::Leaving, Some(now + stop_max));
-            for seat in self.shared.seats_of(at) {
-                self.shared.channel.retire(ring::Seat(seat));
-            }
-        }
-    }
-
-    /// Sends everybody away, the prototype first.
-    pub(crate) fn dismiss(&mut self, now: Instant) {
-        self.leaving = true;
-        self.retry_at = None;
-        if let Some(prototype) = &self.prototype {
-            prototype.child.signal(Signal::KILL);
-        }
-        for at in 0..self.places.len() {
-            if matches!(&self.places[at], Place::Held(worker) if worker.state == State::Starting) {
-                self.kill(at, now);
-            }
-        }
-        self.retire_where(|worker| !matches!(worker.state, State::Leaving | State::Killed), usize::MAX, now);
-    }
-
-    /// Kills everybody, with whatever they have started and left behind in their groups.
-    pub(crate) fn kill_all(&mut self) {
-        self.leaving = true;
-        self.watch(|_, child| {
-            child.signal(Signal::KILL);
-            if let Some(pid) = child.pid {
-                // A forked worker is in the prototype's group.
-                let _ = kill_process_group(pid, Signal::KILL);
-            }
-        });
     }
 
     /// What there is to see.
@@ -576,19 +488,11 @@ impl Crew {
                 State::Starting => "starting",
                 State::Ready => "ready",
                 State::Recycling => "recycling",
-                State::Leaving => "leaving",
+                State::Leaving | State::Ending => "leaving",
                 State::Killed => "killed",
             };
             add(&worker.child, state, self.requests(at), worker.since);
         }
         processes
-    }
-}
-
-/// What to show of an application that ended before it was loaded.
-fn obituary(child: &Child, how: &str) -> String {
-    match child.last_output() {
-        output if output.is_empty() => format!("it {how} before it was loaded"),
-        output => output,
     }
 }

@@ -11,7 +11,8 @@ use net::{Core, Exchange, Interest, TaskId};
 use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
 
 use crate::generation::Generation;
-use crate::mail::{Mailbox, Order};
+use crate::mail::{Mailbox, Order, Why};
+use crate::options::Options;
 
 /// Why a worker's request is cancelled: what `komainu_cancelled` returns.
 pub(crate) mod reason {
@@ -31,6 +32,8 @@ const LOOK_MS: u64 = 1_000;
 const NEED_MS: u64 = 20;
 /// How long an event loop has to let go of a request that took too long; then it is stuck itself.
 const LET_GO_MS: u64 = 5_000;
+/// Requests that took too long and are told of, in a second.
+const TOLD_MAX: u32 = 10;
 /// Buffers kept; more were a burst.
 const BUFFERS_MAX: usize = 32;
 /// A kept buffer is not larger than this.
@@ -56,8 +59,10 @@ pub(crate) enum Fate {
 /// Who has to move next; for so long as that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// The worker, within its time.
+    /// The worker, which has not begun its answer, within the time for that.
     Worker,
+    /// The worker, which has begun, within the time between two pieces.
+    Piece,
     /// The client, within so many milliseconds.
     Client(u64),
     /// Somebody else keeps the time.
@@ -82,10 +87,11 @@ struct Entry {
 
 impl Entry {
     /// When the time is over for whoever has to move next, once a worker has it.
-    fn deadline_ms(&self, request_ms_max: u64) -> u64 {
+    fn deadline_ms(&self, options: &Options) -> u64 {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
-            Expect::Worker => since_ms.saturating_add(request_ms_max),
+            Expect::Worker => since_ms.saturating_add(options.request_ms_max),
+            Expect::Piece => since_ms.saturating_add(options.between_ms_max),
             Expect::Client(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
             Expect::Nobody => u64::MAX,
         }
@@ -106,6 +112,8 @@ pub(crate) struct Desk {
     /// Requests that took too long, whose worker is to let go of them; until when.
     late: RefCell<Vec<(Ticket, Seat, u64)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    /// Requests that took too long and were told of in the log since then; how many were not.
+    told: Cell<(u64, u32, u32)>,
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
@@ -132,6 +140,7 @@ impl Desk {
             lost: RefCell::default(),
             late: RefCell::default(),
             buffers: RefCell::default(),
+            told: Cell::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
             queue_max,
@@ -155,7 +164,9 @@ impl Desk {
 
     /// Requests under way.
     pub(crate) fn in_use(&self) -> usize {
-        self.server.borrow().in_use()
+        let server = self.server.borrow();
+        // Slots that are lost for good are nobody's.
+        server.in_use() - server.quarantined()
     }
 
     /// Queues a request; tells how much of the body was taken. Where too many wait, the oldest makes room.
@@ -234,7 +245,7 @@ impl Desk {
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
-                if now_ms < entry.deadline_ms(self.generation.options.request_ms_max) {
+                if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;
                 }
                 match entry.expect {
@@ -243,11 +254,8 @@ impl Desk {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
-                    Expect::Worker | Expect::Nobody => {
-                        let seat = self.server.borrow().claimant(entry.ticket);
-                        self.decide(entry, Fate::Late);
-                        seat.iter().for_each(|seat| self.give_up_late(entry.ticket, *seat));
-                    }
+                    // Its worker is dealt with once the log has been told of the request: see `Errand`'s end.
+                    Expect::Worker | Expect::Piece | Expect::Nobody => self.decide(entry, Fate::Late),
                 }
                 continue;
             }
@@ -273,9 +281,23 @@ impl Desk {
     /// to wait.
     fn give_up_late(&self, ticket: Ticket, seat: Seat) {
         if self.generation.options.concurrency == 1 {
-            return self.kill(seat, "it took too long to answer");
+            return self.kill(seat, Why::Late);
         }
         self.late.borrow_mut().push((ticket, seat, self.core.now_ms() + LET_GO_MS));
+    }
+
+    /// Whether one more request that took too long is worth a line in the log, and how many were not before it: a whole
+    /// event loop may be late at once.
+    pub(crate) fn may_tell(&self) -> Option<u32> {
+        let (mut since_ms, mut told, mut untold) = self.told.get();
+        if self.core.now_ms() - since_ms >= 1_000 {
+            (since_ms, told) = (self.core.now_ms(), 0);
+        }
+        let may = told < TOLD_MAX;
+        let before = untold;
+        (told, untold) = if may { (told + 1, 0) } else { (told, untold.saturating_add(1)) };
+        self.told.set((since_ms, told, untold));
+        may.then_some(before)
     }
 
     fn look_who_clings(&self) {
@@ -283,7 +305,7 @@ impl Desk {
         self.late.borrow_mut().retain(|(ticket, seat, due_ms)| {
             let clings = server.is_clung_to(*ticket);
             if clings && now_ms >= *due_ms {
-                self.kill(*seat, "it took too long to answer, and does not let go");
+                self.kill(*seat, Why::Clings);
             }
             clings && now_ms < *due_ms
         });
@@ -295,7 +317,7 @@ impl Desk {
         load.claimed.store(claimed, Ordering::Relaxed);
     }
 
-    pub(crate) fn kill(&self, Seat(seat): Seat, why: &'static str) {
+    pub(crate) fn kill(&self, Seat(seat): Seat, why: Why) {
         self.mailbox.send(Order::Kill { generation: self.generation.number, seat, why });
     }
 
@@ -321,6 +343,16 @@ impl Desk {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
                 self.decide(entry, Fate::Down);
+            }
+        }
+    }
+
+    /// The channel is damaged, and another generation serves: what nobody has taken yet may be taken there.
+    pub(crate) fn abandon(&self) {
+        self.look_who_claimed();
+        for entry in self.entries.borrow_mut().iter_mut().flatten() {
+            if entry.claimed_ms.is_none() {
+                self.decide(entry, Fate::Lost { started: false });
             }
         }
     }
@@ -363,8 +395,10 @@ impl Desk {
             }
         });
         while let Some(fault) = server.take_fault() {
-            // One that nobody can be named for shows in its requests; the generation goes on without their slots.
-            fault.seat.iter().for_each(|seat| self.kill(*seat, "it broke the rules of the channel"));
+            match fault.seat {
+                Some(seat) => self.kill(seat, Why::Breach),
+                None => self.mailbox.send(Order::Damaged { generation: self.generation.number }),
+            }
         }
     }
 
@@ -430,6 +464,15 @@ impl Errand {
             }
         })
         .await
+    }
+
+    /// How long a worker has had it, in milliseconds, and its process id, or 0.
+    pub(crate) fn held(&self) -> (u64, i32) {
+        let now_ms = self.desk.core.now_ms();
+        let claimed_ms = self.desk.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
+        let (server, generation) = (self.desk.server.borrow(), &self.desk.generation);
+        let pid = server.claimant(self.ticket).map(|Seat(seat)| &generation.pids[generation.place_of(seat)]);
+        (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
     }
 
     /// From now on this one has to move next, with its whole time.
@@ -524,6 +567,8 @@ impl Drop for Errand {
             Some(Fate::Late) => reason::LATE,
             Some(Fate::Unserved | Fate::Crowded | Fate::Down) => reason::UNSERVED,
         };
+        let seat = desk.server.borrow().claimant(ticket).filter(|_| entry.fate == Some(Fate::Late));
         desk.server.borrow_mut().cancel(ticket, why);
+        seat.iter().for_each(|seat| desk.give_up_late(ticket, *seat));
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use ring::Channel;
@@ -45,6 +45,8 @@ pub(crate) struct Generation {
     pub(crate) loads: Vec<Load>,
     /// By place: the process, for taking descriptors out of it.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
+    /// By place: the process's id, for people; 0 where none is known.
+    pub(crate) pids: Vec<AtomicI32>,
     /// Seats of one place.
     threads: usize,
     /// Whether a worker was ever ready.
@@ -69,6 +71,7 @@ impl Generation {
             seats: (0..places * threads).map(|_| Seat::default()).collect(),
             loads: (0..cores).map(|_| Load::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
+            pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
             threads,
             is_up: AtomicBool::new(false),
         })

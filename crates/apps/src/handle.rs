@@ -133,11 +133,12 @@ impl Handle {
         let request = x.request();
         let chunked = request.framing() == http::Framing::Chunked;
         let length = (chunked && upload.is_read()).then(|| upload.ahead().len() as u64);
-        let submitted = match request::encode(&mut head, &request, mount, length, wish, &inner.names) {
-            // What a WebSocket's client sends is the body.
-            Ok(()) => desk.submit(&head, upload.ahead(), upload.is_read() && wish.is_none()),
-            Err(_) => Err(Refused::HeadTooLarge),
-        };
+        let submitted =
+            match request::encode(&mut head, &request, mount, length, wish, x.local_port(), &inner.names) {
+                // What a WebSocket's client sends is the body.
+                Ok(()) => desk.submit(&head, upload.ahead(), upload.is_read() && wish.is_none()),
+                Err(_) => Err(Refused::HeadTooLarge),
+            };
         desk.give_back(head);
         let (errand, taken) = submitted.map_err(Unsent::Refused)?;
         upload.begun(taken);
@@ -256,6 +257,11 @@ impl Inner {
             Notice::Down { why, show } => {
                 *self.down.borrow_mut() = Some(Failure { why, show });
                 self.desks.borrow().iter().for_each(|desk| desk.give_up());
+            }
+            Notice::Damaged { generation } => {
+                let desks = self.desks.borrow();
+                let desk = desks.iter().find(|desk| desk.generation.number == generation);
+                desk.into_iter().for_each(|desk| desk.abandon());
             }
             Notice::Died { generation, place, seats } => {
                 let desks = self.desks.borrow();

@@ -1,6 +1,7 @@
 //! What applications and their processes have to say.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How urgent a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub type Log = Arc<dyn Fn(&Line<'_>) + Send + Sync>;
 
 /// An output that is not at a line's end yet is cut into lines of this size.
 const LINE_BYTES_MAX: usize = 16 * 1024;
+/// How long an output may wait for the end of its line.
+const UNENDED_MAX: Duration = Duration::from_secs(1);
 
 /// The server's own words about an application.
 #[derive(Clone)]
@@ -53,33 +56,49 @@ impl Teller {
 
 /// Bytes of a process's output, made into lines.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Vec<u8>);
+pub(crate) struct Lines {
+    /// What is not at a line's end yet.
+    rest: Vec<u8>,
+    since: Option<Instant>,
+}
 
 impl Lines {
     /// Adds bytes; `each` is called for every line that is whole.
-    pub(crate) fn feed(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut each: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             match piece.strip_suffix(b"\n") {
-                Some(end) if self.0.is_empty() => each(end),
+                Some(end) if self.rest.is_empty() => each(end),
                 Some(end) => {
-                    self.0.extend_from_slice(end);
-                    each(&self.0);
-                    self.0.clear();
+                    self.rest.extend_from_slice(end);
+                    each(&self.rest);
+                    self.rest.clear();
                 }
-                None => self.0.extend_from_slice(piece),
+                None => self.rest.extend_from_slice(piece),
             }
-            while self.0.len() >= LINE_BYTES_MAX {
-                each(&self.0[..LINE_BYTES_MAX]);
-                self.0.drain(..LINE_BYTES_MAX);
+            while self.rest.len() >= LINE_BYTES_MAX {
+                each(&self.rest[..LINE_BYTES_MAX]);
+                self.rest.drain(..LINE_BYTES_MAX);
             }
         }
+        self.since = match self.rest.is_empty() {
+            true => None,
+            // A line that has ended meanwhile begins the wait anew.
+            false if bytes.contains(&b'\n') => Some(now),
+            false => self.since.or(Some(now)),
+        };
     }
 
     /// What is left when nothing more comes.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(&[u8])) {
-        if !self.0.is_empty() {
-            each(&std::mem::take(&mut self.0));
+        self.since = None;
+        if !self.rest.is_empty() {
+            each(&std::mem::take(&mut self.rest));
         }
+    }
+
+    /// When what is there is not to wait for the end of its line any longer.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.since.map(|since| since + UNENDED_MAX)
     }
 }
 
@@ -93,7 +112,7 @@ mod tests {
         for cut in 0..=text.len() {
             let (mut lines, mut seen) = (Lines::default(), Vec::new());
             for piece in [&text[..cut], &text[cut..]] {
-                lines.feed(piece, |line| seen.push(line.to_vec()));
+                lines.feed(piece, Instant::now(), |line| seen.push(line.to_vec()));
             }
             lines.finish(|line| seen.push(line.to_vec()));
             assert_eq!(seen, [&b"one"[..], b"", b"two three", b"last"], "cut at {cut}");
@@ -101,12 +120,28 @@ mod tests {
     }
 
     #[test]
+    fn the_wait_is_for_the_line_that_is_not_at_its_end() {
+        let (mut lines, began) = (Lines::default(), Instant::now());
+        let at = |ms| began + Duration::from_millis(ms);
+        lines.feed(b"one\n", at(0), |_| {});
+        assert_eq!(lines.due(), None);
+        lines.feed(b"tw", at(100), |_| {});
+        lines.feed(b"o", at(600), |_| {});
+        assert_eq!(lines.due(), Some(at(1100)));
+        lines.feed(b"\nthr", at(700), |_| {});
+        assert_eq!(lines.due(), Some(at(1700)));
+        let mut rest = Vec::new();
+        lines.finish(|line| rest.extend_from_slice(line));
+        assert_eq!((rest.as_slice(), lines.due()), (&b"thr"[..], None));
+    }
+
+    #[test]
     fn a_line_without_end_does_not_grow_without_end() {
         let (mut lines, mut bytes) = (Lines::default(), 0);
         for _ in 0..100 {
-            lines.feed(&[b'x'; 1000], |line| bytes += line.len());
+            lines.feed(&[b'x'; 1000], Instant::now(), |line| bytes += line.len());
         }
-        assert!(lines.0.len() < LINE_BYTES_MAX);
-        assert_eq!(bytes + lines.0.len(), 100_000);
+        assert!(lines.rest.len() < LINE_BYTES_MAX);
+        assert_eq!(bytes + lines.rest.len(), 100_000);
     }
 }

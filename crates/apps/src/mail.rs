@@ -11,6 +11,27 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::generation::Generation;
 use crate::options::Options;
 
+/// Why a worker is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It took too long to answer.
+    Late,
+    /// The same, and its event loop does not let go of the request.
+    Clings,
+    /// It broke the rules of the channel.
+    Breach,
+}
+
+impl Why {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Why::Late => "it took too long to answer",
+            Why::Clings => "it took too long to answer, and does not let go",
+            Why::Breach => "it broke the rules of the channel",
+        }
+    }
+}
+
 /// What the supervisor is told.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -23,7 +44,9 @@ pub(crate) enum Order {
     /// Requests wait for a worker.
     Need,
     /// The holder of this seat is stuck, or broke the channel's rules.
-    Kill { generation: u64, seat: usize, why: &'static str },
+    Kill { generation: u64, seat: usize, why: Why },
+    /// The channel of this generation is damaged, and nobody can tell by whom.
+    Damaged { generation: u64 },
     /// The holder of this seat has answered its share of requests.
     Recycle { generation: u64, seat: usize },
     /// A core has settled a worker's death.
@@ -68,6 +91,8 @@ pub(crate) enum Notice {
     /// The application does not load: its own words, and whether clients may see them. Nothing serves until the next
     /// [`Notice::Serve`].
     Down { why: Arc<str>, show: bool },
+    /// The channel of this generation is damaged: what waits in it is to wait elsewhere.
+    Damaged { generation: u64 },
     /// A worker is dead: its place and seats.
     Died { generation: u64, place: usize, seats: Range<usize> },
 }
@@ -100,7 +125,7 @@ impl Inbox {
             match notice {
                 Notice::Serve(_) => state.notices.clear(),
                 Notice::Down { .. } => state.notices.retain(|other| !matches!(other, Notice::Down { .. })),
-                Notice::Died { .. } => return false,
+                Notice::Died { .. } | Notice::Damaged { .. } => return false,
             }
             state.notices.push(notice);
             return false;

@@ -65,9 +65,11 @@ pub struct Options {
     pub queue_max: usize,
     /// Milliseconds that a request may wait for a worker; then 503.
     pub queue_ms_max: u64,
-    /// Milliseconds that a worker may take until the head of its answer, and between two pieces of it while the client
-    /// waits. Then the client gets 504 and the worker is killed.
+    /// Milliseconds that a worker may take until the head of its answer. Then the client gets 504 and the worker is
+    /// killed.
     pub request_ms_max: u64,
+    /// Milliseconds between two pieces of an answer while the client waits. Then it is cut short, and the worker killed.
+    pub between_ms_max: u64,
     /// Milliseconds for loading the application.
     pub start_ms_max: u64,
     /// Milliseconds that a worker asked to leave may take to finish; then it is killed.
@@ -93,7 +95,7 @@ pub struct Options {
 
 impl Options {
     /// An application with these defaults: preloaded, 2 workers of one thread, a queue of 1024 for at most 30 s, a
-    /// minute for an answer, a minute to load, 30 s to leave; nothing recycled.
+    /// minute for an answer to begin and between its pieces, a minute to load, 30 s to leave; nothing recycled.
     #[must_use]
     pub fn new(name: &str, command: Vec<OsString>) -> Options {
         Options {
@@ -111,6 +113,7 @@ impl Options {
             queue_max: 1024,
             queue_ms_max: 30_000,
             request_ms_max: 60_000,
+            between_ms_max: 60_000,
             start_ms_max: 60_000,
             stop_ms_max: 30_000,
             idle_ms: 60_000,

@@ -93,7 +93,7 @@ impl Names {
 }
 
 /// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
-/// chunked, and is no longer. `socket` is the client's wish for a WebSocket.
+/// chunked, and is no longer. `socket` is the client's wish for a WebSocket, `port` the one that the client connected to.
 ///
 /// # Errors
 /// A field longer than any head that the server reads.
@@ -103,6 +103,7 @@ pub(crate) fn encode(
     mount: &Mount<'_>,
     length: Option<u64>,
     socket: Option<&Wish>,
+    port: Option<u16>,
     names: &Names,
 ) -> Result<(), TooLong> {
     wire::put(into, Part::METHOD, request.method_name())?;
@@ -117,7 +118,7 @@ pub(crate) fn encode(
     wire::put(into, Part::PROTOCOL, request.version().text().as_bytes())?;
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
     put_peer(into, request.client().address)?;
-    put_host(into, request.authority(), mount)?;
+    put_host(into, request.authority(), port, mount)?;
     if !mount.target.is_empty() {
         wire::put(into, Part::APP_TARGET, mount.target)?;
     }
@@ -164,11 +165,28 @@ fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
     wire::put(into, Part::REMOTE_PORT, &text.0)
 }
 
-fn put_host(into: &mut Vec<u8>, authority: &[u8], mount: &Mount<'_>) -> Result<(), TooLong> {
+/// Where `Host` names no port, `SERVER_PORT` is the one that the request came in on, whatever the scheme; where it does,
+/// name and port stay a pair.
+fn put_host(
+    into: &mut Vec<u8>,
+    authority: &[u8],
+    port: Option<u16>,
+    mount: &Mount<'_>,
+) -> Result<(), TooLong> {
     let named = if authority.is_empty() { mount.host } else { authority };
-    let (host, port) = http::target::split_port(named).unwrap_or((named, None));
-    let port = port.unwrap_or(if mount.scheme == "https" { b"443" } else { b"80" });
+    let (host, said) = http::target::split_port(named).unwrap_or((named, None));
     wire::put(into, Part::SERVER_NAME, host)?;
+    let mut text = Small::default();
+    let port = match (said, port) {
+        (Some(said), _) => said,
+        (None, Some(port)) => {
+            text.number(port);
+            &text.0
+        }
+        // A Unix socket has none.
+        (None, None) if mount.scheme == "https" => b"443",
+        (None, None) => b"80",
+    };
     wire::put(into, Part::SERVER_PORT, port)
 }
 

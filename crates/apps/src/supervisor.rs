@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::crew::{Crew, Event, Who};
+use crate::crew::{Crew, Event, WHERE_MAX, Who};
 use crate::generation::Generation;
 use crate::log::{Teller, Urgency};
-use crate::mail::{Inbox, Mailbox, Notice, Order, lock};
+use crate::mail::{Inbox, Mailbox, Notice, Order, Why, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::process::Process;
@@ -20,6 +20,8 @@ use crate::process::Process;
 const ROUND: Duration = Duration::from_secs(1);
 /// Memory is looked at less often: the system has to walk a process's pages to tell.
 const WORN_ROUNDS: u32 = 5;
+/// The longest pause before a damaged channel is replaced, and how long one has to be sound to be trusted again.
+const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What supervisor and status share.
 pub(crate) struct Board {
@@ -53,6 +55,9 @@ pub(crate) struct Supervisor {
     /// Since when fewer workers would have done.
     slack_since: Option<Instant>,
     stopping: Option<Instant>,
+    /// Channels made for damaged ones, one soon after the other; and when the next may be.
+    renewals: u32,
+    renew_at: Instant,
     round: u32,
 }
 
@@ -76,6 +81,8 @@ impl Supervisor {
             down: false,
             slack_since: None,
             stopping: None,
+            renewals: 0,
+            renew_at: Instant::now(),
             round: 0,
         };
         // Requests may come before the first worker is ready: they wait in the channel.
@@ -222,6 +229,9 @@ impl Supervisor {
                     }
                 }
                 self.crews[at].0 = Role::Serving;
+                for (_, crew) in self.crews.iter().filter(|(_, crew)| crew.damaged) {
+                    self.broadcast(&Notice::Damaged { generation: crew.shared.number });
+                }
             }
             _ => {}
         }
@@ -272,22 +282,29 @@ impl Supervisor {
             Order::Reload(options) if self.stopping.is_none() => self.reload(options),
             Order::Reload(_) | Order::Look => {}
             Order::Stop => {
-                self.stopping = Some(now + Duration::from_millis(self.options.stop_ms_max + 1_000));
+                let stop_max = Duration::from_millis(self.options.stop_ms_max);
+                self.stopping = Some(now + stop_max + WHERE_MAX + ROUND);
                 // Whoever waits for a worker will get none.
                 self.broadcast(&Notice::Down { why: "the application is stopped".into(), show: false });
                 (0..self.crews.len()).for_each(|at| self.dismiss(at));
             }
             Order::Need => self.grow(),
             Order::Kill { generation, seat, why } => {
+                let took_long = why != Why::Breach;
                 if let Some((_, crew)) = self.find(generation)
-                    && let Some(pid) = crew.kill_seat(seat, now)
+                    && let Some(pid) = crew.kill_seat(seat, took_long, now)
                 {
-                    self.teller.tell(Urgency::Warn, &format!("worker {pid} is killed: {why}"));
+                    self.teller.tell(Urgency::Warn, &format!("worker {pid} is killed: {}", why.text()));
                 }
             }
             Order::Recycle { generation, seat } => {
                 if let Some((_, crew)) = self.find(generation) {
                     crew.recycle_seat(seat);
+                }
+            }
+            Order::Damaged { generation } => {
+                if let Some((_, crew)) = self.find(generation) {
+                    crew.damaged = true;
                 }
             }
             Order::Buried { generation, place } => {
@@ -323,6 +340,30 @@ impl Supervisor {
         }
     }
 
+    /// Gives the application another channel where the one that serves is damaged; one that always damages it gets
+    /// another one ever later.
+    fn renew(&mut self, now: Instant) {
+        let mut current =
+            self.crews.iter_mut().filter(|(role, _)| matches!(role, Role::Serving | Role::Coming));
+        let damaged = current.find_map(|(_, crew)| crew.is_damaged().then_some(crew.shared.number));
+        let Some(number) = damaged else {
+            if now >= self.renew_at + RENEWAL_PAUSE_MAX {
+                self.renewals = 0;
+            }
+            return;
+        };
+        let is_coming = |(role, crew): &(Role, Crew)| *role == Role::Coming && !crew.damaged;
+        if now < self.renew_at || self.stopping.is_some() || self.crews.iter().any(is_coming) {
+            return;
+        }
+        self.renew_at = now + (ROUND * (1 << self.renewals.min(16))).min(RENEWAL_PAUSE_MAX);
+        self.renewals += 1;
+        let text =
+            format!("a worker has damaged the channel of generation {number}: the next one gets its own");
+        self.teller.tell(Urgency::Error, &text);
+        self.reload(None);
+    }
+
     /// Requests wait: one more worker, unless one is coming already.
     fn grow(&mut self) {
         let max = self.options.workers.max;
@@ -338,6 +379,7 @@ impl Supervisor {
     fn look_around(&mut self, now: Instant) {
         let crews = &mut self.crews;
         self.orphans.bury(|pid, status| crews.iter_mut().for_each(|(_, crew)| crew.ended(pid, status)));
+        self.renew(now);
         self.round += 1;
         let worn = self.round.is_multiple_of(WORN_ROUNDS);
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));

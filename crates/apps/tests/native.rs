@@ -87,7 +87,8 @@ fn each_thread_has_its_own_state_and_its_end() {
     for _ in 0..20 {
         rig.get("/").expect(200, "hello");
     }
-    assert!(rig::kill(worker[0], "-TERM"));
+    rig.app.reload();
+    until("it leaves", || !rig::is_alive(worker[0]));
     until("all three have counted", || {
         rig.log().lines().filter(|line| line.ends_with(" requests")).count() >= 3
     });

@@ -81,7 +81,7 @@ fn a_worker_with_threads_leaves_when_it_is_told() {
     });
     let worker = rig.ready(1);
     rig.get("/").expect(200, "made");
-    assert!(rig::kill(worker[0], "-TERM"));
+    rig.app.reload();
     until("it leaves", || !rig::is_alive(worker[0]));
     rig.get("/").expect(200, "made");
     assert!(!rig.log().contains("killed"), "{}", rig.log());

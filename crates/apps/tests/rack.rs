@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 
 use apps::Options;
-use rig::{Rig, is_alive, kill, modules, one_worker, scratch, until};
+use rig::{Rig, is_alive, modules, one_worker, scratch, until};
 
 /// Serves `tests/ruby/FILE` with two workers, or as `adapt` wishes.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -300,20 +300,21 @@ fn a_worker_that_dies_costs_what_it_held() {
 }
 
 #[test]
-fn asked_by_a_signal_a_worker_finishes_first() {
+fn asked_to_leave_a_worker_finishes_first() {
     let rig = ruby("all.ru", one_worker);
     let pid = rig.ready(1)[0];
     let gate = scratch("rack-term").join("gate");
     let mut waiting = rig.connect();
     waiting.send(format!("GET /wait?{} HTTP/1.1\r\nHost: a\r\n\r\n", gate.display()));
     rig.logged("waiting");
-    kill(pid, "-TERM");
+    rig.app.reload();
+    rig.logged("generation 2 takes over");
     std::fs::write(&gate, "").unwrap();
     waiting.answer().expect(200, "waited");
     until("its end", || !is_alive(pid));
     let next = rig.ready(1)[0];
     // And one that has nothing to finish.
-    kill(next, "-TERM");
+    rig.app.reload();
     until("its end", || !is_alive(next));
     assert_eq!(rig.get("/").status, 200);
 }
@@ -332,7 +333,7 @@ fn threads_answer_at_once() {
     for client in &mut clients {
         client.answer().expect(200, &format!("met {pid} true"));
     }
-    kill(pid, "-TERM");
+    rig.app.reload();
     until("its end", || !is_alive(pid));
     assert_eq!(rig.get("/").status, 200);
 }

@@ -127,8 +127,12 @@ directives! {
 directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
-        /// For the head of an answer, and between two pieces of it. Then the client gets 504, and the worker is killed.
+        /// For the head of an answer. Then the client gets 504, and the worker is killed; the log says which request, and
+        /// where the worker was.
         "request" request: Duration = "60s", WAIT;
+        /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
+        /// is cut short, and the worker is killed.
+        "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
         /// For a request to wait for a worker; then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
         /// For the application to load.
@@ -385,6 +389,14 @@ mod tests {
             (second.asgi.as_deref(), second.folder.as_deref()),
             (Some("/etc/k/api/main.py:app"), None)
         );
+    }
+
+    #[test]
+    fn a_pause_may_be_as_long_as_the_beginning_unless_it_is_said() {
+        let text = "[apps.a]\npsgi = \"a\"\n[apps.b]\npsgi = \"b\"\ntimeouts = { request = \"5s\", between = \"1m\" }\n";
+        let config = parse(text).unwrap();
+        let between: Vec<_> = config.apps.iter().map(|(_, app)| app.timeouts.between).collect();
+        assert_eq!(between, [None, Some(Duration::from_secs(60))]);
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         queue_max: app.queue_max as usize,
         queue_ms_max: ms(app.timeouts.queue),
         request_ms_max: ms(app.timeouts.request),
+        between_ms_max: ms(app.timeouts.between.unwrap_or(app.timeouts.request)),
         start_ms_max: ms(app.timeouts.start),
         stop_ms_max: ms(app.timeouts.stop),
         idle_ms: ms(app.timeouts.idle),

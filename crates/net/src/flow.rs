@@ -201,6 +201,13 @@ impl Exchange<'_> {
         told.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
     }
 
+    /// The port of that address. Cheap for every request.
+    #[must_use]
+    pub fn local_port(&self) -> Option<u16> {
+        let told = self.conn.told.as_ref().and_then(|told| told.ends);
+        told.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
+    }
+
     /// Milliseconds that may pass between two pieces of the request's body.
     #[must_use]
     pub fn body_ms(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! A connected socket that never blocks.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -31,6 +31,8 @@ pub struct Stream {
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
+    /// The port of this end, once somebody has asked for it.
+    port: OnceCell<Option<u16>>,
 }
 
 /// What a task waits for on a stream.
@@ -115,6 +117,7 @@ impl Stream {
             source,
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
+            port: OnceCell::new(),
         })
     }
 
@@ -122,7 +125,13 @@ impl Stream {
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token);
-        Stream { core: core.clone(), source, transport: Transport::Sim(wire), resets: Cell::new(false) }
+        Stream {
+            core: core.clone(),
+            source,
+            transport: Transport::Sim(wire),
+            resets: Cell::new(false),
+            port: OnceCell::new(),
+        }
     }
 
     /// The core it lives on.
@@ -223,6 +232,12 @@ impl Stream {
             #[cfg(test)]
             Transport::Sim(_) => None,
         }
+    }
+
+    /// The port of this end; none for a Unix socket. The system is asked once.
+    #[must_use]
+    pub fn local_port(&self) -> Option<u16> {
+        *self.port.get_or_init(|| self.local_address().map(|address| address.port()))
     }
 
     /// Waits until it can be read or written.

@@ -88,6 +88,13 @@ impl Channel {
         self.shared.region.words().len() * 4
     }
 
+    /// Whether its header stands as it was written: if not, no worker can attach any more.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let header = self.shared.geometry.header();
+        self.shared.region.words().iter().zip(header).all(|(word, value)| word.load(Relaxed) == value)
+    }
+
     /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
     pub fn retire(&self, seat: Seat) {
         self.shared.retired(seat.0).store(1, Relaxed);

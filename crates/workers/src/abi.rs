@@ -86,6 +86,12 @@ pub extern "C" fn komainu_loaded() -> c_int {
     }
 }
 
+/// Says that a worker takes no more requests, and ends.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_leaving() {
+    with_life(Life::leaving);
+}
+
 /// Says why the application cannot be loaded.
 ///
 /// # Safety

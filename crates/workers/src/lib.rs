@@ -6,6 +6,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod signals;
 mod life;
 mod abi;
 

@@ -11,6 +11,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
+use crate::signals;
+
 /// Longest error text that is sent.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 /// How long a forked worker may wait for its middle parent to leave.
@@ -42,6 +44,7 @@ pub struct Birth {
     seats: usize,
     control: OwnedFd,
     output: OwnedFd,
+    errors: OwnedFd,
 }
 
 /// A process's tie to its server.
@@ -80,6 +83,7 @@ impl Life {
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(control) }, FdFlags::CLOEXEC)
             .map_err(|error| format!("KOMAINU_CONTROL is not open: {error}"))?;
         close_to_programs();
+        signals::stay_on();
         // SAFETY: open, as the call above showed, and given to this process alone.
         let control = unsafe { OwnedFd::from_raw_fd(control) };
         let life = Life { role, server, control, seat, seats };
@@ -108,10 +112,20 @@ impl Life {
         self.say(b'R', b"")
     }
 
+    /// Says that a worker takes no more requests, and ends.
+    pub fn leaving(&self) {
+        // A copy that the application has forked does not speak for it.
+        if signals::is_staying() {
+            let _ = self.say(b'L', b"");
+        }
+    }
+
     /// Says why the application cannot be loaded. The process ends next.
     pub fn not_loaded(&self, text: &[u8]) {
-        // If nobody listens, nobody wants to know.
-        let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
+        if signals::is_staying() {
+            // If nobody listens, nobody wants to know.
+            let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
+        }
     }
 
     /// Says why a fork failed.
@@ -128,7 +142,7 @@ impl Life {
     /// Waits for an order; `None` where a signal came first.
     pub fn order(&self) -> Option<Order> {
         let mut text = [0; 64];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
         let len = match recvmsg(&self.control, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
@@ -145,7 +159,8 @@ impl Life {
         // The word "fork" is the one that is no number.
         let birth = (number().is_none() && len > 0).then(|| {
             let (seat, seats) = (number()?, number()?);
-            Some(Birth { seat, seats, control: descriptors.next()?, output: descriptors.next()? })
+            let mut next = || descriptors.next();
+            Some(Birth { seat, seats, control: next()?, output: next()?, errors: next()? })
         });
         Some(birth.flatten().map_or(Order::Leave, Order::Fork))
     }
@@ -155,9 +170,10 @@ impl Life {
     /// # Errors
     /// Why it cannot be one.
     pub fn born(&mut self, birth: Birth) -> io::Result<()> {
-        let Birth { seat, seats, control, output } = birth;
+        let Birth { seat, seats, control, output, errors } = birth;
+        signals::stay_on();
         rustix::stdio::dup2_stdout(&output)?;
-        rustix::stdio::dup2_stderr(&output)?;
+        rustix::stdio::dup2_stderr(&errors)?;
         *self = Life { role: Role::Worker, server: self.server, control, seat, seats };
         self.wait_for_adoption()?;
         self.end_with_the_server()?;

@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import signal
 import sys
 import traceback
 
 from komainu import _native
 from komainu._native import Gone
 from komainu.load import NotFound
+from komainu.loop import end_loop
 from komainu.websocket import Socket
 
 VERSION = {"version": "3.0", "spec_version": "2.5"}
@@ -258,8 +258,7 @@ def serve(app, seats):
     try:
         loop.run_until_complete(live(app, seats[0], loop))
     finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+        end_loop(loop)
 
 
 async def live(app, seat, loop):
@@ -276,12 +275,11 @@ async def live(app, seat, loop):
     extensions = {"http.response.trailers": {}, "http.response.early_hint": {}}
     socket_extensions = {"websocket.http.response": {}}
     _native.prepare_asgi(constants, state, extensions, socket_extensions, worker.begin, worker.wait_to_receive, worker.wait_to_send)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        loop.add_signal_handler(signal.SIGTERM, lambda: worker.left.done() or worker.left.set_result(None))
     _native.loaded()
     try:
         await worker.serve()
     finally:
+        _native.ending()
         await worker.finish()
         for lifespan in reversed(lifespans):
             await lifespan.end()

@@ -1,5 +1,6 @@
 """The life of a worker process: begin, load, fork on demand, answer, leave."""
 
+import faulthandler
 import gc
 import os
 import random
@@ -12,17 +13,24 @@ from komainu import _native
 from komainu.load import NotFound, interface_of, load, several
 
 NOT_LOADED = 3
+# The server asks where each thread is, and kills next: KOMAINU_SIGNAL_WHERE.
+WHERE = 16
 
 
 def run(interface, target, *more):
     """The whole life of the process. ``interface`` is ``wsgi``, ``asgi`` or ``auto``; ``more`` are ``NAME=TARGET``."""
     for stream in (sys.stdout, sys.stderr):  # pipes to the log
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as with the others, what there is then is the native half's
     role = _native.begin()
+    # Whoever is asked ends: the signal goes on to what it does by default.
+    faulthandler.register(WHERE, file=sys.stderr, all_threads=True, chain=True)
     app, interface = load_or_leave(interface, target, more)
-    if role == "prototype" and not prototype():
-        leave(0)
-    work(app, interface)
+    status = work(app, interface) if role == "worker" or prototype() else 0
+    # What was frozen is finalized as everything else is.
+    gc.unfreeze()
+    sys.exit(status)
 
 
 def load_or_leave(interface, target, more):
@@ -43,14 +51,10 @@ def load_or_leave(interface, target, more):
 
 def give_up(reason):
     _native.not_loaded(reason)
-    leave(NOT_LOADED)
-
-
-def leave(status):
-    """Ends the process without what the interpreter does at its end: that is its parent's, or was done."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    os._exit(NOT_LOADED)  # whatever threads the half of it has started
+
 
 
 def prototype():
@@ -99,7 +103,6 @@ def work(app, interface):
     seats = [_native.take_seat(at) for at in range(count)]
     run_hooks("after_fork")
     if interface == "wsgi":
-        trap(signal.SIGTERM)
         _native.loaded()
     status = 0
     try:
@@ -111,14 +114,10 @@ def work(app, interface):
     except BaseException:
         traceback.print_exc()
         status = 1
+    # From here on its time for leaving runs: for the hooks, threads, executors, and what is registered with atexit.
+    _native.ending()
     run_hooks("on_exit")
-    leave(status)
-
-
-def trap(number):
-    """Finishes what is under way, unless the application has its own plans for this signal."""
-    if signal.getsignal(number) is signal.SIG_DFL:
-        signal.signal(number, lambda *_: _native.leave())
+    return status
 
 
 def run_hooks(name):

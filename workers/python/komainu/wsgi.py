@@ -89,11 +89,15 @@ def serve(app, seats):
     threads = [threading.Thread(target=work, args=(seat,), name=f"komainu-{at}") for at, seat in enumerate(seats)]
     for thread in threads:
         thread.start()
+    told = False
     for thread in threads:
         while thread.is_alive():
             thread.join(0.1)
             if _native.leaving():
                 wake(threads)
+                if not told:
+                    told = True
+                    _native.ending()
     if ends:
         raise ends[0]
 

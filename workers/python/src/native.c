@@ -168,6 +168,13 @@ static PyObject *life_not_forked(PyObject *module, PyObject *text) {
     return tell(text, komainu_not_forked);
 }
 
+static PyObject *life_ending(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    komainu_leaving();
+    return none();
+}
+
 /* order() -> whether to fork; False: leave */
 static PyObject *life_order(PyObject *module, PyObject *unused) {
     int order;
@@ -212,6 +219,7 @@ static PyObject *life_leaving(PyObject *module, PyObject *unused) {
 static PyMethodDef functions[] = {
     {"begin", life_begin, METH_NOARGS, "What this process is for: \"prototype\" or \"worker\"."},
     {"loaded", life_loaded, METH_NOARGS, "Says that the application is loaded, or that requests may come."},
+    {"ending", life_ending, METH_NOARGS, "Says that this worker takes no more requests."},
     {"not_loaded", life_not_loaded, METH_O, "Says why the application cannot be loaded."},
     {"order", life_order, METH_NOARGS, "Waits until a worker is wanted; False where the prototype is to leave."},
     {"not_forked", life_not_forked, METH_O, "Says why there is no worker."},
