@@ -70,6 +70,13 @@ sub {
         open my $channel, '+<', "/proc/self/fd/$memory" or die "$memory: $!";
         syswrite $channel, "\0" x 64 or die $!;
     }
+    if ($path =~ m{^/scribble-with-(..)}) {
+        my ($memory) = split /;/, $ENV{KOMAINU_RING};
+        open my $channel, '+<', "/proc/self/fd/$memory" or die "$memory: $!";
+        sysseek $channel, 64, 0;
+        my $left = (-s $channel) - 64;
+        $left -= syswrite $channel, chr(hex $1) x ($left < 65536 ? $left : 65536) while $left > 0;
+    }
     [200, [], ["$$"]];
 }
 "#;
@@ -256,6 +263,7 @@ fn signals_to_the_whole_group_end_no_worker() {
 fn handlers_and_forks_of_the_application_are_its_own() {
     for rig in [perl("own-perl", |_| {}), ruby("own-ruby", |_| {}), python(|_| {})] {
         rig.get("/fork").expect(200, "15");
+        rig.get("/fork-and-exit");
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/own").status, 200);
         assert!(kill(worker, "-TERM"));
@@ -341,6 +349,20 @@ fn a_damaged_channel_is_replaced() {
     rig.logged("a worker has damaged the channel of generation 1");
     until("the next generation alone", || rig.app.processes().iter().all(|process| process.generation == 2));
     assert_eq!(rig.get("/").status, 200);
+}
+
+/// Whatever stands in the memory beside the header: it is the application's own harm, and has an end.
+#[test]
+fn a_channel_full_of_noise_is_replaced_or_outlived() {
+    for noise in ["ff", "00", "01", "55"] {
+        let rig = perl("noise", |options| (options.request_ms_max, options.queue_ms_max) = (2_000, 2_000));
+        rig.ready(1);
+        let mut client = rig.connect();
+        let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        client.send(format!("GET /scribble-with-{noise} {head}"));
+        client.rest();
+        until(&format!("answers after {noise}"), || (0..5).all(|_| rig.get("/").status == 200));
+    }
 }
 
 #[test]

@@ -460,6 +460,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_may_be_as_long_as_the_beginning_unless_it_is_said() {
+        let text = "[apps.a]\npsgi = \"a\"\n[apps.b]\npsgi = \"b\"\ntimeouts = { request = \"5s\", between = \"1m\" }\n";
+        let config = parse(text).unwrap();
+        let between: Vec<_> = config.apps.iter().map(|(_, app)| app.timeouts.between).collect();
+        assert_eq!(between, [None, Some(Duration::from_secs(60))]);
+    }
+
+    #[test]
     fn handlers_and_sockets() {
         let text = "[apps.a]\nhandler = \"a.so\"\n[apps.b]\nasgi = \"b:app\"\n\
             websockets = { message = \"64KiB\", idle = \"5s\" }\n";

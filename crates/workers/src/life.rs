@@ -114,13 +114,18 @@ impl Life {
 
     /// Says that a worker takes no more requests, and ends.
     pub fn leaving(&self) {
-        let _ = self.say(b'L', b"");
+        // A copy that the application has forked does not speak for it.
+        if signals::is_staying() {
+            let _ = self.say(b'L', b"");
+        }
     }
 
     /// Says why the application cannot be loaded. The process ends next.
     pub fn not_loaded(&self, text: &[u8]) {
-        // If nobody listens, nobody wants to know.
-        let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
+        if signals::is_staying() {
+            // If nobody listens, nobody wants to know.
+            let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
+        }
     }
 
     /// Says why a fork failed.

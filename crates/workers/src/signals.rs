@@ -19,16 +19,20 @@ const SHARED: [Signal; 6] =
 /// The process that stays. Its forked children, such as those of Python's multiprocessing, can be ended as ever.
 static STAYING: AtomicI32 = AtomicI32::new(0);
 
+/// Whether this is the process that stays, and no fork of it.
+pub(crate) fn is_staying() -> bool {
+    getpid().as_raw_pid() == STAYING.load(Ordering::Relaxed)
+}
+
 extern "C" fn stay(number: c_int) {
-    let this = getpid();
-    if this.as_raw_pid() == STAYING.load(Ordering::Relaxed) {
+    if is_staying() {
         return;
     }
     // SAFETY: both may be called in a handler.
     unsafe { signal(number, DEFAULT) };
     if let Some(named) = Signal::from_named_raw(number) {
         // Comes when this handler has returned.
-        let _ = kill_process(this, named);
+        let _ = kill_process(getpid(), named);
     }
 }
 

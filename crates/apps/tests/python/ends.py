@@ -68,6 +68,11 @@ def app(environ, start_response):
         os.kill(child, signal.SIGTERM)
         start_response("200 OK", [])
         return [b"%d" % os.waitpid(child, 0)[1]]
+    if path == "/fork-and-exit":
+        child = os.fork()
+        if not child:
+            raise SystemExit(0)
+        os.waitpid(child, 0)
     if path == "/own":
         # Runs in the main thread, which is this one.
         signal.signal(signal.SIGTERM, lambda *_: print("the application's own handler"))
