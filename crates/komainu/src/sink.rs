@@ -1,13 +1,16 @@
 //! Where log lines go: written by a thread of their own, off the request path.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 /// Blocks of lines that may wait for a slow disk; more are dropped and counted.
 const WAITING_MAX: usize = 256;
@@ -16,11 +19,54 @@ const WAITING_MAX: usize = 256;
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// What a sink writes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum Target {
     Stdout,
     Stderr,
     File(PathBuf),
+    /// A file that another process opens, which may.
+    Given(Opener),
+}
+
+impl From<&config::Sink> for Target {
+    fn from(sink: &config::Sink) -> Target {
+        match sink {
+            config::Sink::Stdout => Target::Stdout,
+            config::Sink::Stderr => Target::Stderr,
+            config::Sink::File(path) => Target::File(path.clone()),
+        }
+    }
+}
+
+/// Opens a log.
+pub(crate) type Opener = Arc<dyn Fn() -> io::Result<File> + Send + Sync>;
+
+/// Opens a log file for appending; makes it where it is missing. In a folder that others than this process's user can
+/// write to, a link is not followed, and a file with several names is not taken: else they could have any file written to.
+///
+/// # Errors
+/// Why it cannot be opened, with its name.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let own = rustix::process::geteuid().as_raw();
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let is_ours = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|found| found.uid() == own && found.mode() & 0o022 == 0)
+    };
+    let careful = own == 0 && !is_ours(folder);
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
+    };
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    if careful {
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    }
+    let file = options.open(path).map_err(named)?;
+    let found = file.metadata().map_err(named)?;
+    if careful && found.is_file() && found.nlink() > 1 {
+        return Err(named(io::Error::other("it has several names, and others can write to its folder")));
+    }
+    Ok(file)
 }
 
 enum Order {
@@ -118,13 +164,8 @@ struct Output {
 impl Output {
     fn open(target: Target) -> io::Result<Output> {
         let file = match &target {
-            Target::File(path) => {
-                let opened = OpenOptions::new().append(true).create(true).open(path);
-                let named = |error: io::Error| {
-                    io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
-                };
-                Some(opened.map_err(named)?)
-            }
+            Target::File(path) => Some(open_file(path)?),
+            Target::Given(opener) => Some(opener()?),
             Target::Stdout | Target::Stderr => None,
         };
         Ok(Output { target, file, failing: false })

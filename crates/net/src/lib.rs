@@ -46,6 +46,7 @@ pub use exchange::{Exchange, Own, Request};
 pub use fault::Fault;
 pub use flow::BodyPiece;
 pub use link::Link;
+pub use listener::Listener;
 pub use options::{Limits, Options, Timeouts};
 pub use page::{ErrorPages, FieldEdits, Page};
 pub use preface::ProxyProtocol;

@@ -1,0 +1,416 @@
+//! The supervisor: the process that keeps root's rights while another one, without them, serves.
+//!
+//! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
+//! connections wait in the sockets meanwhile, which stay open here. It reads nothing from the network. Of the server it
+//! takes the few questions of [`crate::link`], and answers them from the configuration that it has read itself.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::Config;
+use net::Listener;
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::assemble;
+use crate::check;
+use crate::control::Socket;
+use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
+use crate::notice::Notices;
+use crate::privilege::{self, Identity};
+use crate::sink::{Sink, Target, open_file};
+
+/// The pause before a server that dies again and again is started: the first, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that has served for so long is started again without a pause.
+const PROVEN: Duration = Duration::from_secs(60);
+/// After the second signal to stop, the server is killed if it has not ended.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// A configuration and the text it was read from; none where it comes from the command line.
+struct Loaded {
+    config: Config,
+    text: Option<String>,
+}
+
+/// What the answers to the server's questions come from.
+struct State {
+    identity: Identity,
+    file: Option<PathBuf>,
+    current: Mutex<Loaded>,
+    /// What the server was given by its last question for the configuration and has not taken over.
+    offered: Mutex<Option<Loaded>>,
+    listeners: Mutex<Vec<Listener>>,
+    control: Option<Socket>,
+    /// The files of the logs, in the order of [`logs`].
+    logs: [Option<PathBuf>; 2],
+}
+
+enum Event {
+    Signal(i32),
+    /// The server has begun to serve.
+    Ready,
+    Ended(io::Result<ExitStatus>),
+}
+
+/// A server that runs.
+struct Child {
+    pid: u32,
+    pidfd: OwnedFd,
+    link: Arc<OwnedFd>,
+    since: Instant,
+    is_ready: bool,
+}
+
+/// The files of the access log and of the error log, where they are files.
+pub(crate) fn logs(config: &Config) -> [Option<PathBuf>; 2] {
+    let file = |sink: &config::Sink| match sink {
+        config::Sink::File(path) => Some(path.clone()),
+        _ => None,
+    };
+    let access = match config.log.access {
+        config::AccessLog::Off => None,
+        _ => file(&config.log.file),
+    };
+    [access, file(&config.log.errors)]
+}
+
+/// Binds, opens and starts what the configuration says, and stays until it is told to stop; the exit status of the server.
+///
+/// # Errors
+/// What keeps the server from starting.
+pub(crate) fn supervise(
+    config: Config,
+    file: Option<(PathBuf, String)>,
+    identity: Identity,
+) -> io::Result<u8> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let threads = assemble::threads(&config);
+    let listens = assemble::listens(&config);
+    let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
+    let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+    let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);
+    let control = Socket::bind();
+    if let Err(error) = &control {
+        notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
+    }
+    let (file, text) = file.unzip();
+    let state = Arc::new(State {
+        logs: logs(&config),
+        identity,
+        file,
+        current: Mutex::new(Loaded { config, text }),
+        offered: Mutex::default(),
+        listeners: Mutex::new(listeners),
+        control: control.ok(),
+    });
+    let (sender, events) = channel();
+    std::thread::Builder::new().name("signals".into()).spawn({
+        let sender = sender.clone();
+        move || signals.forever().try_for_each(|signal| sender.send(Event::Signal(signal)))
+    })?;
+    let outcome = keep_serving(&state, &sender, &events, &notices);
+    notices.sink().close();
+    outcome
+}
+
+/// Starts the server, again and again, until it ends because it was told to.
+fn keep_serving(
+    state: &Arc<State>,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+    notices: &Notices,
+) -> io::Result<u8> {
+    let (mut failures, mut served) = (0, false);
+    loop {
+        let mut child = start(state, sender)?;
+        let mut stops = 0;
+        let status = watch(state, &mut child, events, notices, &mut stops)?;
+        served |= child.is_ready;
+        if stops > 0 || !served {
+            // It has said why, if it could not start.
+            return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
+        }
+        if child.since.elapsed() >= PROVEN {
+            failures = 0;
+        }
+        let pause = match failures {
+            0 => Duration::ZERO,
+            _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
+        };
+        failures += 1;
+        let text = format!("the server (process {}) died: {status}; it is started again", child.pid);
+        match pause.is_zero() {
+            true => notices.error(&text),
+            false => notices.error(&format!("{text} in {} ms", pause.as_millis())),
+        }
+        let until = Instant::now() + pause;
+        while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match event {
+                Event::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                Event::Signal(SIGUSR1) => notices.sink().reopen(),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Passes signals on as orders until the server ends; counts those to stop.
+fn watch(
+    state: &State,
+    child: &mut Child,
+    events: &Receiver<Event>,
+    notices: &Notices,
+    stops: &mut u32,
+) -> io::Result<ExitStatus> {
+    let mut kill_at = None;
+    loop {
+        let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
+        let order = match events.recv_timeout(wait) {
+            Ok(Event::Ended(status)) => return status,
+            Ok(Event::Ready) => {
+                child.is_ready = true;
+                continue;
+            }
+            Ok(Event::Signal(SIGUSR1)) => {
+                notices.sink().reopen();
+                Order::Reopen
+            }
+            Ok(Event::Signal(SIGHUP)) => Order::Reload,
+            Ok(Event::Signal(SIGUSR2)) => {
+                notices.warn(UPGRADE_UNKNOWN);
+                continue;
+            }
+            Ok(Event::Signal(_)) => {
+                *stops += 1;
+                if *stops == 2 {
+                    kill_at = Some(Instant::now() + KILL_AFTER);
+                }
+                // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
+                lock(&state.listeners).clear();
+                Order::Stop
+            }
+            Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
+                kill(child);
+                kill_at = None;
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no signals any more")),
+        };
+        if let Err(error) = link::send(&*child.link, order.word(), &[]) {
+            notices
+                .error(&format!("the server (process {}) takes no orders: {error}: killing it", child.pid));
+            kill(child);
+        }
+    }
+}
+
+/// What SIGUSR2 will mean.
+pub(crate) const UPGRADE_UNKNOWN: &str =
+    "SIGUSR2 is ignored: an upgrade of a running server is not supported; restart it";
+
+fn kill(child: &Child) {
+    // It fails only where the process has ended already.
+    let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+}
+
+/// Starts the server: this program with these arguments again, whose standard input is the link.
+fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
+    let (ours, theirs) = link::pair()?;
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
+    command
+        .env(link::ENVIRONMENT, std::process::id().to_string())
+        .stdin(Stdio::from(theirs))
+        // Signals from a terminal are for the supervisor, which passes on what they mean.
+        .process_group(0);
+    let mut process = command.spawn()?;
+    // The end of the link that is the server's must not stay open here.
+    drop(command);
+    let pid = process.id();
+    let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+    let link = Arc::new(ours);
+    let (asked, theirs, events) = (state.clone(), link.clone(), sender.clone());
+    std::thread::Builder::new().name("server-link".into()).spawn(move || {
+        while let Ok(Some(packet)) = link::receive(&*theirs) {
+            if packet.text == "ready" {
+                let _ = events.send(Event::Ready);
+            } else if asked.answer(&theirs, &packet).is_err() {
+                // It does not take its answers: that is seen at the next order, or by its end.
+                return;
+            }
+        }
+    })?;
+    let events = sender.clone();
+    std::thread::Builder::new().name("server-end".into()).spawn(move || {
+        let _ = events.send(Event::Ended(process.wait()));
+    })?;
+    Ok(Child { pid, pidfd, link, since: Instant::now(), is_ready: false })
+}
+
+impl State {
+    /// Answers one question. Nothing in it but a number of a list of ours is used.
+    fn answer(&self, link: &OwnedFd, packet: &Packet) -> io::Result<()> {
+        let answered = match packet.words() {
+            ("start", "") => self.hand_over(link),
+            ("config", "") => self.offer(link),
+            ("adopted", "") => {
+                if let Some(offered) = lock(&self.offered).take() {
+                    *lock(&self.current) = offered;
+                }
+                return Ok(());
+            }
+            ("open", number) => self.open(link, number),
+            _ => Err(io::Error::other("unknown question")),
+        };
+        answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
+    }
+
+    /// All that a server begins with.
+    fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
+        let Identity { name, uid, gid, groups } = &self.identity;
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
+        if let Some(text) = &lock(&self.current).text {
+            link::send(link, "config", &[memory(text)?.as_fd()])?;
+        }
+        if let Some(control) = &self.control {
+            link::send(link, "control", &[control.listener.as_fd()])?;
+        }
+        for listener in lock(&self.listeners).iter() {
+            link::send(link, "listener", &[])?;
+            for some in listener.descriptors().chunks(DESCRIPTORS_MAX) {
+                link::send(link, "sockets", some)?;
+            }
+        }
+        link::send(link, "end", &[])
+    }
+
+    /// The configuration as it is in the file now, if it is one.
+    fn offer(&self, link: &OwnedFd) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
+        let text = check::read_text(file).map_err(io::Error::other)?;
+        let config = check::parse(file, &text).map_err(io::Error::other)?;
+        let memory = memory(&text)?;
+        *lock(&self.offered) = Some(Loaded { config, text: Some(text) });
+        link::send(link, "config", &[memory.as_fd()])
+    }
+
+    /// One of the logs, opened now.
+    fn open(&self, link: &OwnedFd, number: &str) -> io::Result<()> {
+        let index = number.parse::<usize>().ok();
+        let path = index.and_then(|index| self.logs.get(index)?.as_deref());
+        let path = path.ok_or_else(|| io::Error::other("there is no such log"))?;
+        link::send(link, "log", &[open_file(path)?.as_fd()])
+    }
+}
+
+/// A file in memory with this text.
+fn memory(text: &str) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// No thread panics while it holds one of these.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---- the server's side ----
+
+/// What the server is given by the supervisor.
+pub(crate) struct Inherited {
+    pub(crate) link: Link,
+    pub(crate) identity: Identity,
+    /// The text of the configuration file, where there is one.
+    pub(crate) text: Option<String>,
+    pub(crate) control: Option<UnixListener>,
+    /// For each listener of the configuration, its sockets.
+    pub(crate) sockets: Vec<Vec<OwnedFd>>,
+    pub(crate) supervisor: u32,
+}
+
+impl Inherited {
+    /// In a process that a supervisor has started: takes what it hands over, and gives up root's rights. `None` in all
+    /// others. To be called while the process has one thread.
+    ///
+    /// # Errors
+    /// Where that fails; the process must end then.
+    pub(crate) fn take() -> io::Result<Option<Inherited>> {
+        let Some(link) = Link::inherited()? else { return Ok(None) };
+        let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
+        let packets = link.ask_first("start")?;
+        let invalid = || io::Error::other("the supervisor hands over what this version does not know");
+        let mut given = Inherited {
+            link,
+            identity: Identity { name: String::new(), uid: 0, gid: 0, groups: Vec::new() },
+            text: None,
+            control: None,
+            sockets: Vec::new(),
+            supervisor,
+        };
+        for packet in packets {
+            match packet.words() {
+                ("identity", words) => given.identity = parse_identity(words).ok_or_else(invalid)?,
+                ("config", "") => given.text = Some(text_of(packet)?),
+                ("control", "") => {
+                    given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
+                }
+                ("listener", "") => given.sockets.push(Vec::new()),
+                ("sockets", "") => given.sockets.last_mut().ok_or_else(invalid)?.extend(packet.descriptors),
+                _ => return Err(invalid()),
+            }
+        }
+        let Identity { name, uid, .. } = &given.identity;
+        if *uid == 0 {
+            return Err(invalid());
+        }
+        privilege::become_user(&given.identity)
+            .map_err(|error| io::Error::other(format!("cannot become {name} (uid {uid}): {error}")))?;
+        Ok(Some(given))
+    }
+}
+
+fn parse_identity(words: &str) -> Option<Identity> {
+    let mut words = words.splitn(4, ' ');
+    let mut word = || words.next();
+    let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
+    let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
+    Some(Identity { name: word()?.to_owned(), uid, gid, groups })
+}
+
+/// The text that a packet brings in a descriptor.
+///
+/// # Errors
+/// Where it brings none, or it is too long.
+pub(crate) fn text_of(packet: Packet) -> io::Result<String> {
+    let file = packet.descriptors.into_iter().next().map(File::from);
+    let mut text = String::new();
+    let limit = config::TEXT_BYTES_MAX as u64 + 1;
+    file.ok_or_else(|| io::Error::other("no text came"))?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The log of this number, opened by the supervisor.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub(crate) fn opened_log(link: &Link, number: usize) -> io::Result<File> {
+    let packet = link.ask(&format!("open {number}"))?;
+    packet.descriptors.into_iter().next().map(File::from).ok_or_else(|| io::Error::other("no log came"))
+}
