@@ -402,7 +402,8 @@ impl Crew {
         }
         let child = match &self.prototype {
             Some(prototype) => {
-                let (child, theirs) = Child::conceive()?;
+                let (mut child, theirs) = Child::conceive()?;
+                child.launcher = self.options.launcher.clone();
                 prototype.child.ask_to_fork(seats, &theirs)?;
                 child
             }

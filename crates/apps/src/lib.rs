@@ -24,6 +24,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod launcher;
 pub mod options;
 pub mod process;
 mod log;
@@ -40,6 +41,7 @@ mod record;
 mod websocket;
 mod call;
 mod handle;
+mod launch;
 mod child;
 mod crew;
 mod orphans;
@@ -48,6 +50,8 @@ mod app;
 
 pub use app::App;
 pub use handle::{Handle, Mount, path_info};
+pub use launch::spawn;
+pub use launcher::{Launch, Launcher};
 pub use log::{Line, Log, Urgency};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
 pub use process::{Process, Usage};

@@ -14,7 +14,7 @@ use net::{Bind, Cidr, Core, ErrorPages, FieldEdits, Listen, Page, Sources};
 use proxy::{Group, News};
 
 use crate::clients::Introducers;
-use crate::hosting::{self, Handles, Mounted};
+use crate::hosting::{self, Handles, Hosting, Mounted};
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
 use crate::upstreams::Groups;
@@ -134,11 +134,19 @@ impl Plan {
     ///
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
-    pub(crate) fn new(config: Config, before: Option<&Plan>, cores: usize) -> io::Result<Plan> {
+    pub(crate) fn new(
+        config: Config,
+        before: Option<&Plan>,
+        cores: usize,
+        hosting: Option<&Hosting>,
+    ) -> io::Result<Plan> {
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let plan = Plan { groups: Groups::new(&config, before)?, config };
         for (name, app) in &plan.config.apps {
-            hosting::options(name, app)?;
+            match hosting {
+                Some(hosting) => hosting.check(name, app)?,
+                None => _ = hosting::options(name, app)?,
+            }
         }
         // What the cores will do again: here it can still be told.
         table(&plan, None, cores)?;

@@ -69,7 +69,8 @@ fn is_coloured() -> bool {
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
     // What only the file system knows: folders and error pages that are missing.
-    let plan = crate::assemble::Plan::new(config, None, 1).map_err(|error| format!("error: {error}"))?;
+    let plan =
+        crate::assemble::Plan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,

@@ -14,7 +14,9 @@ use apps::{
 };
 use net::{Core, Exchange, Fault};
 
+use crate::link::Link;
 use crate::notice::Notices;
+use crate::privilege::Identity;
 
 /// A language that applications are written in.
 struct Language {
@@ -59,10 +61,22 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// # Errors
 /// What is missing: its file, its language's module, its user; more workers than there may be.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
+    let (command, folder) = command(name, app)?;
+    let user = match &app.user {
+        None => None,
+        Some(user) => {
+            let identity = Identity::named(user, app.group.as_deref()).map_err(|text| told(name, &text))?;
+            Some((identity.uid, identity.gid))
+        }
+    };
+    Ok(Options { command, folder, user, ..settings(name, app)? })
+}
+
+/// The program, its arguments, and the folder that it is started in.
+fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = target(app).map_err(|text| told(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
-    let is_python = target.language.name == "python";
-    let environment = match is_python {
+    let environment = match is_python(app) {
         true => environment(app, folder.as_deref()).map_err(|text| told(name, &text))?,
         false => None,
     };
@@ -76,15 +90,21 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         None => module(target.language).map_err(|error| told(name, &error.to_string()))?,
     };
     let script = script.join(target.language.script).into_os_string();
-    let command = interpreter.into_iter().chain([script]).chain(target.arguments).collect();
+    Ok((interpreter.into_iter().chain([script]).chain(target.arguments).collect(), folder))
+}
+
+/// What is known of an application without a look at its files: all but who is started, and as whom.
+///
+/// # Errors
+/// More workers than there may be.
+pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
+    let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
         max: workers.max as usize,
     });
     let options = Options {
         env: app.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-        folder,
-        user: user(app).map_err(|text| told(name, &text))?,
         limits: limits(&app.limits),
         preload: app.preload,
         workers,
@@ -109,10 +129,14 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         show_errors: app.show_errors,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
-        ..Options::new(name, command)
+        ..Options::new(name, Vec::new())
     };
     options.check().map_err(|text| told(name, &text))?;
     Ok(options)
+}
+
+fn is_python(app: &config::App) -> bool {
+    app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
 }
 
 /// What is started.
@@ -214,43 +238,37 @@ fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
     given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
 }
 
-/// The ids to run as. Names are those of the machine's own files.
-fn user(app: &config::App) -> Result<Option<(u32, u32)>, String> {
-    let Some(user) = &app.user else { return Ok(None) };
-    let entry = named("/etc/passwd", user);
-    let field = |at: usize| entry.as_ref().and_then(|fields| fields.get(at)?.parse().ok());
-    let uid = user.parse().ok().or(field(2)).ok_or_else(|| format!("there is no user {user}"))?;
-    let gid = match &app.group {
-        None => field(3).ok_or_else(|| format!("name a `group` too: user {user} is not in /etc/passwd"))?,
-        Some(group) => {
-            let entry = named("/etc/group", group);
-            let known = entry.and_then(|fields| fields.get(2)?.parse().ok());
-            group.parse().ok().or(known).ok_or_else(|| format!("there is no group {group}"))?
-        }
-    };
-    Ok(Some((uid, gid)))
-}
-
-/// The fields of a line of `/etc/passwd` or `/etc/group`, by name or number.
-fn named(file: &str, wanted: &str) -> Option<Vec<String>> {
-    let text = fs::read_to_string(file).ok()?;
-    let lines = text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>());
-    lines.into_iter().find(|fields| {
-        fields.first().is_some_and(|name| name == wanted) || fields.get(2).is_some_and(|id| id == wanted)
-    })
-}
-
 /// The applications that run.
 pub(crate) struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
     notices: Notices,
+    /// To the supervisor, where there is one: it starts the processes of applications with a `user`.
+    link: Option<Link>,
 }
 
 impl Hosting {
     /// None yet.
-    pub(crate) fn new(cores: usize, notices: &Notices) -> Hosting {
-        Hosting { running: Mutex::default(), cores, notices: notices.clone() }
+    pub(crate) fn new(cores: usize, notices: &Notices, link: Option<Link>) -> Hosting {
+        Hosting { running: Mutex::default(), cores, notices: notices.clone(), link }
+    }
+
+    fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
+        match &self.link {
+            // This process may not even see the application's files.
+            Some(link) if app.user.is_some() => {
+                Ok(Options { launcher: Some(Arc::new(link.clone())), ..settings(name, app)? })
+            }
+            _ => options(name, app),
+        }
+    }
+
+    /// Whether an application can be started, as far as this process can tell.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn check(&self, name: &str, app: &config::App) -> io::Result<()> {
+        self.options(name, app).map(drop)
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
@@ -272,7 +290,7 @@ impl Hosting {
                     app.reload();
                     Ok(())
                 }
-                Some((known, app)) => options(name, config).map(|options| {
+                Some((known, app)) => self.options(name, config).map(|options| {
                     app.reload_with(options);
                     *known = config.clone();
                 }),
@@ -286,7 +304,7 @@ impl Hosting {
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
         let notices = self.notices.clone();
         let log = move |line: &Line<'_>| say(&notices, line);
-        App::start(options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+        App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
     /// Loads one of them anew; false where there is none of this name.

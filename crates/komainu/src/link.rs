@@ -5,6 +5,7 @@
 //! the supervisor knows from its own configuration: the server sends no path, no address and no command. The supervisor
 //! answers, and sends orders. A packet is a word, arguments, and descriptors.
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,12 +13,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use apps::{Launch, Launcher};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use rustix::process::{Pid, Signal};
 
 /// The variable that tells a process that it is the server, with the supervisor's process id.
 pub(crate) const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
@@ -208,10 +211,18 @@ impl Link {
     /// # Errors
     /// As [`Link::ask_first`]'s.
     pub(crate) fn ask(&self, question: &str) -> io::Result<Packet> {
+        self.ask_with(question, &[])
+    }
+
+    /// The same, with descriptors, of which more than one packet takes go ahead of it.
+    fn ask_with(&self, question: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
         let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
         // An answer that came too late for the question before.
         while answers.try_recv().is_ok() {}
-        send(&self.0.socket, question, &[])?;
+        let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
+        let last = pieces.next_back().unwrap_or_default();
+        pieces.try_for_each(|piece| send(&self.0.socket, "more", piece))?;
+        send(&self.0.socket, question, last)?;
         let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
         match packet.words() {
             ("error", text) => Err(io::Error::other(text.to_owned())),
@@ -223,6 +234,43 @@ impl Link {
     pub(crate) fn report(&self, text: &str) {
         // A supervisor that has ended needs no report; the thread that listens sees to the rest.
         let _ = send(&self.0.socket, text, &[]);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
+
+/// For applications with a `user` of their own: the supervisor starts and ends their processes.
+impl Launcher for Link {
+    fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
+        let seats = launch.seats.clone().unwrap_or(0..0);
+        let question = format!("launch {app} {} {} {}", seats.start, seats.len(), launch.threads);
+        let packet = self.ask_with(&question, &launch.descriptors())?;
+        let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        let started = pid.zip(packet.descriptors.into_iter().next());
+        started.ok_or_else(|| io::Error::other("the supervisor names no process"))
+    }
+
+    fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
+        // A supervisor that has ended has ended its processes.
+        let _ = send(&self.0.socket, &format!("signal {}", signal.as_raw()), &[process]);
+    }
+
+    fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
+        let packet = self.ask(&format!("ended {}", pid.as_raw_pid())).ok()?;
+        match packet.words() {
+            ("exited", code) => code.parse().ok().map(Ok),
+            ("killed", signal) => signal.parse().ok().map(Err),
+            _ => None,
+        }
+    }
+
+    fn descriptor(&self, process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+        let packet = self.ask_with(&format!("descriptor {number}"), &[process])?;
+        packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
     }
 }
 

@@ -13,6 +13,8 @@ mod notice;
 mod expand;
 mod clients;
 mod upstreams;
+mod privilege;
+mod link;
 mod hosting;
 mod control;
 mod watch;
@@ -20,8 +22,6 @@ mod status;
 mod router;
 mod assemble;
 mod check;
-mod privilege;
-mod link;
 mod parent;
 mod supervise;
 

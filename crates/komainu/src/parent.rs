@@ -4,27 +4,33 @@
 //! connections wait in the sockets meanwhile, which stay open here. It reads nothing from the network. Of the server it
 //! takes the few questions of [`crate::link`], and answers them from the configuration that it has read itself.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use apps::Launch;
 use config::Config;
 use net::Listener;
 use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
+    kill_process_group, pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, wait, waitid,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::assemble;
 use crate::check;
 use crate::control::Socket;
+use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
 use crate::notice::Notices;
 use crate::privilege::{self, Identity};
@@ -55,13 +61,30 @@ struct State {
     control: Option<Socket>,
     /// The files of the logs, in the order of [`logs`].
     logs: [Option<PathBuf>; 2],
+    launched: Mutex<Launched>,
 }
+
+/// Processes of applications with a `user` of their own.
+#[derive(Default)]
+struct Launched {
+    /// Those that were started here; each leads a group, in which the workers are that it forks.
+    groups: Vec<Pid>,
+    /// How the last ones ended.
+    ended: VecDeque<(Pid, WaitStatus)>,
+}
+
+/// Ends that are remembered until the server asks.
+const ENDS_MAX: usize = 4096;
+/// Processes that were started here and run.
+const GROUPS_MAX: usize = 4096;
+/// Descriptors that one question brings.
+const QUESTION_DESCRIPTORS_MAX: usize = 4096;
 
 enum Event {
     Signal(i32),
     /// The server has begun to serve.
     Ready,
-    Ended(io::Result<ExitStatus>),
+    Ended(ExitStatus),
 }
 
 /// A server that runs.
@@ -96,6 +119,7 @@ pub(crate) fn supervise(
     identity: Identity,
 ) -> io::Result<u8> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    can_be_launched(&config)?;
     let threads = assemble::threads(&config);
     let listens = assemble::listens(&config);
     let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
@@ -114,7 +138,10 @@ pub(crate) fn supervise(
         offered: Mutex::default(),
         listeners: Mutex::new(listeners),
         control: control.ok(),
+        launched: Mutex::default(),
     });
+    // Workers that lose their parent on purpose become children of this process.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
         let sender = sender.clone();
@@ -137,6 +164,7 @@ fn keep_serving(
         let mut child = start(state, sender)?;
         let mut stops = 0;
         let status = watch(state, &mut child, events, notices, &mut stops)?;
+        state.kill_launched();
         served |= child.is_ready;
         if stops > 0 || !served {
             // It has said why, if it could not start.
@@ -178,7 +206,7 @@ fn watch(
     loop {
         let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
         let order = match events.recv_timeout(wait) {
-            Ok(Event::Ended(status)) => return status,
+            Ok(Event::Ended(status)) => return Ok(status),
             Ok(Event::Ready) => {
                 child.is_ready = true;
                 continue;
@@ -237,34 +265,67 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
         .stdin(Stdio::from(theirs))
         // Signals from a terminal are for the supervisor, which passes on what they mean.
         .process_group(0);
-    let mut process = command.spawn()?;
+    let process = command.spawn()?;
     // The end of the link that is the server's must not stay open here.
     drop(command);
-    let pid = process.id();
-    let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+    let pid = Pid::from_child(&process);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let link = Arc::new(ours);
     let (asked, theirs, events) = (state.clone(), link.clone(), sender.clone());
+    // Processes that it starts end with it: the kernel kills them then.
     std::thread::Builder::new().name("server-link".into()).spawn(move || {
-        while let Ok(Some(packet)) = link::receive(&*theirs) {
+        let restricted = privilege::restrict_children();
+        let mut descriptors = Vec::new();
+        while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
             if packet.text == "ready" {
                 let _ = events.send(Event::Ready);
-            } else if asked.answer(&theirs, &packet).is_err() {
-                // It does not take its answers: that is seen at the next order, or by its end.
-                return;
+            } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {
+                descriptors.extend(packet.descriptors);
+            } else {
+                descriptors.extend(packet.descriptors);
+                let answered = asked.answer(&theirs, &packet.text, std::mem::take(&mut descriptors));
+                if answered.is_err() {
+                    // It does not take its answers: that is seen at the next order, or by its end.
+                    return;
+                }
             }
         }
     })?;
-    let events = sender.clone();
+    let (events, launched) = (sender.clone(), state.clone());
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
-        let _ = events.send(Event::Ended(process.wait()));
+        // All that ends is waited for; the thread after this one goes on with it.
+        while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
+            if ended == pid {
+                let _ = events.send(Event::Ended(ExitStatus::from_raw(status.as_raw())));
+                return;
+            }
+            let ends = &mut lock(&launched.launched).ended;
+            ends.push_back((ended, status));
+            if ends.len() > ENDS_MAX {
+                ends.pop_front();
+            }
+        }
     })?;
-    Ok(Child { pid, pidfd, link, since: Instant::now(), is_ready: false })
+    Ok(Child { pid: process.id(), pidfd, link, since: Instant::now(), is_ready: false })
+}
+
+/// Whether the files and users are there of applications that this process will start.
+fn can_be_launched(config: &Config) -> io::Result<()> {
+    let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
+    launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
+}
+
+/// Refuses a process that is no child of this one.
+fn is_ours(process: &OwnedFd) -> io::Result<()> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
 impl State {
-    /// Answers one question. Nothing in it but a number of a list of ours is used.
-    fn answer(&self, link: &OwnedFd, packet: &Packet) -> io::Result<()> {
-        let answered = match packet.words() {
+    /// Answers one question. It names what this process knows from its own configuration, and processes that are its
+    /// own children.
+    fn answer(&self, link: &OwnedFd, question: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let answered = match question.split_once(' ').unwrap_or((question, "")) {
             ("start", "") => self.hand_over(link),
             ("config", "") => self.offer(link),
             ("adopted", "") => {
@@ -274,6 +335,11 @@ impl State {
                 return Ok(());
             }
             ("open", number) => self.open(link, number),
+            ("launch", words) => self.launch(link, words, &descriptors),
+            // It has no answer: the process may have ended.
+            ("signal", number) => return Ok(signal(number, &descriptors).unwrap_or_default()),
+            ("ended", pid) => self.ended(link, pid),
+            ("descriptor", number) => descriptor(link, number, &descriptors),
             _ => Err(io::Error::other("unknown question")),
         };
         answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
@@ -304,6 +370,7 @@ impl State {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
         let text = check::read_text(file).map_err(io::Error::other)?;
         let config = check::parse(file, &text).map_err(io::Error::other)?;
+        can_be_launched(&config)?;
         let memory = memory(&text)?;
         *lock(&self.offered) = Some(Loaded { config, text: Some(text) });
         link::send(link, "config", &[memory.as_fd()])
@@ -316,6 +383,84 @@ impl State {
         let path = path.ok_or_else(|| io::Error::other("there is no such log"))?;
         link::send(link, "log", &[open_file(path)?.as_fd()])
     }
+}
+
+impl State {
+    /// Starts a process of an application, as its configuration here says.
+    fn launch(&self, link: &OwnedFd, words: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let (name, numbers) = words.split_once(' ').unwrap_or((words, ""));
+        let numbers: Vec<usize> = numbers.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let options = {
+            let current = lock(&self.current);
+            let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
+            let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
+            hosting::options(name, app)?
+        };
+        let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let launch = match *numbers.as_slice() {
+            [_, 0, threads] => Launch::of(None, threads, &fds),
+            [seat, seats, threads] => Launch::of(Some(seat..seat.saturating_add(seats)), threads, &fds),
+            _ => None,
+        };
+        let launch = launch.ok_or_else(|| io::Error::other("an incomplete question"))?;
+        let mut launched = lock(&self.launched);
+        launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
+        if launched.groups.len() >= GROUPS_MAX {
+            return Err(io::Error::other("too many processes"));
+        }
+        let pid = apps::spawn(&options, &launch)?;
+        launched.groups.push(pid);
+        drop(launched);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
+    }
+
+    /// How a process has ended.
+    fn ended(&self, link: &OwnedFd, pid: &str) -> io::Result<()> {
+        let pid = pid.parse().ok().and_then(Pid::from_raw);
+        for _ in 0..ENDED_LOOKS {
+            let found =
+                lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
+            if let Some((_, status)) = found {
+                let text = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => format!("exited {code}"),
+                    (_, signal) => format!("killed {}", signal.unwrap_or_default()),
+                };
+                return link::send(link, &text, &[]);
+            }
+            // The thread that waits is about to see it.
+            std::thread::sleep(ENDED_LOOK);
+        }
+        Err(io::Error::other("no such process has ended"))
+    }
+
+    /// Kills what the server that has ended had started.
+    fn kill_launched(&self) {
+        for group in std::mem::take(&mut lock(&self.launched).groups) {
+            // It fails only where nobody is left in it.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+const ENDED_LOOKS: u32 = 100;
+const ENDED_LOOK: Duration = Duration::from_millis(2);
+
+/// Signals a process that was started here.
+fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
+    let (process, signal) = (descriptors.first()?, Signal::from_named_raw(number.parse().ok()?)?);
+    is_ours(process).ok()?;
+    pidfd_send_signal(process, signal).ok()
+}
+
+/// Hands over a copy of a descriptor of a process that was started here.
+fn descriptor(link: &OwnedFd, number: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let process = descriptors.first().ok_or_else(invalid)?;
+    is_ours(process)?;
+    let number = number.parse().map_err(|_| invalid())?;
+    let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
+    link::send(link, "descriptor", &[copy.as_fd()])
 }
 
 /// A file in memory with this text.

@@ -156,6 +156,15 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
+/// Makes what this thread starts from now on unable to gain rights; what it has itself, it keeps.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn restrict_children() -> io::Result<()> {
+    empty_bounding_set();
+    Ok(set_no_new_privs(true)?)
+}
+
 /// Where it may not be emptied (a container without CAP_SETPCAP), no_new_privs keeps anybody from gaining what is in it.
 fn empty_bounding_set() {
     for bit in 0..64 {

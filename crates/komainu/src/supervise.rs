@@ -133,8 +133,8 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let logs = Logs::open(&config, link.as_ref())?;
     warning.iter().for_each(|text| logs.notices.warn(text));
     let cores = options.threads;
-    let plan = Plan::new(config, None, cores)?;
-    let hosting = Arc::new(Hosting::new(cores, &logs.notices));
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, link.clone()));
+    let plan = Plan::new(config, None, cores, Some(&hosting))?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -382,12 +382,17 @@ fn reload(
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
     let before = current.plan();
-    let plan = |config| Plan::new(config, Some(&before), current.cores).map_err(|error| error.to_string());
+    let plan = |config| {
+        let plan = Plan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        plan.map_err(|error| error.to_string())
+    };
     let plan = reread().and_then(plan).map_err(|error| {
         let text = format!("the configuration stays as it was:\n{error}");
         notices.error(&text);
         text
     })?;
+    // Before applications are started from it.
+    link.iter().for_each(|link| link.report("adopted"));
     let (new, old) = (&plan.config, &before.config);
     let mut failures = Vec::new();
     let late = late_changes(old, new);
@@ -403,7 +408,6 @@ fn reload(
     let apps = plan.config.apps.len();
     *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     current.generation.fetch_add(1, Ordering::Release);
-    link.iter().for_each(|link| link.report("adopted"));
     notices.info("the configuration was read again");
     match (failures.is_empty(), apps) {
         (true, 0) => Ok("the new configuration is in force".into()),

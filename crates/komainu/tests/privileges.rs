@@ -128,6 +128,90 @@ fn workers_have_no_rights_either() {
     assert_unprivileged(pid.parse().unwrap(), 65534, "65534");
 }
 
+/// An application that runs as user 65533, in a folder that nobody else may enter; the server runs as 65534.
+fn application_of_another_user(more: &str) -> Rig {
+    let folder = Folder::new();
+    let app = "sub { my $p = $_[0]{PATH_INFO}; sleep 600 if $p eq '/hang'; exit 3 if $p eq '/exit'; \
+               if ($p eq '/file') { open my $f, '<', 'own.txt' or die; return [200, ['Content-Length', 5], $f] } \
+               [200, [], [\"$$ $<\"]] }";
+    folder.write("own/app.psgi", app).write("own/own.txt", "hello");
+    std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
+    fs::set_permissions(folder.at("own"), fs::Permissions::from_mode(0o700)).unwrap();
+    // Where that user may read it, as the folder of the build may not be.
+    let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+    assert!(copied.unwrap().success());
+    let config = format!(
+        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{}",
+        only(&format!("psgi = \"own/app.psgi\"\nuser = \"65533\"\ngroup = \"65533\"\n{more}"))
+    );
+    folder.write("komainu.toml", config);
+    let mut command = komainu();
+    command.env("KOMAINU_WORKERS", folder.at("workers"));
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// The process that answers, and its user.
+fn who(rig: &Rig) -> (u32, u32) {
+    let answer = rig.get("/").expect_status(200).text();
+    let (pid, uid) = answer.split_once(' ').unwrap();
+    (pid.parse().unwrap(), uid.parse().unwrap())
+}
+
+#[test]
+fn an_application_of_another_user() {
+    if !can_be_tested() {
+        return;
+    }
+    for more in ["workers = 1", "workers = 1\npreload = false"] {
+        let mut rig = application_of_another_user(more);
+        let (pid, uid) = who(&rig);
+        assert_eq!(uid, 65533);
+        assert_unprivileged(pid, 65533, "");
+        assert_unprivileged(serving(&rig), 65534, "65534");
+        // A descriptor of a process that the server may not look into.
+        rig.get("/file").expect(200, "hello");
+        // A process that the server may neither kill nor wait for.
+        rig.get("/exit").expect_status(502);
+        eventually("its end is told as it was", || rig.told().contains("ended with status 3"));
+        eventually("another one answers", || rig.get("/").status() == 200);
+        rig.signal("-HUP");
+        eventually("the next generation takes over", || rig.told().contains("generation 2 takes over"));
+        let (pid, _) = who(&rig);
+        rig.signal("-TERM");
+        assert!(rig.ended().success());
+        assert!(!is_alive(pid));
+    }
+}
+
+#[test]
+fn a_worker_of_another_user_is_killed_in_time() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = application_of_another_user("workers = 1\ntimeouts = { request = \"1s\" }");
+    let (pid, _) = who(&rig);
+    rig.get("/hang").expect_status(504);
+    eventually("it is killed", || !is_alive(pid));
+    eventually("another one answers", || rig.get("/").status() == 200);
+}
+
+#[test]
+fn workers_of_another_user_end_with_their_server() {
+    if !can_be_tested() {
+        return;
+    }
+    let mut rig = application_of_another_user("workers = 2");
+    let (worker, _) = who(&rig);
+    assert!(kill(serving(&rig), "-KILL"));
+    eventually("the worker has ended", || !is_alive(worker));
+    let (worker, uid) = who(&rig);
+    assert_eq!(uid, 65533);
+    rig.child.kill().unwrap();
+    rig.ended();
+    eventually("the worker has ended with the supervisor", || !is_alive(worker));
+}
+
 #[test]
 fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
     if !can_be_tested() {
