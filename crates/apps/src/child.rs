@@ -21,6 +21,7 @@ use crate::launch::spawn;
 use crate::launcher::{Launch, Launcher};
 use crate::log::Lines;
 use crate::options::Options;
+use crate::process::Usage;
 
 /// Longest message of a process; an application's error beyond that is cut by its sender.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -195,6 +196,15 @@ impl Child {
     /// The last it has said on its output.
     pub(crate) fn last_output(&self) -> String {
         String::from_utf8_lossy(&self.last).trim().to_owned()
+    }
+
+    /// What it costs, as far as that is known.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let pid = self.pid?.as_raw_pid() as u32;
+        match &self.launcher {
+            Some(launcher) => launcher.usage(pid),
+            None => Usage::of(pid),
+        }
     }
 
     /// Sends a signal, if it is known whom to.

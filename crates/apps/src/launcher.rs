@@ -7,6 +7,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid, Signal};
 
+use crate::process::Usage;
+
 /// Another process, which starts and ends those of users that this process may not change to. They are its children.
 pub trait Launcher: Send + Sync + fmt::Debug {
     /// Starts a process of this application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
@@ -20,6 +22,9 @@ pub trait Launcher: Send + Sync + fmt::Debug {
 
     /// The exit status or the signal by which such a process has ended; `None` where it is not known.
     fn end(&self, pid: Pid) -> Option<Result<i32, i32>>;
+
+    /// What such a process costs; `None` where it has ended.
+    fn usage(&self, pid: u32) -> Option<Usage>;
 
     /// A copy of a descriptor of such a process.
     ///

@@ -24,9 +24,9 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+pub mod process;
 mod launcher;
 pub mod options;
-pub mod process;
 mod log;
 mod upgrade;
 mod request;

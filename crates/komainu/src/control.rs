@@ -17,9 +17,10 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::getuid;
 use serde_json::{Value, json};
 
-use apps::{Process, Usage};
+use apps::{Launcher, Process, Usage};
 
 use crate::hosting::Hosting;
+use crate::link::Link;
 use crate::notice::Notices;
 
 /// For a client to send its line, and again for it to take the document.
@@ -95,8 +96,8 @@ pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) addresses: Vec<String>,
     pub(crate) since: Instant,
-    /// The privileged process that started this one.
-    pub(crate) supervisor: Option<u32>,
+    /// The process id of the supervisor, and the link to it, where there is one.
+    pub(crate) supervisor: Option<(u32, Link)>,
     /// Reads the configuration again, waits until that is done, and returns the document for the client.
     pub(crate) reload: Box<dyn Fn() -> Value + Send + Sync>,
 }
@@ -262,10 +263,10 @@ fn status(info: &ServerInfo) -> Value {
     let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })
     });
-    let supervisor = |pid: u32| json!({ "pid": pid, "usage": Usage::of(pid).map(usage) });
+    let supervisor = |(pid, link): &(u32, Link)| json!({ "pid": pid, "usage": link.usage(*pid).map(usage) });
     json!({
         "pid": pid,
-        "supervisor": info.supervisor.map(supervisor),
+        "supervisor": info.supervisor.as_ref().map(supervisor),
         "version": env!("CARGO_PKG_VERSION"),
         "age_ms": ms(info.since.elapsed()),
         "listen": info.addresses,

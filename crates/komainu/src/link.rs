@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apps::{Launch, Launcher};
+use apps::{Launch, Launcher, Usage};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -128,6 +128,10 @@ impl Order {
     const ALL: [(Order, &'static str); 3] =
         [(Order::Stop, "stop"), (Order::Reload, "reload"), (Order::Reopen, "reopen")];
 
+    fn of(text: &str) -> Option<Order> {
+        Order::ALL.iter().find(|(_, word)| *word == text).map(|(order, _)| *order)
+    }
+
     /// Its word.
     pub(crate) fn word(self) -> &'static str {
         Order::ALL.iter().find(|(order, _)| *order == self).map_or("", |(_, word)| word)
@@ -143,6 +147,8 @@ struct Shared {
     /// One question at a time: the receiver of its answer.
     answers: Mutex<Receiver<Packet>>,
     incoming: Mutex<Option<Sender<Packet>>>,
+    /// Orders that came before anybody listened.
+    early: Mutex<Vec<Order>>,
 }
 
 impl Link {
@@ -164,7 +170,12 @@ impl Link {
         rustix::thread::set_name(c"komainu")?;
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
         let (sender, answers) = channel();
-        let shared = Shared { socket, answers: Mutex::new(answers), incoming: Mutex::new(Some(sender)) };
+        let shared = Shared {
+            socket,
+            answers: Mutex::new(answers),
+            incoming: Mutex::new(Some(sender)),
+            early: Mutex::default(),
+        };
         Ok(Some(Link(Arc::new(shared))))
     }
 
@@ -178,6 +189,10 @@ impl Link {
         let mut packets = Vec::new();
         loop {
             let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
+            if let Some(order) = Order::of(&packet.text) {
+                self.0.early.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+                continue;
+            }
             match packet.words() {
                 ("end", _) => return Ok(packets),
                 ("error", text) => return Err(io::Error::other(text.to_owned())),
@@ -193,10 +208,12 @@ impl Link {
     pub(crate) fn listen(&self, obey: impl Fn(Order) + Send + 'static) -> io::Result<()> {
         let link = self.clone();
         let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = std::mem::take(&mut *self.0.early.lock().unwrap_or_else(PoisonError::into_inner));
+        early.into_iter().for_each(&obey);
         std::thread::Builder::new().name("supervisor-link".into()).spawn(move || {
             while let Ok(Some(packet)) = receive(&link.0.socket) {
-                match Order::ALL.iter().find(|(_, word)| *word == packet.text) {
-                    Some((order, _)) => obey(*order),
+                match Order::of(&packet.text) {
+                    Some(order) => obey(order),
                     // Nobody waits for an answer that is late.
                     None => _ = sender.as_ref().map(|sender| sender.send(packet)),
                 }
@@ -264,6 +281,18 @@ impl Launcher for Link {
         match packet.words() {
             ("exited", code) => code.parse().ok().map(Ok),
             ("killed", signal) => signal.parse().ok().map(Err),
+            _ => None,
+        }
+    }
+
+    fn usage(&self, pid: u32) -> Option<Usage> {
+        let packet = self.ask(&format!("usage {pid}")).ok()?;
+        let (_, numbers) = packet.words();
+        let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
+        match *numbers?.as_slice() {
+            [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {
+                Some(Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes })
+            }
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use apps::Launch;
+use apps::{Launch, Usage};
 use config::Config;
 use net::Listener;
 use rustix::fs::MemfdFlags;
@@ -90,7 +90,7 @@ enum Event {
 /// A server that runs.
 struct Child {
     pid: u32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
     since: Instant,
     is_ready: bool,
@@ -251,7 +251,7 @@ pub(crate) const UPGRADE_UNKNOWN: &str =
 
 fn kill(child: &Child) {
     // It fails only where the process has ended already.
-    let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+    let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
 }
 
 /// Starts the server: this program with these arguments again, whose standard input is the link.
@@ -269,9 +269,9 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
     // The end of the link that is the server's must not stay open here.
     drop(command);
     let pid = Pid::from_child(&process);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
-    let (asked, theirs, events) = (state.clone(), link.clone(), sender.clone());
+    let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
     // Processes that it starts end with it: the kernel kills them then.
     std::thread::Builder::new().name("server-link".into()).spawn(move || {
         let restricted = privilege::restrict_children();
@@ -285,11 +285,12 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
                 descriptors.extend(packet.descriptors);
                 let answered = asked.answer(&theirs, &packet.text, std::mem::take(&mut descriptors));
                 if answered.is_err() {
-                    // It does not take its answers: that is seen at the next order, or by its end.
-                    return;
+                    break;
                 }
             }
         }
+        // It has ended, or does not take its answers.
+        let _ = pidfd_send_signal(&*server, Signal::KILL);
     })?;
     let (events, launched) = (sender.clone(), state.clone());
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
@@ -337,7 +338,11 @@ impl State {
             ("open", number) => self.open(link, number),
             ("launch", words) => self.launch(link, words, &descriptors),
             // It has no answer: the process may have ended.
-            ("signal", number) => return Ok(signal(number, &descriptors).unwrap_or_default()),
+            ("signal", number) => {
+                signal(number, &descriptors);
+                return Ok(());
+            }
+            ("usage", pid) => usage(link, pid),
             ("ended", pid) => self.ended(link, pid),
             ("descriptor", number) => descriptor(link, number, &descriptors),
             _ => Err(io::Error::other("unknown question")),
@@ -451,6 +456,19 @@ fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
     let (process, signal) = (descriptors.first()?, Signal::from_named_raw(number.parse().ok()?)?);
     is_ours(process).ok()?;
     pidfd_send_signal(process, signal).ok()
+}
+
+/// What a process costs that the server may not look into.
+fn usage(link: &OwnedFd, pid: &str) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
+    if pid != rustix::process::getpid() {
+        is_ours(&pidfd_open(pid, PidfdFlags::empty())?)?;
+    }
+    let found =
+        Usage::of(pid.as_raw_pid() as u32).ok_or_else(|| io::Error::other("the process has ended"))?;
+    let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
+    link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
 }
 
 /// Hands over a copy of a descriptor of a process that was started here.

@@ -14,14 +14,19 @@ use crate::control;
 /// # Errors
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &Status) -> Result<String, String> {
-    let servers: Vec<Value> = chosen(arguments.pid)?
-        .into_iter()
-        .map(|pid| control::ask(pid, "status"))
-        .collect::<Result<_, String>>()?;
+    let answers = chosen(arguments.pid)?.into_iter().map(|pid| control::ask(pid, "status"));
+    let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    let servers: Vec<Value> = servers.into_iter().flatten().collect();
+    // One of several may have ended just now.
+    if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
+        return Err(error);
+    }
     if arguments.json {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
-    Ok(servers.iter().map(shown).collect::<Vec<_>>().join("\n"))
+    let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
+    // Another user's server may say anything: nothing of it reaches the terminal but text.
+    Ok(text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect())
 }
 
 /// `komainu reload`: waits for the result, and returns the text to print.

@@ -290,7 +290,7 @@ fn serve_control(
         hosting: hosting.clone(),
         addresses: server.addresses().iter().map(ToString::to_string).collect(),
         since: Instant::now(),
-        supervisor: inherited.map(|inherited| inherited.supervisor),
+        supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
     };
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };

@@ -128,6 +128,35 @@ fn workers_have_no_rights_either() {
     assert_unprivileged(pid.parse().unwrap(), 65534, "65534");
 }
 
+#[test]
+fn a_capability_to_bind_is_given_up_when_that_is_done() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], [$$]] }");
+    let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+    assert!(copied.unwrap().success());
+    fs::copy(env!("CARGO_BIN_EXE_komainu"), folder.at("komainu")).unwrap();
+    // As a unit of systemd's with `User` and `AmbientCapabilities`.
+    let mut command = std::process::Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["--inh-caps=+net_bind_service", "--ambient-caps=+net_bind_service"])
+        .arg(folder.at("komainu"))
+        .args(["run", "--workers", "1", "--listen", "127.0.0.1:0", "app.psgi"])
+        .env("KOMAINU_WORKERS", folder.at("workers"))
+        .env("RUNTIME_DIRECTORY", folder.at("run"))
+        .current_dir(folder.path());
+    let rig = Rig::start(command, folder);
+    let worker = rig.get("/").expect_status(200).text();
+    for pid in [rig.child.id(), worker.parse().unwrap()] {
+        for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert!(of_threads(pid, name).iter().all(|value| value == "0000000000000000"), "{name} of {pid}");
+        }
+    }
+}
+
 /// An application that runs as user 65533, in a folder that nobody else may enter; the server runs as 65534.
 fn application_of_another_user(more: &str) -> Rig {
     let folder = Folder::new();
@@ -171,6 +200,11 @@ fn an_application_of_another_user() {
         assert_unprivileged(serving(&rig), 65534, "65534");
         // A descriptor of a process that the server may not look into.
         rig.get("/file").expect(200, "hello");
+        let worker = hosted::processes(&rig).into_iter().find(|seen| seen.pid == pid).unwrap();
+        assert_eq!(worker.state, "ready");
+        let apps = &status(&rig)["apps"][0]["processes"];
+        let costs = |process: &serde_json::Value| process["usage"]["pss_bytes"].as_u64() > Some(0);
+        assert!(apps.as_array().unwrap().iter().all(costs), "{apps}");
         // A process that the server may neither kill nor wait for.
         rig.get("/exit").expect_status(502);
         eventually("its end is told as it was", || rig.told().contains("ended with status 3"));
