@@ -1,5 +1,6 @@
 //! One request in a worker's hands, from its slot to the last byte of the response.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -447,7 +448,14 @@ impl<'c> Call<'c> {
             return Err(Fault::Broken("a file has no chunks"));
         }
         let process = self.process(x).await?;
-        let taken = file::take(&process, part);
+        let taken = match self.errand.launcher() {
+            None => file::take(&process, part, None),
+            // Another process is asked: no core waits for that.
+            Some(launcher) => {
+                let take = move || io::Result::Ok(file::take(&process, part, Some(&*launcher)));
+                x.core().offload(take).await?
+            }
+        };
         self.errand.file_taken();
         match taken {
             Ok(_) if !x.content_wanted() => Ok(()),

@@ -2,13 +2,11 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
@@ -16,22 +14,21 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitStatus, pidfd_open,
-    pidfd_send_signal, prlimit, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitStatus, pidfd_open, pidfd_send_signal,
+    waitid,
 };
 
 use crate::generation::Generation;
+use crate::launch::spawn;
+use crate::launcher::{Launch, Launcher};
 use crate::log::Lines;
-use crate::mail::lock;
 use crate::options::Options;
+use crate::process::Usage;
 
 /// Longest message of a process; an application's error beyond that is cut by its sender.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The last output of a process that is kept to explain its end.
 const LAST_BYTES_MAX: usize = 8 * 1024;
-
-/// Between clearing close-on-exec and setting it again nobody else may start a process.
-static SPAWNING: Mutex<()> = Mutex::new(());
 
 /// What a process says on its control socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,6 +107,8 @@ pub(crate) struct Child {
     /// How it ended, where that was learned otherwise than by asking for it.
     pub(crate) status: Option<WaitStatus>,
     last: Vec<u8>,
+    /// The process that has started it, if it was not this one.
+    pub(crate) launcher: Option<Arc<dyn Launcher>>,
 }
 
 impl Child {
@@ -129,6 +128,7 @@ impl Child {
             outputs: Box::new([output, errors]),
             status: None,
             last: Vec::new(),
+            launcher: None,
         };
         Ok((child, Theirs { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
@@ -140,53 +140,20 @@ impl Child {
         seats: Option<std::ops::Range<usize>>,
     ) -> io::Result<Child> {
         let (mut child, theirs) = Child::conceive()?;
-        let (program, arguments) = options
-            .command
-            .split_first()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program to start"))?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(options.env.iter().map(|(name, value)| (name, value)))
-            .env(ring::ENVIRONMENT, generation.channel.environment())
-            .env("KOMAINU_CONTROL", theirs.control.as_raw_fd().to_string())
-            .env("KOMAINU_SERVER", std::process::id().to_string())
-            .env("KOMAINU_APP", &options.name)
-            .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::from(theirs.output))
-            .stderr(Stdio::from(theirs.errors))
-            // Signals from the terminal are for the server, which ends its processes in its own time.
-            .process_group(0);
-        match seats {
-            None => command.env("KOMAINU_ROLE", "prototype"),
-            Some(seats) => command
-                .env("KOMAINU_ROLE", "worker")
-                .env("KOMAINU_SEAT", seats.start.to_string())
-                .env("KOMAINU_SEATS", seats.len().to_string()),
-        };
-        if let Some(folder) = &options.folder {
-            command.current_dir(folder);
-        }
-        if let Some((user, group)) = options.user {
-            command.uid(user).gid(group);
-        }
-        let process = {
-            let _alone = lock(&SPAWNING);
-            let inherited: Vec<BorrowedFd<'_>> =
-                generation.channel.descriptors().chain([theirs.control.as_fd()]).collect();
-            inherited.iter().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
-            let process = command.spawn();
-            inherited.iter().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
-            process.map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
-            })?
-        };
-        let pid = Pid::from_child(&process);
-        child.adopt(pid)?;
-        for (resource, value) in &options.limits {
-            let ours = if *resource == Resource::As { generation.channel.mapped_bytes() as u64 } else { 0 };
-            limit(pid, *resource, value.saturating_add(ours))?;
+        child.launcher = options.launcher.clone();
+        let launch = Launch::new(
+            seats,
+            &generation.channel,
+            theirs.control.as_fd(),
+            theirs.output.as_fd(),
+            theirs.errors.as_fd(),
+        );
+        match &child.launcher {
+            Some(launcher) => {
+                let (pid, pidfd) = launcher.start(&options.name, &launch)?;
+                (child.pid, child.pidfd) = (Some(pid), Some(Arc::new(pidfd)));
+            }
+            None => child.adopt(spawn(options, &launch)?)?,
         }
         Ok(child)
     }
@@ -272,9 +239,20 @@ impl Child {
         String::from_utf8_lossy(&self.last).trim().to_owned()
     }
 
+    /// What it costs, as far as that is known.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let pid = self.pid?.as_raw_pid() as u32;
+        match &self.launcher {
+            Some(launcher) => launcher.usage(pid),
+            None => Usage::of(pid),
+        }
+    }
+
     /// Sends a signal, if it is known whom to.
     pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(pidfd) = &self.pidfd {
+        if let (Some(pidfd), Some(launcher)) = (&self.pidfd, &self.launcher) {
+            launcher.signal(pidfd.as_fd(), signal);
+        } else if let Some(pidfd) = &self.pidfd {
             // Only a process that is gone already cannot be signalled.
             let _ = pidfd_send_signal(pidfd, signal);
         }
@@ -291,6 +269,13 @@ impl Child {
         if let Some(status) = self.status {
             return ended(status.exit_status(), status.terminating_signal());
         }
+        if let (Some(pid), Some(launcher)) = (self.pid, &self.launcher) {
+            return match launcher.end(pid) {
+                Some(Ok(code)) => ended(Some(code), None),
+                Some(Err(signal)) => ended(None, Some(signal)),
+                None => ended(None, None),
+            };
+        }
         let status = match &self.pidfd {
             Some(pidfd) => {
                 waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
@@ -303,13 +288,5 @@ impl Child {
             status.as_ref().and_then(WaitIdStatus::exit_status),
             status.as_ref().and_then(WaitIdStatus::terminating_signal),
         )
-    }
-}
-
-fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
-    let value = Rlimit { current: Some(value), maximum: Some(value) };
-    match prlimit(Some(pid), resource, value) {
-        Ok(_) | Err(Errno::SRCH) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }

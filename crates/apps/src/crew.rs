@@ -18,7 +18,7 @@ use crate::generation::Generation;
 use crate::log::{Teller, Urgency};
 use crate::mail::lock;
 use crate::options::Options;
-use crate::process::{Process, Usage};
+use crate::process::Process;
 
 /// Whom a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -414,7 +414,8 @@ impl Crew {
         }
         let child = match &self.prototype {
             Some(prototype) => {
-                let (child, theirs) = Child::conceive()?;
+                let (mut child, theirs) = Child::conceive()?;
+                child.launcher = self.options.launcher.clone();
                 prototype.child.ask_to_fork(seats, &theirs)?;
                 child
             }
@@ -455,8 +456,7 @@ impl Crew {
         for place in &mut self.places {
             let Place::Held(worker) = place else { continue };
             let too_old = worker.age_max.is_some_and(|max| now.duration_since(worker.since) >= max);
-            let pid = worker.child.pid.map(|pid| pid.as_raw_pid() as u32);
-            let memory = || pid.and_then(Usage::of).map_or(0, |usage| usage.private_dirty_bytes);
+            let memory = || worker.child.usage().map_or(0, |usage| usage.private_dirty_bytes);
             let too_fat = worker.memory_max.is_some_and(|max| memory() > max);
             if worker.state == State::Ready && (too_old || too_fat) {
                 worker.state = State::Recycling;
@@ -475,7 +475,7 @@ impl Crew {
                     generation: self.shared.number,
                     requests,
                     age_ms: now.duration_since(since).as_millis() as u64,
-                    usage: Usage::of(pid),
+                    usage: child.usage(),
                 });
             }
         };

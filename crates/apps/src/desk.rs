@@ -594,6 +594,11 @@ impl Errand {
         self.desk.with_entry(self.ticket, |_| ()).is_none()
     }
 
+    /// Who may take descriptors out of its process, where this process may not.
+    pub(crate) fn launcher(&self) -> Option<Arc<dyn crate::launcher::Launcher>> {
+        self.desk.generation.options.launcher.clone()
+    }
+
     /// The process that holds it, for taking a descriptor out of it.
     pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
         let Seat(seat) = self.desk.server.borrow().claimant(self.ticket)?;

@@ -9,6 +9,8 @@ use rustix::fs::{FileType, fstat};
 use rustix::io::{ReadWriteFlags, pread, preadv2};
 use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
 
+use crate::launcher::Launcher;
+
 /// Bytes read at a time where the kernel cannot send the file by itself, or it is not in memory.
 const WINDOW_BYTES: u64 = 1024 * 1024;
 
@@ -16,9 +18,18 @@ const WINDOW_BYTES: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// Why it cannot be sent, for the log.
-pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
-    let file = pidfd_getfd(process, part.fd as ForeignRawFd, PidfdGetfdFlags::empty())
-        .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
+pub(crate) fn take(
+    process: &OwnedFd,
+    part: FilePart,
+    launcher: Option<&dyn Launcher>,
+) -> Result<OwnedFd, String> {
+    let number = part.fd as ForeignRawFd;
+    let file = match launcher {
+        Some(launcher) => launcher.descriptor(process.as_fd(), number),
+        None => pidfd_getfd(process, number, PidfdGetfdFlags::empty()).map_err(Into::into),
+    };
+    let file =
+        file.map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let stat = fstat(&file).map_err(|error| error.to_string())?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err("what the worker wants to be sent is no file".into());

@@ -24,8 +24,9 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub mod options;
 pub mod process;
+mod launcher;
+pub mod options;
 mod log;
 mod deflate;
 mod upgrade;
@@ -45,6 +46,7 @@ mod outbound;
 mod websocket;
 mod call;
 mod handle;
+mod launch;
 mod child;
 mod crew;
 mod orphans;
@@ -53,6 +55,8 @@ mod app;
 
 pub use app::App;
 pub use handle::{Handle, Mount};
+pub use launch::spawn;
+pub use launcher::{Launch, Launcher};
 pub use log::{Line, Log, Urgency};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
 pub use process::{Process, Usage};

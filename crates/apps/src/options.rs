@@ -1,12 +1,13 @@
 //! What an application is given, as plain data.
 
+use net::SpillQuota;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use net::SpillQuota;
-
 pub use rustix::process::Resource;
+
+use crate::launcher::Launcher;
 
 /// How many worker processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
+    /// Who starts its processes, where this process may not.
+    pub launcher: Option<Arc<dyn Launcher>>,
     /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
     pub limits: Vec<(Resource, u64)>,
     /// Load the application once and fork the workers from that process.
@@ -121,6 +124,7 @@ impl Options {
             env: Vec::new(),
             folder: None,
             user: None,
+            launcher: None,
             limits: Vec::new(),
             preload: true,
             workers: Workers { min: 2, max: 2 },

@@ -95,9 +95,9 @@ directives! {
         /// Environment variables beside those of the server.
         "env" env: Vec<(String, String)> = {},
             Map { what: "variable names", key: variable, value: Text { what: "a text", parse: |text| Ok(text.to_owned()) } };
-        /// The user it runs as: a name of `/etc/passwd` or a number. Only root can change to another one.
+        /// The user it runs as: a name or a number. Only for a server that is started as root.
         "user" user: Option<String> = absent("the server's own"), Maybe(Text { what: "a user", parse: program });
-        /// The group it runs as: a name of `/etc/group` or a number.
+        /// The group it runs as, and the only one: a name or a number.
         "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "a group", parse: program });
         /// Requests that may wait for a worker; beyond that the one that has waited longest is answered 503.
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };

@@ -1,7 +1,7 @@
 //! The whole configuration: the server's own directives, and the sites.
 
 use crate::app::{App, AppMap};
-use crate::check::{Check, shortened};
+use crate::check::{Check, Fault, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
@@ -13,7 +13,7 @@ use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
-    Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Time, Unlimited, Word,
+    Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Text, Time, Unlimited, Word,
 };
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
@@ -77,6 +77,13 @@ directives! {
     Config in "the file's top level", check config_agrees {
         /// Addresses to listen on, or tables with more to say.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address"));
+        /// The user who serves: a name or a number. Only for a server that is started as root: it binds its addresses and
+        /// opens its logs as root, and what reads from the network and runs applications does so as this user, without
+        /// a capability. `"root"` keeps root's rights. Changes at a restart.
+        "user" user: Option<String> = absent("the user that starts it; started as root, `www-data`, or else `nobody`"),
+            Maybe(Text { what: "a user", parse: account });
+        /// The group who serves: a name or a number. Groups that `user` is a member of are kept beside it.
+        "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "a group", parse: account });
         /// Proxies in front of this server whose word on who the client is counts.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Threads that serve; 0 for one per core that the server may use.
@@ -348,7 +355,18 @@ pub struct Settings<'a> {
     pub response_headers: Vec<&'a ResponseHeaders>,
 }
 
+fn account(text: &str) -> Result<String, Fault> {
+    match text {
+        "" => Err(Fault::new("an empty name", "")),
+        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
+    if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
+        check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
+    }
     listeners_agree(config, node, check);
     apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };

@@ -15,7 +15,7 @@ use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, S
 use proxy::{Group, News};
 
 use crate::clients::Introducers;
-use crate::hosting::{self, Handles, Mounted};
+use crate::hosting::{self, Handles, Hosting, Mounted};
 use crate::memory;
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
@@ -201,7 +201,6 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<Introducers> {
 pub(crate) struct Plan {
     pub(crate) config: Config,
     groups: Groups,
-    spill: Arc<SpillStore>,
 }
 
 impl Plan {
@@ -209,27 +208,33 @@ impl Plan {
     ///
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
-    pub(crate) fn new(config: Config, before: Option<&Plan>, cores: usize) -> io::Result<Plan> {
-        let spill = before.map_or_else(|| spill_store(&config), |plan| Ok(plan.spill.clone()))?;
+    pub(crate) fn new(
+        config: Config,
+        before: Option<&Plan>,
+        cores: usize,
+        hosting: Option<&Hosting>,
+    ) -> io::Result<Plan> {
+        let spill = match hosting {
+            Some(hosting) => hosting.spill().clone(),
+            None => spill_store(&config)?,
+        };
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let plan = Plan { groups: Groups::new(&config, before, &spill)?, config, spill };
+        let plan = Plan { groups: Groups::new(&config, before, &spill)?, config };
         for (name, app) in &plan.config.apps {
-            hosting::options(name, app)?;
+            match hosting {
+                Some(hosting) => hosting.check(name, app)?,
+                None => _ = hosting::options(name, app)?,
+            }
         }
         // What the cores will do again: here it can still be told.
         table(&plan, None, cores)?;
         Ok(plan)
     }
-
-    /// Where temporary files are.
-    pub(crate) fn spill(&self) -> &Arc<SpillStore> {
-        &self.spill
-    }
 }
 
 /// Where temporary files are to be. A folder that was named must be of use; without another, what it would be for is done
 /// without files, and logged then.
-fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
+pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
     let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     let folder = config.temp_path.clone().unwrap_or_else(usual);
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);

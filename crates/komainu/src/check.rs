@@ -15,26 +15,53 @@ use crate::cli::Check;
 /// # Errors
 /// What is wrong, rendered for people.
 pub(crate) fn read(path: &Path) -> Result<Config, String> {
+    parse(path, read_text(path)?.as_str())
+}
+
+/// The text of a configuration file.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let bytes = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let line =
             1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
         format!("{}:{line}: this is not UTF-8, which TOML is", path.display())
-    })?;
-    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    })
+}
+
+/// The configuration that is the text of this file. Warnings go to stderr.
+///
+/// # Errors
+/// What is wrong, rendered for people.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
+    let (config, warnings) = parse_with_warnings(path, text)?;
+    if !warnings.is_empty() {
+        let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
+    }
+    Ok(config)
+}
+
+/// The same for a text whose warnings somebody else has shown.
+///
+/// # Errors
+/// What is wrong, rendered for people.
+pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> {
+    parse_with_warnings(path, text).map(|(config, _)| config)
+}
+
+fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
     let base = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    match Config::parse(&text, &path.display().to_string(), base) {
-        Ok((config, warnings)) => {
-            if !warnings.is_empty() {
-                let _ = writeln!(io::stderr(), "{}", warnings.render(colour));
-            }
-            Ok(config)
-        }
-        Err(errors) => Err(errors.render(colour)),
-    }
+    let parsed = Config::parse(text, &path.display().to_string(), base);
+    parsed.map_err(|errors| errors.render(is_coloured()))
+}
+
+fn is_coloured() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Checks, and explains where asked to.
@@ -44,7 +71,8 @@ pub(crate) fn read(path: &Path) -> Result<Config, String> {
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
     // What only the file system knows: folders and error pages that are missing.
-    let plan = crate::assemble::Plan::new(config, None, 1).map_err(|error| format!("error: {error}"))?;
+    let plan =
+        crate::assemble::Plan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,

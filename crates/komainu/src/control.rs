@@ -1,138 +1,281 @@
-//! The control socket, by which `komainu status` and `komainu reload` reach a server that runs.
+//! The control socket, by which `komainu status` and `komainu reload` reach a running server.
 //!
-//! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line and
-//! reads one JSON document, to the end.
+//! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
+//! and reads one JSON document, up to the end of the stream. A client has 2 s for its line and 2 s to take the document;
+//! each client has a thread of its own, so that a slow one delays nobody.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, getpid, getuid, kill_process};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::getuid;
 use serde_json::{Value, json};
 
-use apps::{Process, Usage};
+use apps::{Launcher, Process, Usage};
 
 use crate::hosting::Hosting;
+use crate::link::Link;
 use crate::notice::Notices;
 
-/// For either side to say what it has to say.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// After an accept that failed.
-const BREATH: Duration = Duration::from_millis(200);
-const LINE_BYTES_MAX: u64 = 4096;
+/// For a client to send its line, and again for it to take the document.
+const CLIENT_MAX: Duration = Duration::from_secs(2);
+/// Clients served at the same time.
+const CLIENTS_MAX: usize = 64;
+/// The pause after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+const LINE_BYTES_MAX: usize = 4096;
+/// How long `komainu status` and `komainu reload` wait for the document: a reload reads files and starts processes.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// A document larger than this is no server's.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Where this user's servers have their sockets: `/run/komainu` for root; else `komainu` in `XDG_RUNTIME_DIR`, or
-/// `komainu-UID` in the folder for temporary files.
+/// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
+/// else `komainu` in `XDG_RUNTIME_DIR`, or `komainu-UID` in the folder for temporary files.
 pub(crate) fn folder() -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    // systemd gives several as one list, the first of them is ours as well.
+    if let Some(folders) = variable("RUNTIME_DIRECTORY")
+        && let Some(first) = std::env::split_paths(&folders).next()
+    {
+        return first;
+    }
     let uid = getuid();
     if uid.is_root() {
         return "/run/komainu".into();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+    match variable("XDG_RUNTIME_DIR") {
         Some(folder) => Path::new(&folder).join("komainu"),
         None => std::env::temp_dir().join(format!("komainu-{}", uid.as_raw())),
     }
+}
+
+/// The folders that are searched for sockets: this user's, and for root those of all users.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = vec![folder()];
+    // A unit with `RuntimeDirectory=komainu`, or a server of root's: its socket answers whom it is open to.
+    folders.push("/run/komainu".into());
+    if getuid().is_root() {
+        let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+        folders.extend(inside(Path::new("/run/user")).map(|user| user.path().join("komainu")));
+        let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("komainu-");
+        let mut temporary = vec![std::env::temp_dir()];
+        temporary.push("/tmp".into());
+        for folder in temporary {
+            folders.extend(inside(&folder).filter(is_ours).map(|entry| entry.path()));
+        }
+    }
+    folders.sort();
+    folders.dedup();
+    folders
 }
 
 /// The folder, made where it is missing. One that others can write to is not used: they could pose as a server.
 fn own_folder() -> io::Result<PathBuf> {
     let folder = folder();
     match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display())));
+        }
         _ => {}
     }
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() || found.uid() != getuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(io::Error::other(format!("{} is not this user's alone", folder.display())));
+        return Err(io::Error::other(format!("others can write to {}", folder.display())));
     }
     Ok(folder)
 }
 
-/// What a server tells of itself.
-pub(crate) struct Told {
+/// What a server says about itself.
+pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) addresses: Vec<String>,
     pub(crate) since: Instant,
     pub(crate) memory: net::MemoryBudget,
+    /// The process id of the supervisor, and the link to it, where there is one.
+    pub(crate) supervisor: Option<(u32, Link)>,
+    /// Reads the configuration again, waits until that is done, and returns the document for the client.
+    pub(crate) reload: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
-/// A server's socket; gone when it is dropped.
-pub(crate) struct Control(PathBuf);
+/// A server's socket. Its file is removed when it is dropped.
+pub(crate) struct Socket {
+    pub(crate) listener: UnixListener,
+    path: PathBuf,
+}
 
-impl Control {
-    /// Answers on a thread of its own from now on.
+impl Socket {
+    /// Binds the socket of this process, and removes those that killed servers of this user have left behind.
     ///
     /// # Errors
     /// Where there can be no socket.
-    pub(crate) fn open(told: Told, notices: Notices) -> io::Result<Control> {
-        let path = own_folder()?.join(format!("{}.sock", std::process::id()));
-        // Of an earlier process of this number.
+    pub(crate) fn bind() -> io::Result<Socket> {
+        let folder = own_folder()?;
+        for (_, path) in sockets(&folder) {
+            remove_if_stale(&path);
+        }
+        let path = folder.join(format!("{}.sock", std::process::id()));
+        // Of an earlier process with this id.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
-        std::thread::Builder::new().name("control".into()).spawn(move || {
-            for client in listener.incoming() {
-                // Without descriptors every accept fails at once, whether somebody asks or not.
-                if client.is_err() {
-                    std::thread::sleep(BREATH);
-                }
-                match client.and_then(|client| answer(client, &told)) {
-                    Ok(()) => {}
-                    Err(error) => notices.debug(&format!("control socket: {error}")),
-                }
-            }
-        })?;
-        Ok(Control(path))
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(Socket { listener, path })
     }
 }
 
-impl Drop for Control {
+impl Drop for Socket {
     fn drop(&mut self) {
-        // Somebody may have tidied up before us.
-        let _ = fs::remove_file(&self.0);
+        // Somebody may have removed it before.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
-fn answer(mut client: UnixStream, told: &Told) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    (&client).take(LINE_BYTES_MAX).read_to_string(&mut line)?;
-    let answer = match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
-        ("status", "") => status(told),
-        // As a signal would: the same way for the same thing.
-        ("reload", "") => match kill_process(getpid(), Signal::HUP) {
-            Ok(()) => json!({ "done": true }),
-            Err(error) => json!({ "error": error.to_string() }),
-        },
-        ("reload", app) => match told.hosting.reload(app) {
-            true => json!({ "done": true }),
+/// Answers clients of `listener`, on a thread of its own, until the process ends. Only root and `user` are answered.
+///
+/// # Errors
+/// Where there can be no thread.
+pub(crate) fn serve(listener: UnixListener, user: u32, info: ServerInfo, notices: Notices) -> io::Result<()> {
+    let (info, clients) = (Arc::new(info), Arc::new(AtomicUsize::new(0)));
+    std::thread::Builder::new().name("control".into()).spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else {
+                // Without descriptors every accept fails at once, whether there is a client or not.
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            if let Err(error) = admit(client, user, &info, &clients, &notices) {
+                notices.debug(&format!("control socket: {error}"));
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts a thread for a client.
+fn admit(
+    client: UnixStream,
+    user: u32,
+    info: &Arc<ServerInfo>,
+    clients: &Arc<AtomicUsize>,
+    notices: &Notices,
+) -> io::Result<()> {
+    client.set_write_timeout(Some(CLIENT_MAX))?;
+    let uid = socket_peercred(&client)?.uid.as_raw();
+    if uid != 0 && uid != user {
+        return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
+    }
+    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
+        return send(client, &json!({ "error": error }));
+    }
+    let (info, counted, notices) = (info.clone(), Counted(clients.clone()), notices.clone());
+    std::thread::Builder::new().name("control-client".into()).spawn(move || {
+        let _counted = counted;
+        if let Err(error) = answer(client, &info) {
+            notices.debug(&format!("control socket: {error}"));
+        }
+    })?;
+    Ok(())
+}
+
+/// A client that is being served, as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
+    let line = match read_line(&mut client) {
+        Ok(line) => line,
+        Err(error) => return send(client, &json!({ "error": error.to_string() })),
+    };
+    let document = match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
+        ("status", "") => status(info),
+        ("reload", "") => (info.reload)(),
+        ("reload", app) => match info.hosting.reload(app) {
+            true => json!({ "done": format!("application {app}: loading its code again") }),
             false => json!({ "error": format!("there is no application {app}") }),
         },
-        (other, _) => json!({ "error": format!("{other:?} means nothing here") }),
+        (other, _) => json!({ "error": format!("unknown command {other:?}: send \"status\" or \"reload\"") }),
     };
-    client.write_all(answer.to_string().as_bytes())
+    send(client, &document)
 }
 
-fn status(told: &Told) -> Value {
+/// Reads up to a newline, or to the end of the stream.
+fn read_line(client: &mut UnixStream) -> io::Result<String> {
+    let until = Instant::now() + CLIENT_MAX;
+    let (mut bytes, mut piece) = (Vec::new(), [0; 512]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let late = || io::Error::other(format!("no line within {} s", CLIENT_MAX.as_secs()));
+        if left.is_zero() {
+            return Err(late());
+        }
+        client.set_read_timeout(Some(left))?;
+        let len = match client.read(&mut piece) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(error) => return Err(error),
+        };
+        bytes.extend_from_slice(&piece[..len]);
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        if end.unwrap_or(bytes.len()) > LINE_BYTES_MAX {
+            return Err(io::Error::other(format!("the line is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        if end.is_some() || len == 0 {
+            bytes.truncate(end.unwrap_or(bytes.len()));
+            return String::from_utf8(bytes).map_err(|_| io::Error::other("the line is not UTF-8"));
+        }
+    }
+}
+
+/// Sends the document; a client that takes it byte by byte has as much time in all as one that takes it at once.
+fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
+    let until = Instant::now() + CLIENT_MAX;
+    let text = format!("{document}\n");
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::other("the client does not take its document"));
+        }
+        client.set_write_timeout(Some(left))?;
+        match client.write(rest) {
+            Ok(len) => rest = &rest[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
-    let apps = told.hosting.processes().into_iter().map(|(name, processes)| {
+    let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })
     });
+    let supervisor = |(pid, link): &(u32, Link)| json!({ "pid": pid, "usage": link.usage(*pid).map(usage) });
     json!({
         "pid": pid,
+        "supervisor": info.supervisor.as_ref().map(supervisor),
         "version": env!("CARGO_PKG_VERSION"),
-        "age_ms": ms(told.since.elapsed()),
-        "listen": told.addresses,
+        "age_ms": ms(info.since.elapsed()),
+        "listen": info.addresses,
         "usage": Usage::of(pid).map(usage),
         "memory": {
-            "held_bytes": told.memory.held_bytes(),
-            "budget_bytes": told.memory.bytes_max(),
-            "refused": told.memory.refused(),
+            "held_bytes": info.memory.held_bytes(),
+            "budget_bytes": info.memory.bytes_max(),
+            "refused": info.memory.refused(),
         },
         "apps": apps.collect::<Vec<_>>(),
     })
@@ -162,22 +305,29 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Asks one server.
+/// Asks the server of this process id.
 ///
 /// # Errors
-/// Where it does not answer, or with an error.
+/// Where there is no such server, where it does not answer, or its own error.
 pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
-    ask_at(&folder().join(format!("{pid}.sock")), line).map_err(|error| format!("process {pid}: {error}"))
+    let name = format!("{pid}.sock");
+    let path = folders().into_iter().map(|folder| folder.join(&name)).find(|path| path.exists());
+    let path = path.unwrap_or_else(|| folder().join(&name));
+    ask_at(&path, line).map_err(|error| format!("process {pid}: {error}"))
 }
 
 fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
-    let mut server = UnixStream::connect(path)?;
-    server.set_read_timeout(Some(PATIENCE))?;
-    server.set_write_timeout(Some(PATIENCE))?;
-    server.write_all(line.as_bytes())?;
-    server.shutdown(Shutdown::Write)?;
+    let mut server = UnixStream::connect(path).map_err(|error| {
+        io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
+    })?;
+    server.set_read_timeout(Some(ANSWER_MAX))?;
+    server.set_write_timeout(Some(CLIENT_MAX))?;
+    server.write_all(format!("{line}\n").as_bytes())?;
     let mut text = String::new();
-    server.read_to_string(&mut text)?;
+    (&server).take(ANSWER_BYTES_MAX).read_to_string(&mut text)?;
+    if text.is_empty() {
+        return Err(io::Error::other("the server ended before it answered"));
+    }
     let answer: Value = serde_json::from_str(&text)?;
     match answer["error"].as_str() {
         Some(error) => Err(io::Error::other(error)),
@@ -185,22 +335,48 @@ fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
     }
 }
 
-/// The process ids of this user's servers, in order. What one that was killed has left behind is cleared away.
+/// The process ids of the servers that this user may ask, in order. Sockets that killed servers of this user have left
+/// behind are removed.
 pub(crate) fn running() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(folder()) else { return Vec::new() };
-    let mut pids: Vec<u32> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()?;
-            match UnixStream::connect(entry.path()) {
+    let mut pids: Vec<u32> = folders()
+        .iter()
+        .flat_map(|folder| {
+            // Another user's folder is read, and nothing in it is removed: it may be a link to elsewhere.
+            let is_ours = fs::symlink_metadata(folder).is_ok_and(|found| found.uid() == getuid().as_raw());
+            sockets(folder).into_iter().filter(move |(_, path)| match UnixStream::connect(path) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    let _ = fs::remove_file(entry.path());
-                    None
+                    if is_ours {
+                        remove_if_stale(path);
+                    }
+                    false
                 }
-                _ => Some(pid),
-            }
+                Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
+                Ok(_) => true,
+            })
         })
+        .map(|(pid, _)| pid)
         .collect();
     pids.sort_unstable();
+    pids.dedup();
     pids
+}
+
+/// The sockets in a folder, each with its server's process id.
+fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let socket = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()?;
+        Some((pid, entry.path()))
+    };
+    entries.filter_map(socket).collect()
+}
+
+/// Removes a socket that no process listens on.
+fn remove_if_stale(path: &Path) {
+    let refused =
+        UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if refused {
+        // Somebody else may remove it just now, to the same end.
+        let _ = fs::remove_file(path);
+    }
 }

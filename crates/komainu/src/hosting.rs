@@ -12,7 +12,9 @@ use std::time::Duration;
 use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers};
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
+use crate::link::Link;
 use crate::notice::Notices;
+use crate::privilege::Identity;
 
 /// A language that applications are written in.
 struct Language {
@@ -57,10 +59,22 @@ fn module(language: &Language) -> io::Result<PathBuf> {
 /// # Errors
 /// What is missing: its file, its language's module, its user; more workers than there may be.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
+    let (command, folder) = command(name, app)?;
+    let user = match &app.user {
+        None => None,
+        Some(user) => {
+            let identity = Identity::named(user, app.group.as_deref()).map_err(|text| told(name, &text))?;
+            Some((identity.uid, identity.gid))
+        }
+    };
+    Ok(Options { command, folder, user, ..settings(name, app)? })
+}
+
+/// The program, its arguments, and the folder that it is started in.
+fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = target(app).map_err(|text| told(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
-    let is_python = target.language.name == "python";
-    let environment = match is_python {
+    let environment = match is_python(app) {
         true => environment(app, folder.as_deref()).map_err(|text| told(name, &text))?,
         false => None,
     };
@@ -74,15 +88,21 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         None => module(target.language).map_err(|error| told(name, &error.to_string()))?,
     };
     let script = script.join(target.language.script).into_os_string();
-    let command = interpreter.into_iter().chain([script]).chain(target.arguments).collect();
+    Ok((interpreter.into_iter().chain([script]).chain(target.arguments).collect(), folder))
+}
+
+/// What is known of an application without a look at its files: all but who is started, and as whom.
+///
+/// # Errors
+/// More workers than there may be.
+pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
+    let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
         max: workers.max as usize,
     });
     let options = Options {
         env: environment_of(app),
-        folder,
-        user: user(app).map_err(|text| told(name, &text))?,
         limits: limits(&app.limits),
         preload: app.preload,
         workers,
@@ -101,7 +121,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
             idle_ms: ms(app.websockets.idle),
             compress: app.websockets.compress,
         }),
-        hijacked_ms: (target.language.name == "ruby").then_some(ms(app.timeouts.tunnel)),
+        hijacked_ms: app.rack.is_some().then_some(ms(app.timeouts.tunnel)),
         recycle: Recycle {
             requests: app.recycle.requests,
             memory_bytes: app.recycle.memory_bytes,
@@ -112,7 +132,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
         body_ahead_bytes: app.body_ahead_bytes as usize,
         answer_ahead_bytes: app.answer_ahead_bytes as usize,
         request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
-        ..Options::new(name, command)
+        ..Options::new(name, Vec::new())
     };
     options.check().map_err(|text| told(name, &text))?;
     Ok(options)
@@ -124,6 +144,10 @@ fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
         (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
     let given = app.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn is_python(app: &config::App) -> bool {
+    app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
 }
 
 /// What is started.
@@ -225,50 +249,50 @@ fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
     given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
 }
 
-/// The ids to run as. Names are those of the machine's own files.
-fn user(app: &config::App) -> Result<Option<(u32, u32)>, String> {
-    let Some(user) = &app.user else { return Ok(None) };
-    let entry = named("/etc/passwd", user);
-    let field = |at: usize| entry.as_ref().and_then(|fields| fields.get(at)?.parse().ok());
-    let uid = user.parse().ok().or(field(2)).ok_or_else(|| format!("there is no user {user}"))?;
-    let gid = match &app.group {
-        None => field(3).ok_or_else(|| format!("name a `group` too: user {user} is not in /etc/passwd"))?,
-        Some(group) => {
-            let entry = named("/etc/group", group);
-            let known = entry.and_then(|fields| fields.get(2)?.parse().ok());
-            group.parse().ok().or(known).ok_or_else(|| format!("there is no group {group}"))?
-        }
-    };
-    Ok(Some((uid, gid)))
-}
-
-/// The fields of a line of `/etc/passwd` or `/etc/group`, by name or number.
-fn named(file: &str, wanted: &str) -> Option<Vec<String>> {
-    let text = fs::read_to_string(file).ok()?;
-    let lines = text.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>());
-    lines.into_iter().find(|fields| {
-        fields.first().is_some_and(|name| name == wanted) || fields.get(2).is_some_and(|id| id == wanted)
-    })
-}
-
 /// The applications that run.
 pub(crate) struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
     notices: Notices,
     spill: Arc<SpillStore>,
+    /// To the supervisor, where there is one: it starts the processes of applications with a `user`.
+    link: Option<Link>,
 }
 
 impl Hosting {
     /// None yet.
-    pub(crate) fn new(cores: usize, notices: &Notices, spill: &Arc<SpillStore>) -> Hosting {
-        Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone() }
+    pub(crate) fn new(
+        cores: usize,
+        notices: &Notices,
+        spill: &Arc<SpillStore>,
+        link: Option<Link>,
+    ) -> Hosting {
+        Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone(), link }
     }
 
-    /// What an application is told, and the temporary files that it may use.
+    /// Where temporary files are.
+    pub(crate) fn spill(&self) -> &Arc<SpillStore> {
+        &self.spill
+    }
+
+    /// What an application is run with, and the temporary files that it may use.
     fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
-        let spill = SpillQuota::new(&self.spill, app.spill_bytes_max);
-        Ok(Options { spill, ..options(name, app)? })
+        let options = match &self.link {
+            // This process may not even see the application's files.
+            Some(link) if app.user.is_some() => {
+                Options { launcher: Some(Arc::new(link.clone())), ..settings(name, app)? }
+            }
+            _ => options(name, app)?,
+        };
+        Ok(Options { spill: SpillQuota::new(&self.spill, app.spill_bytes_max), ..options })
+    }
+
+    /// Whether an application can be started, as far as this process can tell.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(crate) fn check(&self, name: &str, app: &config::App) -> io::Result<()> {
+        self.options(name, app).map(drop)
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {

@@ -15,6 +15,8 @@ mod expand;
 mod clients;
 mod memory;
 mod upstreams;
+mod privilege;
+mod link;
 mod hosting;
 mod control;
 mod watch;
@@ -22,6 +24,7 @@ mod status;
 mod router;
 mod assemble;
 mod check;
+mod parent;
 mod supervise;
 
 use std::io::{self, IsTerminal, Write};
@@ -32,6 +35,9 @@ use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
+use crate::parent::Inherited;
+use crate::privilege::{Identity, Rights};
+use crate::supervise::Start;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -42,7 +48,7 @@ fn main() -> ExitCode {
         Command::Start(start) => serve_file(start.config),
         Command::Check(arguments) => check::check(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
-        Command::Reload(arguments) => status::reload(&arguments),
+        Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(measure::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -97,13 +103,63 @@ fn manual() -> Result<(), String> {
 
 /// `komainu start -c FILE`
 fn serve_file(path: PathBuf) -> Result<(), String> {
-    let config = check::read(&path)?;
-    let reread: supervise::Reread = Box::new(move || check::read(&path));
-    supervise::serve(config, Some(reread), false, announce).map_err(|error| format!("error: {error}"))
+    let inherited = Inherited::take().map_err(failed)?;
+    if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
+        // The supervisor has shown its warnings.
+        let config = check::parse_silently(&path, &text)?;
+        let link = inherited.as_ref().map(|given| given.link.clone());
+        let reread: supervise::Reread = Box::new(move || {
+            let packet = link.as_ref().map(|link| link.ask("config")).transpose();
+            let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
+            let text = parent::text_of(packet).map_err(|error| error.to_string())?;
+            check::parse_silently(&path, &text)
+        });
+        let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };
+        return supervise::serve(start, announce).map_err(failed);
+    }
+    let text = check::read_text(&path)?;
+    let config = check::parse(&path, &text)?;
+    match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
+        Rights::Drop(identity) => supervised(config, Some((path, text)), identity),
+        Rights::Keep(warning) => {
+            let reread: supervise::Reread = Box::new(move || check::read(&path));
+            let start = Start { config, reread: Some(reread), watch: false, inherited: None, warning };
+            supervise::serve(start, announce).map_err(failed)
+        }
+    }
+}
+
+/// Stays beside a server of another user. It is that one that serves, and whose exit status counts.
+fn supervised(config: Config, file: Option<(PathBuf, String)>, identity: Identity) -> Result<(), String> {
+    match parent::supervise(config, file, identity).map_err(failed)? {
+        0 => Ok(()),
+        status => std::process::exit(status.into()),
+    }
+}
+
+fn failed(error: io::Error) -> String {
+    format!("error: {error}")
 }
 
 /// `komainu run TARGET…`
 fn serve_targets(run: &Run) -> Result<(), String> {
+    let inherited = Inherited::take().map_err(failed)?;
+    let config = configuration(run)?;
+    let warning = match inherited {
+        Some(_) => None,
+        // Root who types a command serves what root may see, as with other servers of this kind; a service is another
+        // matter.
+        None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
+            Rights::Drop(identity) => return supervised(config, None, identity),
+            Rights::Keep(warning) => warning,
+        },
+    };
+    let start = Start { config, reread: None, watch: run.app.watch, inherited, warning };
+    supervise::serve(start, announce).map_err(failed)
+}
+
+/// The configuration that the arguments stand for.
+fn configuration(run: &Run) -> Result<Config, String> {
     let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
     for target in &run.targets {
         if is_url(target) {
@@ -158,7 +214,7 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         LogFormat::Combined => AccessLog::Combined,
         LogFormat::Json => AccessLog::Json,
     };
-    supervise::serve(config, None, run.app.watch, announce).map_err(|error| format!("error: {error}"))
+    Ok(config)
 }
 
 /// The application that a target is, with its name; `None` where it is none.

@@ -1,8 +1,8 @@
 //! Where log lines go: written by a thread of their own, off the request path.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,12 +23,30 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const ROTATE_MAX: Duration = Duration::from_secs(1);
 
 /// What a sink writes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) enum Target {
     Stdout,
     Stderr,
     File(PathBuf),
+    /// A file that another process opens, which may.
+    Given {
+        path: PathBuf,
+        open: Opener,
+    },
 }
+
+impl From<&config::Sink> for Target {
+    fn from(sink: &config::Sink) -> Target {
+        match sink {
+            config::Sink::Stdout => Target::Stdout,
+            config::Sink::Stderr => Target::Stderr,
+            config::Sink::File(path) => Target::File(path.clone()),
+        }
+    }
+}
+
+/// Opens a log; `None` where it is a FIFO without a reader.
+pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
 
 enum Order {
     Lines(Vec<u8>),
@@ -182,15 +200,17 @@ struct Output {
 impl Output {
     fn open(target: Target) -> io::Result<Output> {
         let mut output = Output { target, file: None, failing: false, lost_lines: 0, torn: false };
-        if let Target::File(path) = &output.target {
-            output.file = open_file(path)?;
-            if output.file.is_none() {
-                output.failing = true;
-                output.complain(
-                    "this FIFO has no reader: lines are dropped until somebody reads it; \
-                     start the reader, or log to a file",
-                );
-            }
+        output.file = match &output.target {
+            Target::Stdout | Target::Stderr => return Ok(output),
+            Target::File(path) => open_file(path)?,
+            Target::Given { open, .. } => open()?,
+        };
+        if output.file.is_none() {
+            output.failing = true;
+            output.complain(
+                "this FIFO has no reader: lines are dropped until somebody reads it; \
+                 start the reader, or log to a file",
+            );
         }
         Ok(output)
     }
@@ -212,15 +232,21 @@ impl Output {
     /// Writes all of it; else tells how much was written.
     fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
-        if let (None, Target::File(path)) = (&self.file, &self.target) {
-            // A FIFO: somebody may have come to read it.
-            self.file = open_file(path).map_err(|error| (0, error))?;
+        // A FIFO: somebody may have begun to read it.
+        match &self.target {
+            Target::File(path) if self.file.is_none() => {
+                self.file = open_file(path).map_err(|error| (0, error))?;
+            }
+            Target::Given { open, .. } if self.file.is_none() => {
+                self.file = open().map_err(|error| (0, error))?;
+            }
+            _ => {}
         }
         let out: &mut dyn Write = match (&mut self.file, &self.target) {
             (Some(file), _) => file,
             (None, Target::Stderr) => &mut stderr,
             (None, Target::Stdout) => &mut stdout,
-            (None, Target::File(_)) => return Err((0, Errno::NXIO.into())),
+            (None, Target::File(_) | Target::Given { .. }) => return Err((0, Errno::NXIO.into())),
         };
         if self.torn {
             out.write_all(b"\n").map_err(|error| (0, error))?;
@@ -250,7 +276,7 @@ impl Output {
         let name = match &self.target {
             Target::Stdout => "stdout".to_owned(),
             Target::Stderr => "stderr".to_owned(),
-            Target::File(path) => path.display().to_string(),
+            Target::File(path) | Target::Given { path, .. } => path.display().to_string(),
         };
         let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
     }
@@ -264,29 +290,48 @@ impl Output {
     }
 }
 
-/// Opens a log for appending, without ever waiting; `None` where it is a FIFO without a reader.
-fn open_file(path: &Path) -> io::Result<Option<File>> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+/// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
+/// reader. For root in a folder that others can write to, a link is not followed, and a file with several names is not
+/// taken: else they could have any file written to.
+///
+/// # Errors
+/// Why it cannot be opened, with its name.
+pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let own = rustix::process::geteuid().as_raw();
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let is_ours = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|found| found.uid() == own && found.mode() & 0o022 == 0)
+    };
+    let careful = own == 0 && !is_ours(folder);
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
+    };
+    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    if careful {
+        flags |= OFlags::NOFOLLOW;
+    }
     let opened =
         OpenOptions::new().append(true).create(true).custom_flags(flags.bits().cast_signed()).open(path);
-    let error = match opened {
-        Ok(file) => {
-            // From here on the thread may wait for whoever reads.
-            rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-            return Ok(Some(file));
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            return match fs::metadata(path).ok().map(|found| found.file_type()) {
+                Some(kind) if kind.is_fifo() => Ok(None),
+                Some(kind) if kind.is_socket() => {
+                    Err(named(io::Error::new(error.kind(), "it is a socket; name a file, or \"stdout\"")))
+                }
+                _ => Err(named(error)),
+            };
         }
-        Err(error) => error,
+        Err(error) => return Err(named(error)),
     };
-    let no_reader = error.raw_os_error() == Some(Errno::NXIO.raw_os_error());
-    let kind = std::fs::metadata(path).ok().map(|found| found.file_type());
-    match kind {
-        Some(kind) if no_reader && kind.is_fifo() => Ok(None),
-        Some(kind) if no_reader && kind.is_socket() => Err(io::Error::new(
-            error.kind(),
-            format!("cannot open the log {}: it is a socket; name a file, or \"stdout\"", path.display()),
-        )),
-        _ => Err(io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))),
+    let found = file.metadata().map_err(named)?;
+    if careful && found.is_file() && found.nlink() > 1 {
+        return Err(named(io::Error::other("it has several names, and others can write to its folder")));
     }
+    // From here on the thread may wait for whoever reads.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(Some(file))
 }
 
 #[cfg(test)]

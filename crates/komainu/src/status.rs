@@ -14,21 +14,27 @@ use crate::control;
 /// # Errors
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &Status) -> Result<String, String> {
-    let servers: Vec<Value> = chosen(arguments.pid)?
-        .into_iter()
-        .map(|pid| control::ask(pid, "status"))
-        .collect::<Result<_, String>>()?;
+    let answers = chosen(arguments.pid)?.into_iter().map(|pid| control::ask(pid, "status"));
+    let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    let servers: Vec<Value> = servers.into_iter().flatten().collect();
+    // One of several may have ended just now.
+    if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
+        return Err(error);
+    }
     if arguments.json {
         return Ok(format!("{:#}\n", Value::Array(servers)));
     }
-    Ok(servers.iter().map(shown).collect::<Vec<_>>().join("\n"))
+    let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
+    // Another user's server may say anything: nothing of it reaches the terminal but text.
+    Ok(text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect())
 }
 
-/// `komainu reload`.
+/// `komainu reload`: waits for the result, and returns the text to print.
 ///
 /// # Errors
-/// Where no server runs, or it is not clear which is meant, or it has no such application.
-pub(crate) fn reload(arguments: &Reload) -> Result<(), String> {
+/// Where no server runs, or it is not clear which is meant; where the server refuses the new configuration, or has to be
+/// started again for a part of it; where it has no such application.
+pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
     let pid = match chosen(arguments.pid)?.as_slice() {
         [pid] => *pid,
         pids => {
@@ -37,14 +43,15 @@ pub(crate) fn reload(arguments: &Reload) -> Result<(), String> {
         }
     };
     let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
-    control::ask(pid, line.trim_end()).map(drop)
+    let answer = control::ask(pid, line.trim_end())?;
+    Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
 }
 
 fn chosen(pid: Option<u32>) -> Result<Vec<u32>, String> {
     let pids = pid.map_or_else(control::running, |pid| vec![pid]);
     match pids.is_empty() {
         true => Err(format!(
-            "no server of this user runs (there is no socket in {})",
+            "no server of this user is running (there is no socket in {})",
             control::folder().display()
         )),
         false => Ok(pids),
@@ -66,6 +73,9 @@ fn shown(server: &Value) -> String {
         "PSS",
         "private dirty",
     ]);
+    if server["supervisor"].is_object() {
+        table.row(row("supervisor", &server["supervisor"], &age(server)));
+    }
     table.row(row("server", server, &age(server)));
     for app in list(&server["apps"]) {
         let (name, processes) = (app["name"].as_str().unwrap_or_default(), list(&app["processes"]));
@@ -74,7 +84,8 @@ fn shown(server: &Value) -> String {
         }
     }
     let apps = list(&server["apps"]).iter().flat_map(|app| list(&app["processes"]));
-    let all: Vec<&Value> = std::iter::once(server).chain(apps).collect();
+    let supervisor = Some(&server["supervisor"]).filter(|supervisor| supervisor.is_object());
+    let all: Vec<&Value> = supervisor.into_iter().chain([server]).chain(apps).collect();
     let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
     let mut total = vec![format!("{} processes", all.len())];
     total.resize(6, String::new());

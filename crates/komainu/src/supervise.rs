@@ -2,23 +2,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{AccessLog, Config};
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, Descriptors, Plan, Seat};
-use crate::control::{Control, Told};
+use crate::control::{self, ServerInfo, Socket};
 use crate::hosting::{Handles, Hosting};
+use crate::link::{Link, Order};
 use crate::notice::Notices;
+use crate::parent::{self, Inherited};
+use crate::privilege;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
 use crate::watch;
@@ -48,17 +53,21 @@ struct Logs {
 }
 
 impl Logs {
-    fn open(config: &Config) -> io::Result<Logs> {
-        let target = |sink: &config::Sink| match sink {
-            config::Sink::Stdout => Target::Stdout,
-            config::Sink::Stderr => Target::Stderr,
-            config::Sink::File(path) => Target::File(PathBuf::from(path)),
+    /// Opens them, or has them opened by the supervisor, where there is one.
+    fn open(config: &Config, link: Option<&Link>) -> io::Result<Logs> {
+        let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
+            (Some(link), config::Sink::File(path)) => Target::Given {
+                path: path.clone(),
+                open: Arc::new(move || parent::opened_log(&link, number)),
+            },
+            _ => Target::from(sink),
         };
         let access = match config.log.access {
             AccessLog::Off => None,
-            _ => Some(Sink::open(target(&config.log.file))?),
+            _ => Some(Sink::open(target(0, &config.log.file))?),
         };
-        Ok(Logs { access, notices: Notices::new(Sink::open(target(&config.log.errors))?, config.log.level) })
+        let errors = Sink::open(target(1, &config.log.errors))?;
+        Ok(Logs { access, notices: Notices::new(errors, config.log.level) })
     }
 
     /// Opens log files again; what was said before goes to the old ones. Takes a moment.
@@ -75,28 +84,63 @@ impl Logs {
     }
 }
 
-/// Serves until told to stop. With `watch`, applications are loaded anew when their files change. `ready` is told the
-/// addresses once connections are accepted.
+/// What is to be served, and how.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    /// Reads the configuration again; none where it comes from the command line.
+    pub(crate) reread: Option<Reread>,
+    /// Whether applications are loaded again when their files change.
+    pub(crate) watch: bool,
+    /// What the supervisor has handed over, where there is one.
+    pub(crate) inherited: Option<Inherited>,
+    /// For the log.
+    pub(crate) warning: Option<String>,
+}
+
+/// What happens while the server runs.
+enum Event {
+    Stop,
+    /// Read the configuration again; the result is sent to whoever asked on the control socket.
+    Reload(Option<SyncSender<Result<String, String>>>),
+    Reopen,
+    /// A signal without a meaning.
+    Unknown,
+    /// The engines have ended.
+    Ended(io::Result<bool>),
+}
+
+/// Serves until told to stop. `ready` is called with the addresses once connections are accepted.
 ///
 /// # Errors
 /// What keeps the server from starting, for people.
-pub(crate) fn serve(
-    config: Config,
-    reread: Option<Reread>,
-    watch: bool,
-    ready: impl FnOnce(&[net::Bind]),
-) -> io::Result<()> {
+pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
+    let Start { config, reread, watch, mut inherited, warning } = start;
+    let (events, happened) = channel();
     // Before anything is started: a signal that comes early must find us listening.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
-    let logs = Logs::open(&config)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    let options = assemble::engine(&config, &descriptors);
+    let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
+    let control = control_socket(inherited.as_mut());
+    if inherited.is_none() && !rustix::process::geteuid().is_root() {
+        // What was needed to bind: nobody else starts with it, and no worker inherits it.
+        privilege::drop_capabilities()?;
+    }
+    // Threads from here on.
+    pass_signals(signals, inherited.is_some(), events.clone())?;
+    let link = inherited.as_ref().map(|inherited| inherited.link.clone());
+    if let Some(link) = &link {
+        let events = events.clone();
+        link.listen(move |order| _ = events.send(event(order)))?;
+    }
+    let logs = Logs::open(&config, link.as_ref())?;
+    warning.iter().for_each(|text| logs.notices.warn(text));
     let (level, notice) = descriptors.notice(&config);
     logs.notices.at(level, &notice);
-    let options = assemble::engine(&config, &descriptors);
-    let listens = assemble::listens(&config);
     let cores = options.threads;
-    let plan = Plan::new(config, None, cores)?;
-    let hosting = Arc::new(Hosting::new(cores, &logs.notices, plan.spill()));
+    let spill = assemble::spill_store(&config)?;
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
+    let plan = Plan::new(config, None, cores, Some(&hosting))?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -105,42 +149,30 @@ pub(crate) fn serve(
         cores,
     });
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
-    let server = net::Server::start(&options, &listens, move |core| {
+    let server = net::Server::serve(&options, listeners, move |core| {
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
-    let _control = open_control(&hosting, server.addresses(), options.memory.clone(), &logs.notices);
+    // Its file is removed at the end.
+    let memory = options.memory.clone();
+    let _control =
+        serve_control(control, &hosting, &server, inherited.as_ref(), memory, &events, &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
     ready(server.addresses());
-    logs.notices.debug(&format!("serving on {}", addresses(server.addresses())));
-    let stop = server.stop();
-    let waiter = std::thread::spawn({
-        let handle = signals.handle();
-        move || {
-            let drained = server.join();
-            handle.close();
-            drained
-        }
-    });
-    let mut stopping = false;
-    for signal in &mut signals {
-        match signal {
-            SIGUSR1 => logs.reopen(),
-            SIGHUP => reload(&current, reread.as_ref(), &logs.notices),
-            _ if std::mem::replace(&mut stopping, true) => {
-                logs.notices.warn("told to stop again: not waiting for running requests");
-                logs.close();
-                std::process::exit(1);
-            }
-            _ => {
-                logs.notices.info("stopping: finishing what runs");
-                stop.drain();
-            }
-        }
+    link.iter().for_each(|link| link.report("ready"));
+    let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
+    let addresses = addresses(server.addresses());
+    match whom {
+        Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
+        None => logs.notices.debug(&format!("serving on {addresses}")),
     }
-    let drained = waiter.join().map_err(|_| io::Error::other("the server panicked"))??;
+    let stop = server.stop();
+    std::thread::Builder::new()
+        .name("server".into())
+        .spawn(move || events.send(Event::Ended(server.join())))?;
+    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop)?;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
@@ -150,21 +182,141 @@ pub(crate) fn serve(
     Ok(())
 }
 
+/// Does what signals, orders and clients of the control socket ask for, until the engines have ended.
+fn attend(
+    happened: &Receiver<Event>,
+    current: &Current,
+    reread: Option<&Reread>,
+    link: Option<&Link>,
+    logs: &Logs,
+    stop: &net::Stop,
+) -> io::Result<bool> {
+    let mut stopping = false;
+    for event in happened {
+        match event {
+            Event::Ended(drained) => return drained,
+            Event::Reopen => logs.reopen(),
+            Event::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
+            Event::Reload(asker) => {
+                let outcome = match stopping {
+                    true => Err("the server is stopping".to_owned()),
+                    false => reload(current, reread, link, &logs.notices),
+                };
+                // Whoever asked may have left.
+                let _ = asker.map(|asker| asker.send(outcome));
+            }
+            Event::Stop if std::mem::replace(&mut stopping, true) => {
+                logs.notices.warn("told to stop again: not waiting for running requests");
+                logs.close();
+                std::process::exit(1);
+            }
+            Event::Stop => {
+                logs.notices.info("stopping: finishing what runs");
+                stop.drain();
+            }
+        }
+    }
+    Err(io::Error::other("the engines ended without a word"))
+}
+
+fn event(order: Order) -> Event {
+    match order {
+        Order::Stop => Event::Stop,
+        Order::Reload => Event::Reload(None),
+        Order::Reopen => Event::Reopen,
+    }
+}
+
+/// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
+/// signals to both, and the second SIGTERM would end it at once.
+fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<Event>) -> io::Result<()> {
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        signals.forever().try_for_each(|signal| match signal {
+            SIGUSR2 => events.send(Event::Unknown),
+            _ if supervised => Ok(()),
+            SIGUSR1 => events.send(Event::Reopen),
+            SIGHUP => events.send(Event::Reload(None)),
+            _ => events.send(Event::Stop),
+        })
+    })?;
+    Ok(())
+}
+
+/// The bound sockets: the supervisor's, or made here.
+fn listeners(
+    config: &Config,
+    inherited: Option<&mut Inherited>,
+    threads: usize,
+) -> io::Result<Vec<net::Listener>> {
+    let listens = assemble::listens(config);
+    let Some(inherited) = inherited else {
+        return listens.into_iter().map(|listen| net::Listener::bind(listen, threads)).collect();
+    };
+    let sockets = std::mem::take(&mut inherited.sockets);
+    if sockets.len() != listens.len() {
+        return Err(io::Error::other("the supervisor listens on other addresses"));
+    }
+    let each = listens.into_iter().zip(sockets);
+    each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, threads)).collect()
+}
+
+/// The control socket, and its file if it is this process's.
+type Control = io::Result<(UnixListener, Option<Socket>)>;
+
+fn control_socket(inherited: Option<&mut Inherited>) -> Control {
+    match inherited {
+        Some(inherited) => {
+            let listener = inherited.control.take();
+            Ok((listener.ok_or_else(|| io::Error::other("the supervisor has none"))?, None))
+        }
+        None => Socket::bind().and_then(|socket| Ok((socket.listener.try_clone()?, Some(socket)))),
+    }
+}
+
 /// A server that cannot be asked serves all the same.
-fn open_control(
+fn serve_control(
+    control: Control,
     hosting: &Arc<Hosting>,
-    binds: &[net::Bind],
+    server: &net::Server,
+    inherited: Option<&Inherited>,
     memory: net::MemoryBudget,
+    events: &Sender<Event>,
     notices: &Notices,
-) -> Option<Control> {
-    let told = Told {
+) -> Option<Socket> {
+    let events = events.clone();
+    let reload = move || {
+        let (asker, outcome) = sync_channel(1);
+        let outcome = match events.send(Event::Reload(Some(asker))) {
+            Ok(()) => outcome.recv().unwrap_or_else(|_| Err("the server ended".into())),
+            Err(_) => Err("the server ended".into()),
+        };
+        match outcome {
+            Ok(text) => json!({ "done": text }),
+            Err(text) => json!({ "error": text }),
+        }
+    };
+    let info = ServerInfo {
         hosting: hosting.clone(),
-        addresses: binds.iter().map(ToString::to_string).collect(),
+        addresses: server.addresses().iter().map(ToString::to_string).collect(),
         since: Instant::now(),
+        supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
+        reload: Box::new(reload),
         memory,
     };
-    let opened = Control::open(told, notices.clone());
-    opened.map_err(|error| notices.warn(&format!("`komainu status` will not work: {error}"))).ok()
+    let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
+    let served = control.and_then(|(listener, socket)| {
+        control::serve(listener, user, info, notices.clone())?;
+        Ok(socket)
+    });
+    match served {
+        Ok(socket) => socket,
+        // The supervisor has said so.
+        Err(_) if inherited.is_some() => None,
+        Err(error) => {
+            notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
+            None
+        }
+    }
 }
 
 fn addresses(binds: &[net::Bind]) -> String {
@@ -251,31 +403,54 @@ fn renewer(
     })
 }
 
-fn reload(current: &Current, reread: Option<&Reread>, notices: &Notices) {
+/// Reads the configuration again and takes it over; the result for who asked, which the log has as well.
+fn reload(
+    current: &Current,
+    reread: Option<&Reread>,
+    link: Option<&Link>,
+    notices: &Notices,
+) -> Result<String, String> {
     let Some(reread) = reread else {
-        // What there is besides a file can be had anew all the same.
-        let _ = current.hosting.apply(&current.plan().config.apps);
-        return notices
-            .info("SIGHUP: applications are loaded anew; there is no configuration file to read again");
+        // What there is besides a file can be loaded again all the same.
+        current.hosting.apply(&current.plan().config.apps).map_err(|error| error.to_string())?;
+        let text = "applications are loaded again; there is no configuration file to read";
+        notices.info(text);
+        return Ok(text.into());
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
     let before = current.plan();
-    let plan = |config| Plan::new(config, Some(&before), current.cores).map_err(|error| error.to_string());
-    let checked = reread().and_then(plan);
-    match checked {
-        Err(error) => notices.error(&format!("the configuration stays as it was:\n{error}")),
-        Ok(plan) => {
-            let (new, old) = (&plan.config, &before.config);
-            let late = late_changes(old, new);
-            if !late.is_empty() {
-                notices.warn(&format!("{} change when the server is started anew", late.join(", ")));
-            }
-            if let Err(error) = current.hosting.apply(&plan.config.apps) {
-                notices.error(&error.to_string());
-            }
-            *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
-            current.generation.fetch_add(1, Ordering::Release);
-            notices.info("the configuration was read again");
+    let plan = |config| {
+        let plan = Plan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        plan.map_err(|error| error.to_string())
+    };
+    let plan = reread().and_then(plan).map_err(|error| {
+        let text = format!("the configuration stays as it was:\n{error}");
+        notices.error(&text);
+        text
+    })?;
+    // Before applications are started from it.
+    link.iter().for_each(|link| link.report("adopted"));
+    let (new, old) = (&plan.config, &before.config);
+    let mut failures = Vec::new();
+    let late = late_changes(old, new);
+    if !late.is_empty() {
+        let verb = if late.len() == 1 { "changes" } else { "change" };
+        failures.push(format!("{} {verb} only when the server is restarted", late.join(", ")));
+        failures.iter().for_each(|text| notices.warn(text));
+    }
+    if let Err(error) = current.hosting.apply(&plan.config.apps) {
+        notices.error(&error.to_string());
+        failures.push(error.to_string());
+    }
+    let apps = plan.config.apps.len();
+    *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+    current.generation.fetch_add(1, Ordering::Release);
+    notices.info("the configuration was read again");
+    match (failures.is_empty(), apps) {
+        (true, 0) => Ok("the new configuration is in force".into()),
+        (true, _) => Ok(format!("the new configuration is in force; applications being loaded: {apps}")),
+        (false, _) => {
+            Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n")))
         }
     }
 }
@@ -286,6 +461,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let (body, write) = (old.timeouts.body, old.timeouts.write);
     let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
     let changes = [
+        ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
         ("`listen`", new.listen != old.listen),
         ("`threads`", new.threads != old.threads),
         ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),

@@ -53,6 +53,7 @@ pub use fault::Fault;
 pub use flow::BodyPiece;
 pub use idle::IdleLinks;
 pub use link::Link;
+pub use listener::Listener;
 pub use memory::{MemoryBudget, Pressure};
 pub use options::{Limits, Options, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;

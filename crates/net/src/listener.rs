@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::address::{Bind, Peer, Sources};
+use crate::address::{Bind, Listen, Peer, Sources};
 use crate::announced::Announced;
 use crate::core::Core;
 use crate::h1::{Engine, Idle};
@@ -86,11 +86,83 @@ impl Listening {
 /// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
 pub(crate) type Door = (Listening, Option<Arc<Sources>>);
 
+/// The listening sockets of one address. A process that may bind them can hand their descriptors to one that may not.
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) address: Bind,
+    pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    pub(crate) sockets: Vec<Listening>,
+    /// Removed with the listener, by the process that bound it.
+    file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Binds the address for a server of so many threads.
+    ///
+    /// # Errors
+    /// The system's, with the address that could not be bound.
+    pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
+        let Listen { at, proxy_protocol } = listen;
+        let (address, sockets) = bind(&at, threads.max(1))
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
+        let file = match &address {
+            Bind::Unix(path) => Some(SocketFile::of(path)?),
+            _ => None,
+        };
+        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file })
+    }
+
+    /// The listener of descriptors that another process has bound to this address.
+    ///
+    /// # Errors
+    /// `InvalidInput` where they are not one for each thread, or one for a Unix socket; the system's.
+    pub fn adopt(listen: Listen, mut descriptors: Vec<OwnedFd>, threads: usize) -> io::Result<Listener> {
+        let Listen { at, proxy_protocol } = listen;
+        let wanted = if matches!(at, Bind::Unix(_)) { 1 } else { threads.max(1) };
+        let (Some(first), true) = (descriptors.first(), descriptors.len() == wanted) else {
+            let text = format!("{at}: {} descriptors where {wanted} are needed", descriptors.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let bound = SocketAddr::try_from(rustix::net::getsockname(first)?);
+        let address = match (at, bound) {
+            (Bind::Any(_), Ok(bound)) if bound.is_ipv6() => Bind::Any(bound.port()),
+            (Bind::Any(_) | Bind::Tcp(_), Ok(bound)) => Bind::Tcp(bound),
+            (at, _) => at,
+        };
+        let sockets = match descriptors.pop() {
+            Some(socket) if matches!(address, Bind::Unix(_)) => {
+                let shared = Shared { socket, acceptors: Mutex::default() };
+                vec![Listening::Shared(Arc::new(shared)); threads.max(1)]
+            }
+            last => descriptors.into_iter().chain(last).map(|fd| Listening::Own(Arc::new(fd))).collect(),
+        };
+        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
+    }
+
+    /// Its address, with the port that the kernel chose.
+    #[must_use]
+    pub fn address(&self) -> &Bind {
+        &self.address
+    }
+
+    /// Its descriptors, to hand to another process: one for each thread, or one for a Unix socket.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let count = if matches!(self.address, Bind::Unix(_)) { 1 } else { self.sockets.len() };
+        self.sockets.iter().take(count).map(|listening| listening.fd().as_fd()).collect()
+    }
+
+    /// The file of a Unix socket that this process has bound.
+    pub(crate) fn take_file(&mut self) -> Option<SocketFile> {
+        self.file.take()
+    }
+}
+
 /// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose.
 ///
 /// # Errors
 /// The system's, where the address is taken, not ours, or not permitted.
-pub(crate) fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
+fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
     match bind {
         Bind::Unix(path) => {
             let shared = Shared { socket: bind_unix(path)?, acceptors: Mutex::default() };
@@ -182,7 +254,8 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// The file of a Unix socket, to be removed when the server ends: unless another server has replaced it.
+/// The file of a Unix socket, removed when this is dropped, unless another server has replaced it.
+#[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -193,8 +266,10 @@ impl SocketFile {
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
         Ok(SocketFile { path: path.to_path_buf(), identity: identity(path)? })
     }
+}
 
-    pub(crate) fn remove(&self) {
+impl Drop for SocketFile {
+    fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // Somebody else may remove it just now, to the same end.
             let _ = std::fs::remove_file(&self.path);

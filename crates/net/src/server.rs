@@ -13,7 +13,7 @@ use crate::conn::{Context, Seats};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::h1::Engine;
-use crate::listener::{self, Door, SocketFile};
+use crate::listener::{self, Door, Listener, SocketFile};
 use crate::offload::Pool;
 use crate::options::Options;
 use crate::remote::Remote;
@@ -66,6 +66,21 @@ impl Server {
         listens: &[impl Clone + Into<Listen>],
         service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
     ) -> io::Result<Server> {
+        let listens = listens.iter().cloned().map(Into::into);
+        let bound = listens.map(|listen| Listener::bind(listen, options.threads));
+        Server::serve(options, bound.collect::<io::Result<_>>()?, service)
+    }
+
+    /// Starts the engines on sockets that are bound already, for as many threads as `options` has.
+    ///
+    /// # Errors
+    /// The system's, or what `service` returned.
+    pub fn serve<S: Service>(
+        options: &Options,
+        listeners: Vec<Listener>,
+        service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
+    ) -> io::Result<Server> {
+        let mut listening: PerCore = vec![Vec::new(); options.threads.max(1)];
         let mut server = Server {
             addresses: Vec::new(),
             socket_files: Vec::new(),
@@ -73,39 +88,22 @@ impl Server {
             stop: Stop { draining: Arc::default(), remotes: Vec::new() },
             threads: Vec::new(),
         };
-        let listens = listens.iter().cloned().map(Into::into);
-        let started = server.bind(listens, options.threads).and_then(|listening| {
-            let pool = Pool::new(options.blocking_threads_max);
-            let service = Arc::new(service);
-            listening
-                .into_iter()
-                .try_for_each(|sockets| server.start_engine(options, &pool, service.clone(), sockets))
-        });
-        if let Err(error) = started {
-            // The engines that did start have no request yet, and end.
-            server.stop.drain();
-            server.remove_socket_files();
-            return Err(error);
+        for mut listener in listeners {
+            server.socket_files.extend(listener.take_file());
+            server.addresses.push(listener.address);
+            for (core, socket) in listening.iter_mut().zip(listener.sockets) {
+                core.push((socket, listener.proxy_protocol.clone()));
+            }
+        }
+        let (pool, service) = (Pool::new(options.blocking_threads_max), Arc::new(service));
+        for sockets in listening {
+            if let Err(error) = server.start_engine(options, &pool, service.clone(), sockets) {
+                // The engines that did start have no request yet, and end.
+                server.stop.drain();
+                return Err(error);
+            }
         }
         Ok(server)
-    }
-
-    /// Binds the addresses: the sockets of each core.
-    fn bind(&mut self, listens: impl Iterator<Item = Listen>, threads: usize) -> io::Result<PerCore> {
-        let mut listening: PerCore = vec![Vec::new(); threads.max(1)];
-        for Listen { at: bind, proxy_protocol } in listens {
-            let (address, sockets) = listener::bind(&bind, listening.len())
-                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {bind}: {error}")))?;
-            if let Bind::Unix(path) = &address {
-                self.socket_files.push(SocketFile::of(path)?);
-            }
-            self.addresses.push(address);
-            let announcers = proxy_protocol.map(Arc::new);
-            for (core, socket) in listening.iter_mut().zip(sockets) {
-                core.push((socket, announcers.clone()));
-            }
-        }
-        Ok(listening)
     }
 
     fn start_engine<S: Service>(
@@ -163,14 +161,8 @@ impl Server {
         for thread in std::mem::take(&mut self.threads) {
             drained &= thread.join().map_err(|_| io::Error::other("an engine panicked"))??;
         }
-        self.remove_socket_files();
+        self.socket_files.clear();
         Ok(drained)
-    }
-
-    fn remove_socket_files(&self) {
-        for file in &self.socket_files {
-            file.remove();
-        }
     }
 }
 

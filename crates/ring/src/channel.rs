@@ -14,7 +14,7 @@ use crate::sync::{Relaxed, SeqCst, fence};
 use crate::worker::Worker;
 
 #[cfg(not(loom))]
-pub use descriptors::{Attachment, NotAttached};
+pub use descriptors::{Attachment, NotAttached, environment};
 
 /// The variable that tells a worker process where its channel is: the value of [`Channel::environment`].
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
@@ -140,12 +140,26 @@ mod descriptors {
 
         /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for worker processes: the numbers of the descriptors.
         pub fn environment(&self) -> String {
-            let list = |signals: &[Signal]| {
-                signals.iter().map(|s| s.fd().as_raw_fd().to_string()).collect::<Vec<_>>().join(",")
-            };
-            let (threads, seats) = (list(&self.shared.thread_signals), list(&self.shared.seat_signals));
-            format!("{};{threads};{seats}", self.memory.as_raw_fd())
+            environment(&self.descriptors().collect::<Vec<_>>(), self.threads())
         }
+
+        /// Threads of the server.
+        #[must_use]
+        pub fn threads(&self) -> usize {
+            self.shared.thread_signals.len()
+        }
+    }
+
+    /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for the descriptors of [`Channel::descriptors`], of which there are
+    /// one and one for each of `threads` at least, under the numbers that they have in this process.
+    #[must_use]
+    pub fn environment(descriptors: &[BorrowedFd<'_>], threads: usize) -> String {
+        let list = |fds: &[BorrowedFd<'_>]| {
+            fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect::<Vec<_>>().join(",")
+        };
+        let (memory, signals) = descriptors.split_at(descriptors.len().min(1));
+        let (threads, seats) = signals.split_at(threads.min(signals.len()));
+        format!("{};{};{}", list(memory), list(threads), list(seats))
     }
 
     /// Why a worker process found no channel.

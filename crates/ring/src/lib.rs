@@ -93,7 +93,7 @@ pub mod abi;
 pub mod hostile;
 
 #[cfg(not(loom))]
-pub use channel::{Attachment, NotAttached};
+pub use channel::{Attachment, NotAttached, environment};
 pub use channel::{Channel, ENVIRONMENT};
 pub use error::{Breach, Error, Fault, Refused, Seat, Stop};
 pub use layout::Options;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::rig::{Folder, Rig, connect, eventually, komainu, text};
+use crate::rig::{Folder, Rig, as_we_are, connect, eventually, komainu, text};
 
 /// The folder of the languages' modules, built now if need be.
 pub fn modules() -> &'static Path {
@@ -42,7 +42,7 @@ pub fn run(folder: Folder, arguments: &[&str]) -> Rig {
 
 /// `komainu start` with this configuration; `listen` is added to it.
 pub fn start(folder: Folder, config: &str) -> Rig {
-    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{config}", as_we_are()));
     let mut command = server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)

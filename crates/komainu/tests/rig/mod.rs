@@ -87,6 +87,17 @@ pub fn installed(program: &str) -> Option<PathBuf> {
     found
 }
 
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// What makes a server that is started as root serve as root, in one process: what most tests look at.
+pub fn as_we_are() -> &'static str {
+    if is_root() { "user = \"root\"\n" } else { "" }
+}
+
 /// The binary, not yet running.
 pub fn komainu() -> Command {
     Command::new(env!("CARGO_BIN_EXE_komainu"))
@@ -116,7 +127,7 @@ impl Rig {
 
     /// Serves by a configuration, which stands in the folder; `listen` is added to it.
     pub fn config(folder: Folder, text: &str) -> Rig {
-        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{text}"));
+        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", as_we_are()));
         let mut command = komainu();
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
         Rig::start(command, folder)

@@ -1,0 +1,82 @@
+//! How a process of an application is started.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::launcher::Launch;
+use crate::mail::lock;
+use crate::options::Options;
+
+/// Between clearing close-on-exec and setting it again nobody else may start a process.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
+/// Starts the application's program as a child of this process.
+///
+/// # Errors
+/// Why it cannot be started.
+pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
+    let (program, arguments) = options
+        .command
+        .split_first()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no program to start"))?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(options.env.iter().map(|(name, value)| (name, value)))
+        .env_remove("KOMAINU_SUPERVISOR")
+        .env(ring::ENVIRONMENT, ring::environment(&launch.channel, launch.threads))
+        .env("KOMAINU_CONTROL", launch.control.as_raw_fd().to_string())
+        .env("KOMAINU_SERVER", std::process::id().to_string())
+        .env("KOMAINU_APP", &options.name)
+        .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
+        .stdin(Stdio::null())
+        .stdout(launch.output.try_clone_to_owned()?)
+        .stderr(launch.errors.try_clone_to_owned()?)
+        // Signals from the terminal are for the server, which ends its processes in its own time.
+        .process_group(0);
+    match &launch.seats {
+        None => command.env("KOMAINU_ROLE", "prototype"),
+        Some(seats) => command
+            .env("KOMAINU_ROLE", "worker")
+            .env("KOMAINU_SEAT", seats.start.to_string())
+            .env("KOMAINU_SEATS", seats.len().to_string()),
+    };
+    if let Some(folder) = &options.folder {
+        command.current_dir(folder);
+    }
+    if let Some((user, group)) = options.user {
+        command.uid(user).gid(group);
+    }
+    let process = {
+        let _alone = lock(&SPAWNING);
+        let inherited = || launch.channel.iter().chain([&launch.control]);
+        inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
+        let process = command.spawn();
+        inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
+        process.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
+        })?
+    };
+    let pid = Pid::from_child(&process);
+    // The whole channel is mapped, and counts as address space.
+    let mapped = rustix::fs::fstat(launch.channel[0])?.st_size as u64;
+    for (resource, value) in &options.limits {
+        let ours = if *resource == Resource::As { mapped } else { 0 };
+        limit(pid, *resource, value.saturating_add(ours))?;
+    }
+    Ok(pid)
+}
+
+fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
+    let value = Rlimit { current: Some(value), maximum: Some(value) };
+    match prlimit(Some(pid), resource, value) {
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

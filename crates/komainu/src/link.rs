@@ -1,0 +1,308 @@
+//! The link between the two processes of a server that was started as root: the supervisor, which keeps root's rights,
+//! and the server, which has none.
+//!
+//! A socket of packets; the server's end is its standard input. The server asks, each time for one of a few things that
+//! the supervisor knows from its own configuration: the server sends no path, no address and no command. The supervisor
+//! answers, and sends orders. A packet is a word, arguments, and descriptors.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use apps::{Launch, Launcher, Usage};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal};
+
+/// The variable that tells a process that it is the server, with the supervisor's process id.
+pub(crate) const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
+
+/// The longest text of a packet; an error of a configuration is cut there.
+pub(crate) const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Descriptors of one packet; the kernel takes 253.
+pub(crate) const DESCRIPTORS_MAX: usize = 128;
+/// How long the other process may leave packets unread.
+const SEND_MAX: Duration = Duration::from_secs(10);
+/// How long the server waits for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What arrived.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// A word and its arguments, separated by spaces.
+    pub(crate) text: String,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Packet {
+    /// The first word, and what follows it.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        self.text.split_once(' ').unwrap_or((&self.text, ""))
+    }
+}
+
+/// Two connected ends.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (supervisor, server) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for end in [&supervisor, &server] {
+        set_socket_timeout(end, Timeout::Send, Some(SEND_MAX))?;
+    }
+    Ok((supervisor, server))
+}
+
+/// Sends a packet.
+///
+/// # Errors
+/// The system's; also where the other process leaves packets unread.
+pub(crate) fn send(link: impl AsFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    loop {
+        match sendmsg(&link, &[IoSlice::new(&text.as_bytes()[..end])], &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return sent.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// Waits for the next packet; `None` where the other process has ended.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
+    let mut text = vec![0; TEXT_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut pieces = [IoSliceMut::new(&mut text)];
+        match recvmsg(&link, &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            descriptors.extend(more);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    text.truncate(received.bytes);
+    Ok(Some(Packet { text: String::from_utf8_lossy(&text).into_owned(), descriptors }))
+}
+
+/// What the supervisor orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Finish what runs, and end; given twice, end.
+    Stop,
+    /// Ask for the configuration again, and take it over.
+    Reload,
+    /// Ask for the logs again: their files were moved away.
+    Reopen,
+}
+
+impl Order {
+    const ALL: [(Order, &'static str); 3] =
+        [(Order::Stop, "stop"), (Order::Reload, "reload"), (Order::Reopen, "reopen")];
+
+    fn of(text: &str) -> Option<Order> {
+        Order::ALL.iter().find(|(_, word)| *word == text).map(|(order, _)| *order)
+    }
+
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        Order::ALL.iter().find(|(order, _)| *order == self).map_or("", |(_, word)| word)
+    }
+}
+
+/// The server's end. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Shared>);
+
+struct Shared {
+    socket: OwnedFd,
+    /// One question at a time: the receiver of its answer.
+    answers: Mutex<Receiver<Packet>>,
+    incoming: Mutex<Option<Sender<Packet>>>,
+    /// Orders that came before anybody listened.
+    early: Mutex<Vec<Order>>,
+}
+
+impl Link {
+    /// The link of a process that a supervisor has started; `None` for all others.
+    ///
+    /// # Errors
+    /// Where the standard input is not the link that the environment promises.
+    pub(crate) fn inherited() -> io::Result<Option<Link>> {
+        let Some(supervisor) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
+        let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let peer = rustix::net::sockopt::socket_peercred(&socket);
+        if supervisor.to_str() != parent.as_deref() || peer.is_err() {
+            return Err(io::Error::other(format!(
+                "{ENVIRONMENT} is set, and no supervisor started this process"
+            )));
+        }
+        // Started by another name, that of a link to this program.
+        rustix::thread::set_name(c"komainu")?;
+        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+        let (sender, answers) = channel();
+        let shared = Shared {
+            socket,
+            answers: Mutex::new(answers),
+            incoming: Mutex::new(Some(sender)),
+            early: Mutex::default(),
+        };
+        Ok(Some(Link(Arc::new(shared))))
+    }
+
+    /// Sends a question, and returns every packet of the answer up to the one that is just `end`. To be called before
+    /// [`Link::listen`].
+    ///
+    /// # Errors
+    /// The system's; where the supervisor has ended; its own error.
+    pub(crate) fn ask_first(&self, question: &str) -> io::Result<Vec<Packet>> {
+        send(&self.0.socket, question, &[])?;
+        let mut packets = Vec::new();
+        loop {
+            let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
+            if let Some(order) = Order::of(&packet.text) {
+                self.0.early.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+                continue;
+            }
+            match packet.words() {
+                ("end", _) => return Ok(packets),
+                ("error", text) => return Err(io::Error::other(text.to_owned())),
+                _ => packets.push(packet),
+            }
+        }
+    }
+
+    /// Passes on orders from now on, and a [`Order::Stop`] once the supervisor has ended.
+    ///
+    /// # Errors
+    /// Where there can be no thread.
+    pub(crate) fn listen(&self, obey: impl Fn(Order) + Send + 'static) -> io::Result<()> {
+        let link = self.clone();
+        let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = std::mem::take(&mut *self.0.early.lock().unwrap_or_else(PoisonError::into_inner));
+        early.into_iter().for_each(&obey);
+        std::thread::Builder::new().name("supervisor-link".into()).spawn(move || {
+            while let Ok(Some(packet)) = receive(&link.0.socket) {
+                match Order::of(&packet.text) {
+                    Some(order) => obey(order),
+                    // Nobody waits for an answer that is late.
+                    None => _ = sender.as_ref().map(|sender| sender.send(packet)),
+                }
+            }
+            obey(Order::Stop);
+        })?;
+        Ok(())
+    }
+
+    /// Sends a question and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Link::ask_first`]'s.
+    pub(crate) fn ask(&self, question: &str) -> io::Result<Packet> {
+        self.ask_with(question, &[])
+    }
+
+    /// The same, with descriptors, of which more than one packet takes go ahead of it.
+    fn ask_with(&self, question: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
+        let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // An answer that came too late for the question before.
+        while answers.try_recv().is_ok() {}
+        let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
+        let last = pieces.next_back().unwrap_or_default();
+        pieces.try_for_each(|piece| send(&self.0.socket, "more", piece))?;
+        send(&self.0.socket, question, last)?;
+        let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
+        match packet.words() {
+            ("error", text) => Err(io::Error::other(text.to_owned())),
+            _ => Ok(packet),
+        }
+    }
+
+    /// Tells the supervisor something that has no answer.
+    pub(crate) fn report(&self, text: &str) {
+        // A supervisor that has ended needs no report; the thread that listens sees to the rest.
+        let _ = send(&self.0.socket, text, &[]);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
+
+/// For applications with a `user` of their own: the supervisor starts and ends their processes.
+impl Launcher for Link {
+    fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
+        let seats = launch.seats.clone().unwrap_or(0..0);
+        let question = format!("launch {app} {} {} {}", seats.start, seats.len(), launch.threads);
+        let packet = self.ask_with(&question, &launch.descriptors())?;
+        let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        let started = pid.zip(packet.descriptors.into_iter().next());
+        started.ok_or_else(|| io::Error::other("the supervisor names no process"))
+    }
+
+    fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
+        // A supervisor that has ended has ended its processes.
+        let _ = send(&self.0.socket, &format!("signal {}", signal.as_raw()), &[process]);
+    }
+
+    fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
+        let packet = self.ask(&format!("ended {}", pid.as_raw_pid())).ok()?;
+        match packet.words() {
+            ("exited", code) => code.parse().ok().map(Ok),
+            ("killed", signal) => signal.parse().ok().map(Err),
+            _ => None,
+        }
+    }
+
+    fn usage(&self, pid: u32) -> Option<Usage> {
+        let packet = self.ask(&format!("usage {pid}")).ok()?;
+        let (_, numbers) = packet.words();
+        let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
+        match *numbers?.as_slice() {
+            [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {
+                Some(Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes })
+            }
+            _ => None,
+        }
+    }
+
+    fn descriptor(&self, process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+        let packet = self.ask_with(&format!("descriptor {number}"), &[process])?;
+        packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the supervisor does not answer")
+}

@@ -1,0 +1,583 @@
+//! The supervisor: the process that keeps root's rights while another one, without them, serves.
+//!
+//! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
+//! connections wait in the sockets meanwhile, which stay open here. It reads nothing from the network. Of the server it
+//! takes the few questions of [`crate::link`], and answers them from the configuration that it has read itself.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use apps::{Launch, Usage};
+use config::Config;
+use net::Listener;
+use rustix::fs::MemfdFlags;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus,
+    kill_process_group, pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, wait, waitid,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::assemble;
+use crate::check;
+use crate::control::Socket;
+use crate::hosting;
+use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
+use crate::notice::Notices;
+use crate::privilege::{self, Identity};
+use crate::sink::{Sink, Target, open_file};
+
+/// The pause before a server that dies again and again is started: the first, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that has served for so long is started again without a pause.
+const PROVEN: Duration = Duration::from_secs(60);
+/// After the second signal to stop, the server is killed if it has not ended.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// A configuration and the text it was read from; none where it comes from the command line.
+struct Loaded {
+    config: Config,
+    text: Option<String>,
+}
+
+/// What the answers to the server's questions come from.
+struct State {
+    identity: Identity,
+    file: Option<PathBuf>,
+    current: Mutex<Loaded>,
+    /// What the server was given by its last question for the configuration and has not taken over.
+    offered: Mutex<Option<Loaded>>,
+    listeners: Mutex<Vec<Listener>>,
+    control: Option<Socket>,
+    /// The files of the logs, in the order of [`logs`].
+    logs: [Option<PathBuf>; 2],
+    launched: Mutex<Launched>,
+}
+
+/// Processes of applications with a `user` of their own.
+#[derive(Default)]
+struct Launched {
+    /// Those that were started here; each leads a group, in which the workers are that it forks.
+    groups: Vec<Pid>,
+    /// How the last ones ended.
+    ended: VecDeque<(Pid, WaitStatus)>,
+}
+
+/// Ends that are remembered until the server asks.
+const ENDS_MAX: usize = 4096;
+/// Processes that were started here and run.
+const GROUPS_MAX: usize = 4096;
+/// Descriptors that one question brings.
+const QUESTION_DESCRIPTORS_MAX: usize = 4096;
+
+enum Event {
+    Signal(i32),
+    /// The server has begun to serve.
+    Ready,
+    Ended(ExitStatus),
+}
+
+/// A server that runs.
+struct Child {
+    pid: u32,
+    pidfd: Arc<OwnedFd>,
+    link: Arc<OwnedFd>,
+    since: Instant,
+    is_ready: bool,
+}
+
+/// The files of the access log and of the error log, where they are files.
+pub(crate) fn logs(config: &Config) -> [Option<PathBuf>; 2] {
+    let file = |sink: &config::Sink| match sink {
+        config::Sink::File(path) => Some(path.clone()),
+        _ => None,
+    };
+    let access = match config.log.access {
+        config::AccessLog::Off => None,
+        _ => file(&config.log.file),
+    };
+    [access, file(&config.log.errors)]
+}
+
+/// Binds, opens and starts what the configuration says, and stays until it is told to stop; the exit status of the server.
+///
+/// # Errors
+/// What keeps the server from starting.
+pub(crate) fn supervise(
+    config: Config,
+    file: Option<(PathBuf, String)>,
+    identity: Identity,
+) -> io::Result<u8> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    can_be_launched(&config)?;
+    let threads = assemble::threads(&config);
+    let listens = assemble::listens(&config);
+    let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
+    let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+    let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);
+    let control = Socket::bind();
+    if let Err(error) = &control {
+        notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
+    }
+    let (file, text) = file.unzip();
+    let state = Arc::new(State {
+        logs: logs(&config),
+        identity,
+        file,
+        current: Mutex::new(Loaded { config, text }),
+        offered: Mutex::default(),
+        listeners: Mutex::new(listeners),
+        control: control.ok(),
+        launched: Mutex::default(),
+    });
+    // Workers that lose their parent on purpose become children of this process.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let (sender, events) = channel();
+    std::thread::Builder::new().name("signals".into()).spawn({
+        let sender = sender.clone();
+        move || signals.forever().try_for_each(|signal| sender.send(Event::Signal(signal)))
+    })?;
+    let outcome = keep_serving(&state, &sender, &events, &notices);
+    notices.sink().close();
+    outcome
+}
+
+/// Starts the server, again and again, until it ends because it was told to.
+fn keep_serving(
+    state: &Arc<State>,
+    sender: &Sender<Event>,
+    events: &Receiver<Event>,
+    notices: &Notices,
+) -> io::Result<u8> {
+    let (mut failures, mut served) = (0, false);
+    loop {
+        let mut child = start(state, sender)?;
+        let mut stops = 0;
+        let status = watch(state, &mut child, events, notices, &mut stops)?;
+        state.kill_launched();
+        served |= child.is_ready;
+        if stops > 0 || !served {
+            // It has said why, if it could not start.
+            return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
+        }
+        if child.since.elapsed() >= PROVEN {
+            failures = 0;
+        }
+        let pause = match failures {
+            0 => Duration::ZERO,
+            _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
+        };
+        failures += 1;
+        let text = format!("the server (process {}) died: {status}; it is started again", child.pid);
+        match pause.is_zero() {
+            true => notices.error(&text),
+            false => notices.error(&format!("{text} in {} ms", pause.as_millis())),
+        }
+        let until = Instant::now() + pause;
+        while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match event {
+                Event::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                Event::Signal(SIGUSR1) => notices.sink().reopen(),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Passes signals on as orders until the server ends; counts those to stop.
+fn watch(
+    state: &State,
+    child: &mut Child,
+    events: &Receiver<Event>,
+    notices: &Notices,
+    stops: &mut u32,
+) -> io::Result<ExitStatus> {
+    let mut kill_at = None;
+    loop {
+        let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
+        let order = match events.recv_timeout(wait) {
+            Ok(Event::Ended(status)) => return Ok(status),
+            Ok(Event::Ready) => {
+                child.is_ready = true;
+                continue;
+            }
+            Ok(Event::Signal(SIGUSR1)) => {
+                notices.sink().reopen();
+                Order::Reopen
+            }
+            Ok(Event::Signal(SIGHUP)) => Order::Reload,
+            Ok(Event::Signal(SIGUSR2)) => {
+                notices.warn(UPGRADE_UNKNOWN);
+                continue;
+            }
+            Ok(Event::Signal(_)) => {
+                *stops += 1;
+                if *stops == 2 {
+                    kill_at = Some(Instant::now() + KILL_AFTER);
+                }
+                // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
+                lock(&state.listeners).clear();
+                Order::Stop
+            }
+            Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
+                kill(child);
+                kill_at = None;
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no signals any more")),
+        };
+        if let Err(error) = link::send(&*child.link, order.word(), &[]) {
+            notices
+                .error(&format!("the server (process {}) takes no orders: {error}: killing it", child.pid));
+            kill(child);
+        }
+    }
+}
+
+/// What SIGUSR2 will mean.
+pub(crate) const UPGRADE_UNKNOWN: &str =
+    "SIGUSR2 is ignored: an upgrade of a running server is not supported; restart it";
+
+fn kill(child: &Child) {
+    // It fails only where the process has ended already.
+    let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
+}
+
+/// Starts the server: this program with these arguments again, whose standard input is the link.
+fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
+    let (ours, theirs) = link::pair()?;
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
+    command
+        .env(link::ENVIRONMENT, std::process::id().to_string())
+        .stdin(Stdio::from(theirs))
+        // Signals from a terminal are for the supervisor, which passes on what they mean.
+        .process_group(0);
+    let process = command.spawn()?;
+    // The end of the link that is the server's must not stay open here.
+    drop(command);
+    let pid = Pid::from_child(&process);
+    let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
+    let link = Arc::new(ours);
+    let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
+    // Processes that it starts end with it: the kernel kills them then.
+    std::thread::Builder::new().name("server-link".into()).spawn(move || {
+        let restricted = privilege::restrict_children();
+        let mut descriptors = Vec::new();
+        while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
+            if packet.text == "ready" {
+                let _ = events.send(Event::Ready);
+            } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {
+                descriptors.extend(packet.descriptors);
+            } else {
+                descriptors.extend(packet.descriptors);
+                let answered = asked.answer(&theirs, &packet.text, std::mem::take(&mut descriptors));
+                if answered.is_err() {
+                    break;
+                }
+            }
+        }
+        // It has ended, or does not take its answers.
+        let _ = pidfd_send_signal(&*server, Signal::KILL);
+    })?;
+    let (events, launched) = (sender.clone(), state.clone());
+    std::thread::Builder::new().name("server-end".into()).spawn(move || {
+        // All that ends is waited for; the thread after this one goes on with it.
+        while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
+            if ended == pid {
+                let _ = events.send(Event::Ended(ExitStatus::from_raw(status.as_raw())));
+                return;
+            }
+            let ends = &mut lock(&launched.launched).ended;
+            ends.push_back((ended, status));
+            if ends.len() > ENDS_MAX {
+                ends.pop_front();
+            }
+        }
+    })?;
+    Ok(Child { pid: process.id(), pidfd, link, since: Instant::now(), is_ready: false })
+}
+
+/// Whether the files and users are there of applications that this process will start.
+fn can_be_launched(config: &Config) -> io::Result<()> {
+    let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
+    launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
+}
+
+/// Refuses a process that is no child of this one.
+fn is_ours(process: &OwnedFd) -> io::Result<()> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
+}
+
+impl State {
+    /// Answers one question. It names what this process knows from its own configuration, and processes that are its
+    /// own children.
+    fn answer(&self, link: &OwnedFd, question: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let answered = match question.split_once(' ').unwrap_or((question, "")) {
+            ("start", "") => self.hand_over(link),
+            ("config", "") => self.offer(link),
+            ("adopted", "") => {
+                if let Some(offered) = lock(&self.offered).take() {
+                    *lock(&self.current) = offered;
+                }
+                return Ok(());
+            }
+            ("open", number) => self.open(link, number),
+            ("launch", words) => self.launch(link, words, &descriptors),
+            // It has no answer: the process may have ended.
+            ("signal", number) => {
+                signal(number, &descriptors);
+                return Ok(());
+            }
+            ("usage", pid) => usage(link, pid),
+            ("ended", pid) => self.ended(link, pid),
+            ("descriptor", number) => descriptor(link, number, &descriptors),
+            _ => Err(io::Error::other("unknown question")),
+        };
+        answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
+    }
+
+    /// All that a server begins with.
+    fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
+        let Identity { name, uid, gid, groups } = &self.identity;
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
+        if let Some(text) = &lock(&self.current).text {
+            link::send(link, "config", &[memory(text)?.as_fd()])?;
+        }
+        if let Some(control) = &self.control {
+            link::send(link, "control", &[control.listener.as_fd()])?;
+        }
+        for listener in lock(&self.listeners).iter() {
+            link::send(link, "listener", &[])?;
+            for some in listener.descriptors().chunks(DESCRIPTORS_MAX) {
+                link::send(link, "sockets", some)?;
+            }
+        }
+        link::send(link, "end", &[])
+    }
+
+    /// The configuration as it is in the file now, if it is one.
+    fn offer(&self, link: &OwnedFd) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
+        let text = check::read_text(file).map_err(io::Error::other)?;
+        let config = check::parse(file, &text).map_err(io::Error::other)?;
+        can_be_launched(&config)?;
+        let memory = memory(&text)?;
+        *lock(&self.offered) = Some(Loaded { config, text: Some(text) });
+        link::send(link, "config", &[memory.as_fd()])
+    }
+
+    /// One of the logs, opened now.
+    fn open(&self, link: &OwnedFd, number: &str) -> io::Result<()> {
+        let index = number.parse::<usize>().ok();
+        let path = index.and_then(|index| self.logs.get(index)?.as_deref());
+        let path = path.ok_or_else(|| io::Error::other("there is no such log"))?;
+        match open_file(path)? {
+            Some(file) => link::send(link, "log", &[file.as_fd()]),
+            // A FIFO without a reader: the server asks again.
+            None => link::send(link, "log", &[]),
+        }
+    }
+}
+
+impl State {
+    /// Starts a process of an application, as its configuration here says.
+    fn launch(&self, link: &OwnedFd, words: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let (name, numbers) = words.split_once(' ').unwrap_or((words, ""));
+        let numbers: Vec<usize> = numbers.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let options = {
+            let current = lock(&self.current);
+            let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
+            let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
+            hosting::options(name, app)?
+        };
+        let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let launch = match *numbers.as_slice() {
+            [_, 0, threads] => Launch::of(None, threads, &fds),
+            [seat, seats, threads] => Launch::of(Some(seat..seat.saturating_add(seats)), threads, &fds),
+            _ => None,
+        };
+        let launch = launch.ok_or_else(|| io::Error::other("an incomplete question"))?;
+        let mut launched = lock(&self.launched);
+        launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
+        if launched.groups.len() >= GROUPS_MAX {
+            return Err(io::Error::other("too many processes"));
+        }
+        let pid = apps::spawn(&options, &launch)?;
+        launched.groups.push(pid);
+        drop(launched);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
+    }
+
+    /// How a process has ended.
+    fn ended(&self, link: &OwnedFd, pid: &str) -> io::Result<()> {
+        let pid = pid.parse().ok().and_then(Pid::from_raw);
+        for _ in 0..ENDED_LOOKS {
+            let found =
+                lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
+            if let Some((_, status)) = found {
+                let text = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => format!("exited {code}"),
+                    (_, signal) => format!("killed {}", signal.unwrap_or_default()),
+                };
+                return link::send(link, &text, &[]);
+            }
+            // The thread that waits is about to see it.
+            std::thread::sleep(ENDED_LOOK);
+        }
+        Err(io::Error::other("no such process has ended"))
+    }
+
+    /// Kills what the server that has ended had started.
+    fn kill_launched(&self) {
+        for group in std::mem::take(&mut lock(&self.launched).groups) {
+            // It fails only where nobody is left in it.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+const ENDED_LOOKS: u32 = 100;
+const ENDED_LOOK: Duration = Duration::from_millis(2);
+
+/// Signals a process that was started here.
+fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
+    let (process, signal) = (descriptors.first()?, Signal::from_named_raw(number.parse().ok()?)?);
+    is_ours(process).ok()?;
+    pidfd_send_signal(process, signal).ok()
+}
+
+/// What a process costs that the server may not look into.
+fn usage(link: &OwnedFd, pid: &str) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
+    if pid != rustix::process::getpid() {
+        is_ours(&pidfd_open(pid, PidfdFlags::empty())?)?;
+    }
+    let found =
+        Usage::of(pid.as_raw_pid() as u32).ok_or_else(|| io::Error::other("the process has ended"))?;
+    let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
+    link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
+}
+
+/// Hands over a copy of a descriptor of a process that was started here.
+fn descriptor(link: &OwnedFd, number: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let process = descriptors.first().ok_or_else(invalid)?;
+    is_ours(process)?;
+    let number = number.parse().map_err(|_| invalid())?;
+    let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
+    link::send(link, "descriptor", &[copy.as_fd()])
+}
+
+/// A file in memory with this text.
+fn memory(text: &str) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// No thread panics while it holds one of these.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---- the server's side ----
+
+/// What the server is given by the supervisor.
+pub(crate) struct Inherited {
+    pub(crate) link: Link,
+    pub(crate) identity: Identity,
+    /// The text of the configuration file, where there is one.
+    pub(crate) text: Option<String>,
+    pub(crate) control: Option<UnixListener>,
+    /// For each listener of the configuration, its sockets.
+    pub(crate) sockets: Vec<Vec<OwnedFd>>,
+    pub(crate) supervisor: u32,
+}
+
+impl Inherited {
+    /// In a process that a supervisor has started: takes what it hands over, and gives up root's rights. `None` in all
+    /// others. To be called while the process has one thread.
+    ///
+    /// # Errors
+    /// Where that fails; the process must end then.
+    pub(crate) fn take() -> io::Result<Option<Inherited>> {
+        let Some(link) = Link::inherited()? else { return Ok(None) };
+        let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
+        let packets = link.ask_first("start")?;
+        let invalid = || io::Error::other("the supervisor hands over what this version does not know");
+        let mut given = Inherited {
+            link,
+            identity: Identity { name: String::new(), uid: 0, gid: 0, groups: Vec::new() },
+            text: None,
+            control: None,
+            sockets: Vec::new(),
+            supervisor,
+        };
+        for packet in packets {
+            match packet.words() {
+                ("identity", words) => given.identity = parse_identity(words).ok_or_else(invalid)?,
+                ("config", "") => given.text = Some(text_of(packet)?),
+                ("control", "") => {
+                    given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
+                }
+                ("listener", "") => given.sockets.push(Vec::new()),
+                ("sockets", "") => given.sockets.last_mut().ok_or_else(invalid)?.extend(packet.descriptors),
+                _ => return Err(invalid()),
+            }
+        }
+        let Identity { name, uid, .. } = &given.identity;
+        if *uid == 0 {
+            return Err(invalid());
+        }
+        privilege::become_user(&given.identity)
+            .map_err(|error| io::Error::other(format!("cannot become {name} (uid {uid}): {error}")))?;
+        Ok(Some(given))
+    }
+}
+
+fn parse_identity(words: &str) -> Option<Identity> {
+    let mut words = words.splitn(4, ' ');
+    let mut word = || words.next();
+    let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
+    let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
+    Some(Identity { name: word()?.to_owned(), uid, gid, groups })
+}
+
+/// The text that a packet brings in a descriptor.
+///
+/// # Errors
+/// Where it brings none, or it is too long.
+pub(crate) fn text_of(packet: Packet) -> io::Result<String> {
+    let file = packet.descriptors.into_iter().next().map(File::from);
+    let mut text = String::new();
+    let limit = config::TEXT_BYTES_MAX as u64 + 1;
+    file.ok_or_else(|| io::Error::other("no text came"))?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The log of this number, opened by the supervisor.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub(crate) fn opened_log(link: &Link, number: usize) -> io::Result<Option<File>> {
+    let packet = link.ask(&format!("open {number}"))?;
+    Ok(packet.descriptors.into_iter().next().map(File::from))
+}

@@ -1,0 +1,178 @@
+//! The user that a server started as root serves as, and how a process gives up root's rights for good.
+
+use std::io;
+
+use config::Config;
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+/// The users of whom the first that exists serves, where a server that was started as root names none: what Debian's
+/// packages of web servers make for this, and the one without rights that every system has.
+const USERS: [&str; 2] = ["www-data", "nobody"];
+/// The id of `nobody` where there is no list of users, as in a container with nothing but this program.
+const NOBODY: u32 = 65_534;
+
+/// The user and the groups of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Every group it belongs to, `gid` among them.
+    pub(crate) groups: Vec<u32>,
+}
+
+impl Identity {
+    /// The user of this name or number, with the group of this name or number or else its own; and the groups that it
+    /// is a member of.
+    ///
+    /// # Errors
+    /// Which of them does not exist.
+    pub(crate) fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
+        let number = |text: &str| text.parse::<u32>().ok();
+        let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
+        let known = match User::from_name(user).map_err(failed)? {
+            Some(known) => Some(known),
+            None => match number(user) {
+                Some(uid) => User::from_uid(Uid::from_raw(uid)).map_err(failed)?,
+                None => return Err(format!("there is no user {user}")),
+            },
+        };
+        let gid = match (group, &known) {
+            (Some(group), _) => match Group::from_name(group) {
+                Ok(Some(group)) => group.gid.as_raw(),
+                _ => number(group).ok_or_else(|| format!("there is no group {group}"))?,
+            },
+            (None, Some(known)) => known.gid.as_raw(),
+            (None, None) => return Err(format!("user {user} has no entry: name a `group` too")),
+        };
+        let mut groups = vec![gid];
+        if let Some(known) = &known {
+            let name = std::ffi::CString::new(known.name.as_str()).map_err(|error| error.to_string())?;
+            let member = getgrouplist(&name, Gid::from_raw(gid)).unwrap_or_default();
+            groups.extend(member.into_iter().map(Gid::as_raw).filter(|other| *other != gid));
+        }
+        let uid = match &known {
+            Some(known) => known.uid.as_raw(),
+            None => number(user).unwrap_or(NOBODY),
+        };
+        Ok(Identity { name: user.to_owned(), uid, gid, groups })
+    }
+
+    /// The user for a server that was started as root and names none.
+    fn default_for_root() -> Identity {
+        USERS.iter().find_map(|user| Identity::named(user, None).ok()).unwrap_or_else(|| Identity {
+            name: NOBODY.to_string(),
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: vec![NOBODY],
+        })
+    }
+}
+
+/// What a server does about its rights.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// Another process, with the rights of this user, serves.
+    Drop(Identity),
+    /// This process serves, as the user that started it; with a warning for the log if there is reason.
+    Keep(Option<String>),
+}
+
+/// Decides by the configuration and by who this process is. `stays` keeps root where no user is named.
+///
+/// # Errors
+/// Why the user that is named cannot be had.
+pub(crate) fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
+    let root = rustix::process::geteuid().is_root();
+    let (user, group) = (config.user.as_deref(), config.group.as_deref());
+    if !root {
+        let other = |user: &str| {
+            Identity::named(user, group).is_ok_and(|other| other.uid != rustix::process::getuid().as_raw())
+        };
+        let warning = user
+            .filter(|user| other(user))
+            .map(|user| format!("`user = \"{user}\"` has no effect: only root can change its user"));
+        return Ok(Rights::Keep(warning));
+    }
+    let may_change = capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
+    let identity = match user {
+        Some(user) => Identity::named(user, group)?,
+        None if stays => {
+            let warning = "serving as root: name a user with --user, or `user` in a configuration file";
+            return Ok(Rights::Keep(Some(warning.into())));
+        }
+        None if !may_change => {
+            let warning =
+                "serving as root: this process may not change its user (no CAP_SETUID and CAP_SETGID)";
+            return Ok(Rights::Keep(Some(warning.into())));
+        }
+        None => Identity::default_for_root(),
+    };
+    match identity.uid {
+        0 => Ok(Rights::Keep(Some("serving as root, and so do applications without a `user`".into()))),
+        _ if may_change => Ok(Rights::Drop(identity)),
+        _ => Err(format!(
+            "cannot serve as {}: this process may not change its user (no CAP_SETUID and CAP_SETGID)",
+            identity.name
+        )),
+    }
+}
+
+/// Makes this process the user's, in every thread, without a way back: no capability, none to be gained, and programs
+/// with set-user-id bits give nothing either. To be called while the process has one thread.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn become_user(identity: &Identity) -> io::Result<()> {
+    empty_bounding_set();
+    let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    drop_capabilities()?;
+    set_no_new_privs(true)?;
+    let left = capabilities(None)?;
+    let back = setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0));
+    match left.permitted.is_empty() && left.effective.is_empty() && back.is_err() {
+        true => Ok(()),
+        false => Err(io::Error::other("root's rights are still there")),
+    }
+}
+
+/// Gives up the capabilities that a process has without being root, such as those of systemd's `AmbientCapabilities`:
+/// its workers would inherit them. To be called while the process has one thread.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+
+/// Makes what this thread starts from now on unable to gain rights; what it has itself, it keeps.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn restrict_children() -> io::Result<()> {
+    empty_bounding_set();
+    Ok(set_no_new_privs(true)?)
+}
+
+/// Where it may not be emptied (a container without CAP_SETPCAP), no_new_privs keeps anybody from gaining what is in it.
+fn empty_bounding_set() {
+    for bit in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // EINVAL: the kernel has no more; EPERM: it may not.
+            Err(Errno::INVAL | _) => break,
+        }
+    }
+}

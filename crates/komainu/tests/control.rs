@@ -1,0 +1,179 @@
+//! The control socket: `komainu status` and `komainu reload`, and clients that behave badly.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod rig;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use rig::{Folder, PATIENCE, Rig, as_we_are, eventually, komainu, text};
+
+/// A server whose control sockets are in a folder of the test's own.
+fn start(config: &str) -> Rig {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    write(&folder, config);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", runtime(&folder));
+    Rig::start(command, folder)
+}
+
+fn write(folder: &Folder, config: &str) {
+    folder.write("komainu.toml", format!("{}{config}", as_we_are()));
+}
+
+fn runtime(folder: &Folder) -> PathBuf {
+    folder.at("run")
+}
+
+fn socket(rig: &Rig) -> PathBuf {
+    runtime(&rig.folder).join(format!("{}.sock", rig.child.id()))
+}
+
+fn connect(rig: &Rig) -> UnixStream {
+    let stream = UnixStream::connect(socket(rig)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// One line in, and what comes out, without closing our side.
+fn ask(rig: &Rig, line: &str) -> String {
+    let mut stream = connect(rig);
+    stream.write_all(line.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn run(rig: &Rig, arguments: &[&str]) -> Output {
+    komainu().args(arguments).env("RUNTIME_DIRECTORY", runtime(&rig.folder)).output().unwrap()
+}
+
+const FILES: &str = "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n";
+
+#[test]
+fn one_line_in_one_document_out() {
+    let rig = start(FILES);
+    let status: serde_json::Value = serde_json::from_str(&ask(&rig, "status\n")).unwrap();
+    assert_eq!(status["pid"].as_u64(), Some(u64::from(rig.child.id())));
+    assert!(ask(&rig, "nonsense\n").contains("unknown command"));
+    assert!(ask(&rig, &"x".repeat(4100)).contains("longer than"));
+}
+
+#[test]
+fn a_slow_client_delays_nobody_and_is_closed() {
+    let rig = start(FILES);
+    let mut slow: Vec<UnixStream> = (0..20).map(|_| connect(&rig)).collect();
+    slow.iter_mut().for_each(|client| client.write_all(b"sta").unwrap());
+    assert!(ask(&rig, "status\n").contains("\"listen\""));
+    // None of them has been answered by now: nobody waited for them.
+    slow[0].set_nonblocking(true).unwrap();
+    let waits = slow[0].read(&mut [0; 10]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    slow[0].set_nonblocking(false).unwrap();
+    for client in &mut slow {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("no line within 2 s"), "{answer}");
+    }
+    assert!(waits, "answered before its time was over, or everybody waited for it");
+}
+
+#[test]
+fn clients_beyond_the_bound_are_refused_and_not_held() {
+    let rig = start(FILES);
+    let mut clients: Vec<UnixStream> = (0..80).map(|_| connect(&rig)).collect();
+    let mut refused = 0;
+    for client in &mut clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        refused += usize::from(answer.contains("64 clients are connected"));
+    }
+    assert!(refused >= 1, "{refused}");
+    assert!(ask(&rig, "status\n").contains("\"listen\""));
+}
+
+#[test]
+fn a_reload_waits_for_its_result() {
+    let rig = start(FILES);
+    let pid = rig.child.id().to_string();
+    let reload = || {
+        let done = run(&rig, &["reload", "--pid", &pid]);
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    rig.folder.write("two/a", "two");
+    write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"two\"\n");
+    let (code, said) = reload();
+    assert!(code == Some(0) && said.contains("in force"), "{code:?} {said}");
+    rig.get("/a").expect(200, "two");
+    for (broken, named) in
+        [("[[route]]\nfiels = \"two\"\n", "fiels"), ("[[route]]\nfiles = \"nowhere\"\n", "nowhere")]
+    {
+        write(&rig.folder, &format!("listen = \"127.0.0.1:0\"\n{broken}"));
+        let (code, said) = reload();
+        assert!(
+            code == Some(1) && said.contains(named) && said.contains("stays as it was"),
+            "{code:?} {said}"
+        );
+        rig.get("/a").expect(200, "two");
+    }
+    write(&rig.folder, "listen = \"127.0.0.1:1\"\n[[route]]\nfiles = \"www\"\n");
+    let (code, said) = reload();
+    assert!(code == Some(1) && said.contains("`listen` changes only when"), "{code:?} {said}");
+    rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn sigusr2_is_ignored_and_logged() {
+    let mut rig = start(FILES);
+    rig.signal("-USR2");
+    eventually("it stands in the log", || rig.told().contains("SIGUSR2 is ignored"));
+    rig.get("/a").expect(200, "A");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(!socket(&rig).exists(), "the socket is removed");
+}
+
+#[test]
+fn sockets_of_killed_servers_are_removed_at_start() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    write(&folder, FILES);
+    let run = runtime(&folder);
+    fs::create_dir(&run).unwrap();
+    let stale = run.join("999999999.sock");
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    assert!(stale.exists());
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
+    let rig = Rig::start(command, folder);
+    assert!(!stale.exists() && socket(&rig).exists());
+}
+
+#[test]
+fn root_finds_servers_of_other_users() {
+    if !rig::is_root() {
+        eprintln!("SKIPPED: root alone can start a server as another user");
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let program = folder.at("komainu");
+    fs::copy(env!("CARGO_BIN_EXE_komainu"), &program).unwrap();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["run", "--listen", "127.0.0.1:0"])
+        .arg(folder.at("www"))
+        .env_remove("XDG_RUNTIME_DIR")
+        .env("TMPDIR", "/tmp");
+    let rig = Rig::start(command, folder);
+    let pid = rig.child.id().to_string();
+    for arguments in [&["status"][..], &["status", "--pid", &pid]] {
+        let told = komainu().args(arguments).output().unwrap();
+        assert!(text(&told.stdout).contains(&rig.address.to_string()), "{}", text(&told.stderr));
+    }
+}
