@@ -183,6 +183,8 @@ impl<'s> Socket<'s> {
         loop {
             let before = (self.told, self.said_all);
             let was_held = self.is_held_back(x);
+            // What is put now has not been waited for.
+            self.look_what_was_taken(x);
             let mut moved = self.hear(x, errand) | self.give(errand) | self.take(x, errand);
             self.look_around(x, errand.desk.is_replaced());
             if !self.unsendable && x.try_flush().is_err() {
