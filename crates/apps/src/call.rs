@@ -97,6 +97,7 @@ impl<'c> Call<'c> {
 
     /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
+        x.hold(self.upload.held_bytes());
         let wanted = (self.upload.waits_for_client(), x.backlog() > 0);
         match wanted {
             (false, false) if self.heeds_end() => self.errand.news(Some((x, Interest::END))).await,
@@ -254,7 +255,7 @@ impl<'c> Call<'c> {
 
     /// Waits for a client that has more to read than is kept for it.
     async fn hold_back(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        if x.backlog() > self.errand.desk.generation.options.answer_ahead_bytes {
+        if x.backlog() > x.ahead_bytes_max(self.errand.desk.generation.options.answer_ahead_bytes) {
             self.errand.expect(Expect::Nobody);
             x.flush().await?;
             self.errand.expect(Expect::Worker);

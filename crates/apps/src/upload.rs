@@ -46,6 +46,11 @@ impl Upload {
         &self.ahead
     }
 
+    /// What it holds of memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.ahead.capacity()
+    }
+
     /// Whether that is all of it.
     pub(crate) fn is_read(&self) -> bool {
         self.read

@@ -120,9 +120,15 @@ directives! {
     /// ```
     Limits in "`[limits]`", check limits_agree {
         /// Connections open at a time. Beyond it newcomers wait in the kernel's queue, and idle connections
-        /// are closed to make room.
+        /// are closed to make room, and those that have sent nothing for a second.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
+        /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, responses
+        /// that clients have not taken yet. From half of it on buffers stay small; from seven eighths on requests
+        /// are answered 503 and clients that take nothing for 5 seconds are cut off; then newcomers wait. Files held
+        /// in memory (`[open_files]`) and applications do not count.
+        "memory" memory_bytes_max: Option<u64> = absent("a quarter of the machine's memory, or of its control group's where that is less"),
+            Maybe(Size { min: 16 * MIB, max: 1 << 50 });
         /// Requests on one connection before it is closed.
         "requests_per_connection" requests_per_connection_max: Option<u32> = "unlimited",
             Unlimited(Count { min: 1, max: 1_000_000_000 });
@@ -160,7 +166,9 @@ directives! {
 }
 
 directives! {
-    /// Logs. SIGUSR1 opens their files anew, after they were moved away.
+    /// Logs. SIGUSR1 opens their files anew, after they were moved away; lines of requests answered before go to the old
+    /// files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
+    /// waiting: its lines are dropped, and counted on stderr, until somebody reads it.
     ///
     /// ```toml
     /// [log]
@@ -185,7 +193,8 @@ directives! {
 
 directives! {
     /// What each route with `files` remembers of those that it serves; the threads share it evenly. Changes are noticed: a
-    /// file is looked at again after `recheck`.
+    /// file is looked at again after `recheck`, and so is the folder that `root` names: a symbolic link to a release may be
+    /// switched at any time. A folder that is gone is answered 404 until it is back.
     ///
     /// ```toml
     /// [open_files]

@@ -1,6 +1,6 @@
 //! From a request's path to what answers it, through the cache.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use net::client::Bell;
 
 use crate::compress;
 use crate::entry::{Entry, Made, Variant};
-use crate::open::{self, Patience, Stamp, Trouble};
-use crate::options::{Effort, Options};
+use crate::open::{self, Patience, RootChange, Stamp, Trouble};
+use crate::options::{Effort, Options, RootReport, RootState};
 use crate::store::Store;
 use crate::tree::{Content, Found, Loaded, Tree};
 
@@ -20,7 +20,9 @@ use crate::tree::{Content, Found, Loaded, Tree};
 #[derive(Debug)]
 pub struct Finder {
     options: Options,
-    tree: Arc<Tree>,
+    tree: RefCell<Arc<Tree>>,
+    /// When the roots' paths were last looked at, by the core's clock.
+    roots_checked_ms: Cell<u64>,
     candidates: Vec<Candidate>,
     store: Rc<RefCell<Store<Entry>>>,
 }
@@ -77,7 +79,8 @@ impl Finder {
     pub fn new(options: Options) -> io::Result<Finder> {
         let candidates = options.candidates.iter().chain(&options.fallback);
         Ok(Finder {
-            tree: Arc::new(Tree::open(&options)?),
+            tree: RefCell::new(Arc::new(Tree::open(&options)?)),
+            roots_checked_ms: Cell::new(0),
             candidates: candidates.map(|text| Candidate::parse(text)).collect::<io::Result<_>>()?,
             store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
@@ -93,7 +96,47 @@ impl Finder {
     /// The roots, for a thread that may block.
     #[must_use]
     pub fn tree(&self) -> Arc<Tree> {
-        self.tree.clone()
+        self.tree.borrow().clone()
+    }
+
+    /// Whether the roots' paths were looked at a moment ago.
+    fn are_roots_fresh(&self, now_ms: u64) -> bool {
+        now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)
+    }
+
+    /// Looks whether the roots' paths name other folders by now: a release that was switched, or a folder that was
+    /// renamed away. Then nothing that was known of the old ones counts.
+    async fn check_roots(&self, core: &Core) {
+        // From now on others take the roots as they are, while this request looks at them.
+        self.roots_checked_ms.set(core.now_ms());
+        let tree = self.tree();
+        let mut changes = tree.recheck(Patience::CacheOnly);
+        if matches!(changes, Err(Trouble::WouldBlock)) {
+            let tree = tree.clone();
+            changes = core.offload(move || tree.recheck(Patience::Blocking)).await;
+        }
+        for (at, change) in changes.into_iter().flatten().enumerate() {
+            let report = self.options.root_report.as_ref();
+            let report = |state| _ = report.map(|RootReport(report)| report(tree.roots()[at].path(), state));
+            let root = match change {
+                RootChange::Same => continue,
+                RootChange::Unknown(error) => {
+                    report(RootState::Unknown(error));
+                    continue;
+                }
+                RootChange::Moved(root) => {
+                    report(RootState::Serves(root.id()));
+                    root
+                }
+                RootChange::Gone(root, error) => {
+                    report(RootState::Gone(error));
+                    root
+                }
+            };
+            let changed = self.tree().with_root(at, root);
+            self.tree.replace(Arc::new(changed));
+            self.store.borrow_mut().clear();
+        }
     }
 
     /// The file at that path, if it is known and was looked at a moment ago: no system call.
@@ -102,7 +145,7 @@ impl Finder {
         let now_ms = core.now_ms();
         let entry = self.store.borrow_mut().find(path, now_ms)?;
         let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
-        is_fresh.then_some(entry)
+        (is_fresh && self.are_roots_fresh(now_ms)).then_some(entry)
     }
 
     /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
@@ -113,6 +156,12 @@ impl Finder {
         if let Some(entry) = self.fresh(path, core) {
             return Ok(Answer::File(entry));
         }
+        if !self.are_roots_fresh(core.now_ms()) {
+            self.check_roots(core).await;
+            if let Some(entry) = self.fresh(path, core) {
+                return Ok(Answer::File(entry));
+            }
+        }
         self.claim_check(path, core);
         for candidate in &self.candidates {
             let answer = match candidate {
@@ -121,7 +170,11 @@ impl Finder {
                         [before, after] if before.is_empty() && after.is_empty() => path,
                         pieces => &pieces.iter().map(String::as_bytes).collect::<Vec<_>>().join(path),
                     };
-                    if self.tree.hides(file) { Answer::Missing } else { self.look(file, path, core).await? }
+                    if self.tree().hides(file) {
+                        Answer::Missing
+                    } else {
+                        self.look(file, path, core).await?
+                    }
                 }
                 Candidate::Fixed { .. } if !fixed => continue,
                 Candidate::Fixed { path, key } => match self.fresh(key, core) {
@@ -150,15 +203,16 @@ impl Finder {
     }
 
     async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, Trouble> {
-        let mut found = self.tree.find(path, Patience::CacheOnly);
+        let tree = self.tree();
+        let mut found = tree.find(path, Patience::CacheOnly);
         if matches!(found, Err(Trouble::WouldBlock)) {
-            let (tree, path) = (self.tree.clone(), path.to_vec());
+            let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         if matches!(found, Err(Trouble::NoDescriptors)) {
             // The files that are held open for later give way to one that is wanted now.
             self.store.borrow_mut().clear();
-            let (tree, path) = (self.tree.clone(), path.to_vec());
+            let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         let found = found?;
@@ -166,6 +220,11 @@ impl Finder {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
+            // Found in a root that another one has replaced meanwhile: right for this request, and for no later one.
+            Found::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
+                let entry = Entry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
+                Answer::File(Rc::new(entry))
+            }
             Found::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
             Found::Unslashed => Answer::Unslashed,
             Found::Folder => Answer::Folder(path.to_vec()),
@@ -225,6 +284,9 @@ impl Work {
     async fn done(self, effort: Effort, store: Rc<RefCell<Store<Entry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+        // What is read and what is made of it.
+        let _held =
+            core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
             Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
                 let variant = Rc::new(entry.compressed(coding, bytes));

@@ -25,4 +25,6 @@ pub mod finder;
 pub mod files;
 
 pub use files::{Files, Outcome};
-pub use options::{Applies, CacheLimits, CacheRule, Compression, Effort, Options, Symlinks};
+pub use options::{
+    Applies, CacheLimits, CacheRule, Compression, Effort, Options, RootReport, RootState, Symlinks,
+};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -19,11 +19,29 @@ const RETRIES_MAX: usize = 8;
 const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// A folder that is served, held open: renaming it does not matter.
+/// A folder that is served: its path, and the folder that stood there when the path was last looked at, held open.
 #[derive(Debug)]
 pub struct Root {
-    folder: OwnedFd,
+    path: PathBuf,
+    /// `None` where the path named no folder.
+    folder: Option<(OwnedFd, FolderId)>,
     symlinks: Symlinks,
+}
+
+/// Device and inode number of a folder.
+pub type FolderId = (u64, u64);
+
+/// What a root's path names now.
+#[derive(Debug)]
+pub enum RootChange {
+    /// The folder that is served already.
+    Same,
+    /// Another folder, or a folder again after there was none.
+    Moved(Root),
+    /// No folder.
+    Gone(Root, io::Error),
+    /// It could not be found out. The folder that is open is served as before.
+    Unknown(io::Error),
 }
 
 /// Whether a call may wait for a disk.
@@ -113,18 +131,47 @@ impl Root {
     ///
     /// # Errors
     /// No such folder, or no permission; a kernel (or a sandbox) without `openat2`.
-    pub fn open(folder: &Path, symlinks: Symlinks) -> io::Result<Root> {
+    pub fn open(path: &Path, symlinks: Symlinks) -> io::Result<Root> {
         let explain = |errno: Errno| {
             let error = io::Error::from(errno);
-            io::Error::new(error.kind(), format!("cannot serve {}: {error}", folder.display()))
+            io::Error::new(error.kind(), format!("cannot serve {}: {error}", path.display()))
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(folder, flags, Mode::empty()).map_err(explain)?;
-        let root = Root { folder: fd, symlinks };
+        let folder = open_folder(path, Patience::Blocking).map_err(explain)?;
+        let root = Root { path: path.to_path_buf(), folder: Some(folder), symlinks };
         match root.open_beneath(b".", OFlags::PATH, Patience::CacheOnly) {
             Ok(_) | Err(Errno::AGAIN) => Ok(root),
             Err(errno) => Err(explain(errno)),
         }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder that is open; `None` where the path named none.
+    #[must_use]
+    pub fn id(&self) -> Option<FolderId> {
+        self.folder.as_ref().map(|(_, id)| *id)
+    }
+
+    /// Looks whether the path still names the folder that is open.
+    ///
+    /// # Errors
+    /// [`Trouble::WouldBlock`].
+    pub fn recheck(&self, patience: Patience) -> Result<RootChange, Trouble> {
+        let with = |folder| Root { path: self.path.clone(), folder, symlinks: self.symlinks };
+        Ok(match open_folder(&self.path, patience) {
+            Ok((_, id)) if Some(id) == self.id() => RootChange::Same,
+            Ok(folder) => RootChange::Moved(with(Some(folder))),
+            Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+            Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => match self.folder {
+                Some(_) => RootChange::Gone(with(None), errno.into()),
+                None => RootChange::Same,
+            },
+            Err(errno) => RootChange::Unknown(errno.into()),
+        })
     }
 
     /// What stands at `path` below the root. The path is decoded and without `..`; leading slashes do not count.
@@ -132,13 +179,14 @@ impl Root {
     /// # Errors
     /// [`Trouble`], where what stands there could not be found out.
     pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, Trouble> {
+        let Some((folder, _)) = &self.folder else { return Ok(Opened::Missing) };
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         let relative = if start == path.len() { b"." } else { &path[start..] };
         let mut retries = 0;
         loop {
             let found = match (self.open_beneath(relative, READ_ONLY, patience), self.symlinks, patience) {
                 (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::CacheOnly) => Err(Errno::AGAIN),
-                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => walk(&self.folder, relative),
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => walk(folder, relative),
                 (found, _, _) => found,
             };
             match found {
@@ -156,8 +204,19 @@ impl Root {
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::BENEATH, self.symlinks != Symlinks::Follow);
         resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
-        rustix::fs::openat2(&self.folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let (folder, _) = self.folder.as_ref().ok_or(Errno::NOENT)?;
+        rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
+}
+
+/// The folder at `path`, which may lead through any links: the configuration names it.
+fn open_folder(path: &Path, patience: Patience) -> Result<(OwnedFd, FolderId), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut resolve = ResolveFlags::empty();
+    resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
+    let folder = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)?;
+    let stat = rustix::fs::fstat(&folder)?;
+    Ok((folder, (stat.st_dev, stat.st_ino)))
 }
 
 fn classify(file: File) -> Result<Opened, Trouble> {

@@ -1,6 +1,7 @@
 //! What a site may say about its files.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{Coding, Fields};
@@ -41,6 +42,26 @@ pub struct Options {
     pub fields: Fields,
     /// What is kept open and in memory.
     pub cache: CacheLimits,
+    /// Called where a root's path names another folder than before, or none. Default none.
+    pub root_report: Option<RootReport>,
+}
+
+/// Receives a root's path and what it names now; called on the core that has noticed.
+#[derive(Clone)]
+pub struct RootReport(pub Arc<ReportRoot>);
+
+/// Takes a root's path and what it names now.
+pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
+
+/// What a root's path names now.
+#[derive(Debug)]
+pub enum RootState {
+    /// Another folder than before, told apart by device and inode number.
+    Serves(Option<(u64, u64)>),
+    /// No folder: nothing is served from it until there is one again.
+    Gone(io::Error),
+    /// It could not be found out: the folder that is open is served as before.
+    Unknown(io::Error),
 }
 
 /// What becomes of symbolic links. Links that stay below the root are followed in any case.
@@ -138,6 +159,7 @@ impl Default for Options {
             ranges_max: 16,
             fields: Fields::new(),
             cache: CacheLimits::default(),
+            root_report: None,
         }
     }
 }
@@ -184,5 +206,11 @@ impl std::fmt::Debug for Applies {
             Applies::Path(_) => f.write_str("Path(..)"),
             Applies::Media(media) => f.debug_tuple("Media").field(media).finish(),
         }
+    }
+}
+
+impl std::fmt::Debug for RootReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RootReport(..)")
     }
 }

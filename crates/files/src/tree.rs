@@ -7,13 +7,13 @@ use std::sync::Arc;
 use http::Coding;
 
 use crate::media;
-use crate::open::{self, Opened, Patience, Root, Stamp, Trouble};
+use crate::open::{self, Opened, Patience, Root, RootChange, Stamp, Trouble};
 use crate::options::Options;
 
 /// The roots, and what is looked for in them. Shared with the threads that may block.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
-    roots: Vec<Root>,
+    roots: Vec<Arc<Root>>,
     index: Vec<String>,
     listing: bool,
     hidden: bool,
@@ -76,7 +76,7 @@ impl Tree {
     pub fn open(options: &Options) -> io::Result<Tree> {
         let roots = options.roots.iter().map(|root| Root::open(root, options.symlinks));
         Ok(Tree {
-            roots: roots.collect::<io::Result<_>>()?,
+            roots: roots.map(|root| root.map(Arc::new)).collect::<io::Result<_>>()?,
             index: options.index.clone(),
             listing: options.listing,
             hidden: options.hidden,
@@ -87,8 +87,24 @@ impl Tree {
 
     /// The roots.
     #[must_use]
-    pub fn roots(&self) -> &[Root] {
+    pub fn roots(&self) -> &[Arc<Root>] {
         &self.roots
+    }
+
+    /// Looks at each root's path again: what each names now, in the order of [`Tree::roots`].
+    ///
+    /// # Errors
+    /// [`Trouble::WouldBlock`].
+    pub fn recheck(&self, patience: Patience) -> Result<Vec<RootChange>, Trouble> {
+        self.roots.iter().map(|root| root.recheck(patience)).collect()
+    }
+
+    /// The same tree with another root at that place.
+    #[must_use]
+    pub fn with_root(&self, at: usize, root: Root) -> Tree {
+        let mut tree = self.clone();
+        tree.roots[at] = Arc::new(root);
+        tree
     }
 
     /// Whether a path or one of the folders on it is hidden. `.well-known` at the top never is (RFC 8615).

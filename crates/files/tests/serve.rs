@@ -520,3 +520,49 @@ fn options_are_checked_at_the_start() {
         assert!(Files::new(options).is_err(), "{candidate}");
     }
 }
+
+#[test]
+fn a_root_that_is_switched_by_a_link_or_renamed_away_is_noticed() {
+    use std::sync::{Arc, Mutex};
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let theirs = said.clone();
+    let rig = Rig::new(|folder, options| {
+        folder.write("releases/1/a.txt", "one");
+        folder.write("releases/2/a.txt", "two");
+        std::os::unix::fs::symlink("releases/1", folder.path("current")).unwrap();
+        options.roots = vec![folder.path("current")];
+        options.cache.revalidate_ms = 50;
+        options.root_report = Some(files::RootReport(Arc::new(move |_, state| {
+            theirs.lock().unwrap().push(format!("{state:?}").split('(').next().unwrap().to_owned());
+        })));
+    });
+    let eventually = |status: u16, body: &str| {
+        for _ in 0..1_000 {
+            let answer = rig.get("/a.txt");
+            if answer.status == status && (status != 200 || answer.body == body.as_bytes()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("never {status} {body}");
+    };
+    rig.get("/a.txt").expect(200, "one");
+    // As `ln -sfn` and Capistrano do it: another link takes the old one's place.
+    let switch = |to: &str| {
+        std::os::unix::fs::symlink(to, rig.folder.path("next")).unwrap();
+        std::fs::rename(rig.folder.path("next"), rig.folder.path("current")).unwrap();
+    };
+    switch("releases/2");
+    eventually(200, "two");
+    std::fs::rename(rig.folder.path("releases/2"), rig.folder.path("releases/away")).unwrap();
+    eventually(404, "");
+    for _ in 0..20 {
+        assert_eq!(rig.get("/a.txt").status, 404);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::fs::rename(rig.folder.path("releases/away"), rig.folder.path("releases/2")).unwrap();
+    eventually(200, "two");
+    switch("releases/1");
+    eventually(200, "one");
+    assert_eq!(*said.lock().unwrap(), ["Serves", "Gone", "Serves", "Serves"]);
+}

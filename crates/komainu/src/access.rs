@@ -6,23 +6,27 @@ use config::AccessLog;
 use http::Name;
 use net::{Record, Request};
 
-use crate::sink::Sink;
+use crate::sink::{Collector, Sink};
 
-/// Lines collected before they are handed over without waiting for the next second.
+/// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
 const BLOCK_BYTES: usize = 32 * 1024;
+/// How long a line is collected at most, in milliseconds.
+pub(crate) const FLUSH_MS: u64 = 80;
 
 /// One core's access log.
 pub(crate) struct Access {
     format: AccessLog,
     sink: Sink,
     lines: RefCell<Vec<u8>>,
+    collector: RefCell<Collector>,
     /// The time in the two formats, made once a second.
     stamp: RefCell<(u64, String)>,
 }
 
 impl Access {
     pub(crate) fn new(format: AccessLog, sink: Sink) -> Access {
-        Access { format, sink, lines: RefCell::default(), stamp: RefCell::default() }
+        let collector = RefCell::new(sink.collector());
+        Access { format, sink, lines: RefCell::default(), collector, stamp: RefCell::default() }
     }
 
     /// Adds the line of a request.
@@ -42,8 +46,11 @@ impl Access {
     pub(crate) fn flush(&self) {
         let mut lines = self.lines.borrow_mut();
         if !lines.is_empty() {
-            self.sink.write(std::mem::take(&mut lines));
+            // The next lines are likely to be as many.
+            let room = Vec::with_capacity(lines.len());
+            self.sink.write(std::mem::replace(&mut lines, room));
         }
+        self.collector.borrow_mut().handed_over();
     }
 
     fn stamp(&self, unix_s: u64) -> String {

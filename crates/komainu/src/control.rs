@@ -58,6 +58,7 @@ pub(crate) struct Told {
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) addresses: Vec<String>,
     pub(crate) since: Instant,
+    pub(crate) memory: net::MemoryBudget,
 }
 
 /// A server's socket; gone when it is dropped.
@@ -128,6 +129,11 @@ fn status(told: &Told) -> Value {
         "age_ms": ms(told.since.elapsed()),
         "listen": told.addresses,
         "usage": Usage::of(pid).map(usage),
+        "memory": {
+            "held_bytes": told.memory.held_bytes(),
+            "budget_bytes": told.memory.bytes_max(),
+            "refused": told.memory.refused(),
+        },
         "apps": apps.collect::<Vec<_>>(),
     })
 }

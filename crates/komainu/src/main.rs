@@ -12,6 +12,7 @@ mod burst;
 mod notice;
 mod expand;
 mod clients;
+mod memory;
 mod upstreams;
 mod hosting;
 mod control;

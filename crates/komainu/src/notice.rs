@@ -1,9 +1,12 @@
 //! What the operator is told: errors and notices, with time and level.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use config::Level;
+use files::RootState;
 use proxy::{News, Trouble, Turn};
 
 use crate::access::Utc;
@@ -16,11 +19,25 @@ pub(crate) struct Notices {
     sink: Sink,
     level: Level,
     bursts: Arc<Mutex<Bursts>>,
+    roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
+}
+
+/// What the log said last of a root: every core notices for itself, and one line is enough.
+#[derive(PartialEq, Eq)]
+enum RootSeen {
+    Serves(Option<(u64, u64)>),
+    Gone,
+    Unknown,
 }
 
 impl Notices {
     pub(crate) fn new(sink: Sink, level: Level) -> Notices {
-        Notices { sink, level, bursts: Arc::default() }
+        Notices { sink, level, bursts: Arc::default(), roots: Arc::default() }
+    }
+
+    /// Something of that level.
+    pub(crate) fn at(&self, level: Level, text: &str) {
+        self.say(level, name(level), text);
     }
 
     /// Something failed that somebody should look at.
@@ -60,6 +77,30 @@ impl Notices {
             News::Turn { server, turn: Turn::Well } => (Level::Info, server, "in service again"),
         };
         self.say(level, name(level), &format!("{server}: {text}"));
+    }
+
+    /// A folder of `files.root` is another one, or none.
+    pub(crate) fn root(&self, path: &Path, state: RootState) {
+        let seen = match &state {
+            RootState::Serves(id) => RootSeen::Serves(*id),
+            RootState::Gone(_) => RootSeen::Gone,
+            RootState::Unknown(_) => RootSeen::Unknown,
+        };
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        if roots.get(path) == Some(&seen) {
+            return;
+        }
+        roots.insert(path.to_path_buf(), seen);
+        let path = path.display();
+        match state {
+            RootState::Serves(_) => self.info(&format!("files.root {path}: another folder stands there now, and is served")),
+            RootState::Gone(error) => {
+                self.error(&format!("files.root {path}: {error}; requests get 404 until the folder is back"));
+            }
+            RootState::Unknown(error) => self.warn(&format!(
+                "files.root {path}: cannot look whether it has changed: {error}; the folder that is open is served on"
+            )),
+        }
     }
 
     /// An upstream failed a request: an error if the client had to be told. One line a second for each server and

@@ -2,18 +2,25 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Blocks of lines that may wait for a slow disk; more are dropped and counted.
-const WAITING_MAX: usize = 256;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// How long the end of the process waits for the last lines to be taken: whoever reads a pipe may have stopped doing so.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a rotation waits for the cores to hand over the lines of requests answered before it.
+const ROTATE_MAX: Duration = Duration::from_secs(1);
 
 /// What a sink writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +32,7 @@ pub(crate) enum Target {
 
 enum Order {
     Lines(Vec<u8>),
-    /// The file was moved away: open it anew.
+    /// The file was moved away: open it again.
     Reopen,
     Stop,
 }
@@ -33,43 +40,93 @@ enum Order {
 /// A log's destination. Cheap to clone; every clone feeds the same thread.
 #[derive(Clone)]
 pub(crate) struct Sink {
-    orders: SyncSender<Order>,
-    dropped: Arc<AtomicU64>,
-    /// To be opened anew, where there was no room to say so in turn.
-    reopen: Arc<AtomicBool>,
+    orders: Sender<Order>,
+    counts: Arc<Counts>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
+#[derive(Default)]
+struct Counts {
+    /// Bytes of lines on their way to the thread.
+    waiting_bytes: AtomicUsize,
+    /// Lines that found no room.
+    dropped_lines: AtomicU64,
+    /// Collectors of lines ([`Collector`]).
+    collectors: AtomicUsize,
+    /// Rotations asked for.
+    rotations: AtomicU64,
+    /// Collectors that have handed over their lines since the latest one.
+    handed_over: AtomicUsize,
+}
+
+/// Somebody who collects lines before handing them over, and so has to know of rotations.
+pub(crate) struct Collector {
+    counts: Arc<Counts>,
+    rotations: u64,
+}
+
+impl Collector {
+    /// All lines collected so far have been handed over.
+    pub(crate) fn handed_over(&mut self) {
+        let rotations = self.counts.rotations.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.rotations, rotations) != rotations {
+            self.counts.handed_over.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.counts.collectors.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Sink {
-    /// Opens the target and starts its thread.
+    /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO that nobody reads are
+    /// dropped and counted until somebody does.
     ///
     /// # Errors
     /// Where the file cannot be opened for appending.
     pub(crate) fn open(target: Target) -> io::Result<Sink> {
         let output = Output::open(target)?;
-        let (orders, inbox) = sync_channel(WAITING_MAX);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let reopen = Arc::new(AtomicBool::new(false));
-        let theirs = (dropped.clone(), reopen.clone());
+        let (orders, inbox) = channel();
+        let counts = Arc::new(Counts::default());
+        let theirs = counts.clone();
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
-            .spawn(move || write(output, &inbox, &theirs.0, &theirs.1))?;
-        Ok(Sink { orders, dropped, reopen, thread: Arc::new(Mutex::new(Some(thread))) })
+            .spawn(move || write(output, &inbox, &theirs))?;
+        Ok(Sink { orders, counts, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
-    /// Hands lines over. Never blocks: where the disk is too slow they are dropped, and the log says how many blocks.
+    /// Hands lines over. Never blocks: where the disk is too slow they are dropped and counted.
     pub(crate) fn write(&self, lines: Vec<u8>) {
-        match self.orders.try_send(Order::Lines(lines)) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => _ = self.dropped.fetch_add(1, Ordering::Relaxed),
+        if self.counts.waiting_bytes.load(Ordering::Relaxed) + lines.len() > WAITING_BYTES_MAX {
+            self.counts.dropped_lines.fetch_add(count_lines(&lines), Ordering::Relaxed);
+            return;
         }
+        self.counts.waiting_bytes.fetch_add(lines.len(), Ordering::Relaxed);
+        // Fails only after `close`.
+        let _ = self.orders.send(Order::Lines(lines));
     }
 
-    /// Opens a file anew (SIGUSR1). Never blocks.
+    /// Registers somebody who collects lines before handing them over.
+    pub(crate) fn collector(&self) -> Collector {
+        self.counts.collectors.fetch_add(1, Ordering::AcqRel);
+        Collector { counts: self.counts.clone(), rotations: self.counts.rotations.load(Ordering::Acquire) }
+    }
+
+    /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file.
     pub(crate) fn reopen(&self) {
-        if let Err(TrySendError::Full(_)) = self.orders.try_send(Order::Reopen) {
-            self.reopen.store(true, Ordering::Relaxed);
+        let until = Instant::now() + ROTATE_MAX;
+        self.counts.handed_over.store(0, Ordering::Release);
+        self.counts.rotations.fetch_add(1, Ordering::AcqRel);
+        while self.counts.handed_over.load(Ordering::Acquire) < self.counts.collectors.load(Ordering::Acquire)
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        // Fails only after `close`.
+        let _ = self.orders.send(Order::Reopen);
     }
 
     /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
@@ -77,78 +134,227 @@ impl Sink {
     pub(crate) fn close(&self) {
         let until = Instant::now() + CLOSE_MAX;
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let mut told = false;
+        let _ = self.orders.send(Order::Stop);
         while !thread.is_finished() {
             if Instant::now() >= until {
                 return;
             }
-            told = told || !matches!(self.orders.try_send(Order::Stop), Err(TrySendError::Full(_)));
             std::thread::sleep(Duration::from_millis(1));
         }
         let _ = thread.join();
     }
 }
 
-fn write(mut output: Output, inbox: &Receiver<Order>, dropped: &AtomicU64, reopen: &AtomicBool) {
+fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+fn write(mut output: Output, inbox: &Receiver<Order>, counts: &Counts) {
     while let Ok(order) = inbox.recv() {
-        if reopen.swap(false, Ordering::Relaxed) {
-            output.reopen();
-        }
         match order {
-            Order::Lines(lines) => output.write(&lines),
-            Order::Reopen => output.reopen(),
-            Order::Stop => return,
-        }
-        match dropped.swap(0, Ordering::Relaxed) {
-            0 => {}
-            count => {
-                output.write(format!("# {count} blocks of lines dropped: the disk is too slow\n").as_bytes())
+            Order::Lines(lines) => {
+                output.write(&lines);
+                counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
             }
+            Order::Reopen => output.reopen(),
+            Order::Stop => break,
+        }
+        match counts.dropped_lines.swap(0, Ordering::Relaxed) {
+            0 => {}
+            count => output.complain(&format!("{count} lines dropped: they are not taken fast enough")),
         }
     }
+    output.tell_lost();
 }
 
 struct Output {
     target: Target,
+    /// `None` for the standard streams, and for a FIFO that nobody has read yet.
     file: Option<File>,
     /// Whether the last write failed; said once, not for every line.
     failing: bool,
+    /// Lines that could not be written since then.
+    lost_lines: u64,
+    /// The last write ended within a line.
+    torn: bool,
 }
 
 impl Output {
     fn open(target: Target) -> io::Result<Output> {
-        let file = match &target {
-            Target::File(path) => {
-                let opened = OpenOptions::new().append(true).create(true).open(path);
-                let named = |error: io::Error| {
-                    io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
-                };
-                Some(opened.map_err(named)?)
+        let mut output = Output { target, file: None, failing: false, lost_lines: 0, torn: false };
+        if let Target::File(path) = &output.target {
+            output.file = open_file(path)?;
+            if output.file.is_none() {
+                output.failing = true;
+                output.complain(
+                    "this FIFO has no reader: lines are dropped until somebody reads it; \
+                     start the reader, or log to a file",
+                );
             }
-            Target::Stdout | Target::Stderr => None,
-        };
-        Ok(Output { target, file, failing: false })
+        }
+        Ok(output)
     }
 
     fn write(&mut self, lines: &[u8]) {
-        let written = match (&mut self.file, &self.target) {
-            (Some(file), _) => file.write_all(lines),
-            (None, Target::Stderr) => io::stderr().write_all(lines),
-            (None, _) => io::stdout().write_all(lines).and_then(|()| io::stdout().flush()),
-        };
-        match written {
-            Ok(()) => self.failing = false,
-            Err(error) if !std::mem::replace(&mut self.failing, true) => {
-                let _ = writeln!(io::stderr(), "komainu: cannot write the log: {error}");
+        match self.try_write(lines) {
+            Ok(()) if std::mem::take(&mut self.failing) => self.tell_lost(),
+            Ok(()) => {}
+            Err((written, error)) => {
+                self.torn |= written > 0 && lines[written - 1] != b'\n';
+                self.lost_lines += count_lines(&lines[written..]);
+                if !std::mem::replace(&mut self.failing, true) {
+                    self.complain(&format!("cannot be written: {error}; lines are dropped until it can"));
+                }
             }
-            Err(_) => {}
         }
     }
 
+    /// Writes all of it; else tells how much was written.
+    fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
+        let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+        if let (None, Target::File(path)) = (&self.file, &self.target) {
+            // A FIFO: somebody may have come to read it.
+            self.file = open_file(path).map_err(|error| (0, error))?;
+        }
+        let out: &mut dyn Write = match (&mut self.file, &self.target) {
+            (Some(file), _) => file,
+            (None, Target::Stderr) => &mut stderr,
+            (None, Target::Stdout) => &mut stdout,
+            (None, Target::File(_)) => return Err((0, Errno::NXIO.into())),
+        };
+        if self.torn {
+            out.write_all(b"\n").map_err(|error| (0, error))?;
+            self.torn = false;
+        }
+        let mut written = 0;
+        while written < lines.len() {
+            match out.write(&lines[written..]) {
+                Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+                Ok(len) => written += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((written, error)),
+            }
+        }
+        out.flush().map_err(|error| (written, error))
+    }
+
+    fn tell_lost(&mut self) {
+        match std::mem::take(&mut self.lost_lines) {
+            0 => {}
+            count => self.complain(&format!("{count} lines were dropped while it could not be written")),
+        }
+    }
+
+    /// Says on stderr what is wrong with this log: there is no better place.
+    fn complain(&self, text: &str) {
+        let name = match &self.target {
+            Target::Stdout => "stdout".to_owned(),
+            Target::Stderr => "stderr".to_owned(),
+            Target::File(path) => path.display().to_string(),
+        };
+        let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
+    }
+
     fn reopen(&mut self) {
+        self.tell_lost();
         match Output::open(self.target.clone()) {
-            Ok(anew) => *self = anew,
+            Ok(opened) => *self = opened,
             Err(error) => _ = writeln!(io::stderr(), "komainu: {error}; the old file stays in use"),
         }
+    }
+}
+
+/// Opens a log for appending, without ever waiting; `None` where it is a FIFO without a reader.
+fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened =
+        OpenOptions::new().append(true).create(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let error = match opened {
+        Ok(file) => {
+            // From here on the thread may wait for whoever reads.
+            rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+            return Ok(Some(file));
+        }
+        Err(error) => error,
+    };
+    let no_reader = error.raw_os_error() == Some(Errno::NXIO.raw_os_error());
+    let kind = std::fs::metadata(path).ok().map(|found| found.file_type());
+    match kind {
+        Some(kind) if no_reader && kind.is_fifo() => Ok(None),
+        Some(kind) if no_reader && kind.is_socket() => Err(io::Error::new(
+            error.kind(),
+            format!("cannot open the log {}: it is a socket; name a file, or \"stdout\"", path.display()),
+        )),
+        _ => Err(io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("komainu-sink-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
+        let scratch = Scratch::new("fifo");
+        let path = scratch.0.join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let sink = Sink::open(Target::File(path.clone())).unwrap();
+        sink.write(b"lost\n".to_vec());
+        while sink.counts.waiting_bytes.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        let mut reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(&path)
+            .unwrap();
+        sink.write(b"kept\n".to_vec());
+        sink.close();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "kept\n");
+    }
+
+    #[test]
+    fn lines_collected_before_a_rotation_go_to_the_old_file() {
+        let scratch = Scratch::new("rotation");
+        let (path, old) = (scratch.0.join("log"), scratch.0.join("log.1"));
+        let sink = Sink::open(Target::File(path.clone())).unwrap();
+        let mut collector = sink.collector();
+        std::fs::rename(&path, &old).unwrap();
+        let theirs = sink.clone();
+        let core = std::thread::spawn(move || {
+            while theirs.counts.rotations.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            theirs.write(b"before\n".to_vec());
+            collector.handed_over();
+        });
+        sink.reopen();
+        sink.write(b"after\n".to_vec());
+        core.join().unwrap();
+        sink.close();
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((read(&old), read(&path)), ("before\n".into(), "after\n".into()));
     }
 }

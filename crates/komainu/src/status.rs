@@ -83,7 +83,19 @@ fn shown(server: &Value) -> String {
     total.extend([bytes(sum("pss_bytes") as f64), bytes(sum("private_dirty_bytes") as f64)]);
     table.row(total);
     let version = server["version"].as_str().unwrap_or_default();
-    format!("komainu {version} on {}\n{}", addresses.join(", "), table.plain("  "))
+    let memory = memory(&server["memory"]).unwrap_or_default();
+    format!("komainu {version} on {}\n{}{memory}", addresses.join(", "), table.plain("  "))
+}
+
+/// What a server holds for its peers.
+fn memory(memory: &Value) -> Option<String> {
+    let of = |key: &str| memory[key].as_u64();
+    let (held, budget) = (bytes(of("held_bytes")? as f64), bytes(of("budget_bytes")? as f64));
+    let refused = match of("refused")? {
+        0 => String::new(),
+        count => format!("; {} requests refused for want of memory", thousands(count as f64)),
+    };
+    Some(format!("  held for clients and upstream servers: {held} of {budget} (`limits.memory`){refused}\n"))
 }
 
 fn row(name: &str, process: &Value, age: &str) -> Vec<String> {
@@ -148,5 +160,14 @@ mod tests {
     fn a_process_that_is_gone_has_no_figures() {
         let text = shown(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
         assert!(text.contains("server"), "{text}");
+    }
+
+    #[test]
+    fn what_is_held_and_the_budget() {
+        let memory = json!({ "held_bytes": 3 << 20, "budget_bytes": 512 << 20, "refused": 1_234 });
+        let text = shown(
+            &json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [], "memory": memory }),
+        );
+        assert!(text.contains("3.00 MiB of 512 MiB") && text.contains("1,234 requests refused"), "{text}");
     }
 }

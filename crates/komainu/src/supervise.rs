@@ -14,8 +14,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::access::Access;
-use crate::assemble::{self, Plan, Seat};
+use crate::access::{Access, FLUSH_MS};
+use crate::assemble::{self, Descriptors, Plan, Seat};
 use crate::control::{Control, Told};
 use crate::hosting::{Handles, Hosting};
 use crate::notice::Notices;
@@ -61,6 +61,7 @@ impl Logs {
         Ok(Logs { access, notices: Notices::new(Sink::open(target(&config.log.errors))?, config.log.level) })
     }
 
+    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
         self.access.iter().for_each(Sink::reopen);
@@ -88,7 +89,10 @@ pub(crate) fn serve(
     // Before anything is started: a signal that comes early must find us listening.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1])?;
     let logs = Logs::open(&config)?;
-    let options = assemble::engine(&config, raise_descriptor_limit());
+    let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    let (level, notice) = descriptors.notice(&config);
+    logs.notices.at(level, &notice);
+    let options = assemble::engine(&config, &descriptors);
     let listens = assemble::listens(&config);
     let cores = options.threads;
     let plan = Plan::new(config, None, cores)?;
@@ -105,7 +109,7 @@ pub(crate) fn serve(
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
-    let _control = open_control(&hosting, server.addresses(), &logs.notices);
+    let _control = open_control(&hosting, server.addresses(), options.memory.clone(), &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -147,11 +151,17 @@ pub(crate) fn serve(
 }
 
 /// A server that cannot be asked serves all the same.
-fn open_control(hosting: &Arc<Hosting>, binds: &[net::Bind], notices: &Notices) -> Option<Control> {
+fn open_control(
+    hosting: &Arc<Hosting>,
+    binds: &[net::Bind],
+    memory: net::MemoryBudget,
+    notices: &Notices,
+) -> Option<Control> {
     let told = Told {
         hosting: hosting.clone(),
         addresses: binds.iter().map(ToString::to_string).collect(),
         since: Instant::now(),
+        memory,
     };
     let opened = Control::open(told, notices.clone());
     opened.map_err(|error| notices.warn(&format!("`komainu status` will not work: {error}"))).ok()
@@ -175,18 +185,45 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         access,
         logs.notices.clone(),
     ));
+    if logs.access.is_some() {
+        let (flushed, clock) = (router.clone(), core.clone());
+        core.spawn(async move {
+            loop {
+                clock.sleep(FLUSH_MS).await;
+                flushed.flush();
+            }
+        });
+    }
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
-            flushed.flush();
             // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
             // from it end only when no core holds them any more.
             flushed.renew();
+            tell_of_memory(&clock, &notices);
             notices.tell_counts(Instant::now());
         }
     });
     Ok(Shared(router))
+}
+
+/// Says that requests are refused for want of memory: one line a second for all cores.
+fn tell_of_memory(core: &net::Core, notices: &Notices) {
+    let memory = core.memory();
+    if memory.pressure() < net::Pressure::Critical {
+        return;
+    }
+    let kind = "`limits.memory` is nearly used up: requests are answered 503".to_owned();
+    notices.once_a_second(config::Level::Error, kind.clone(), || {
+        let budget = memory.budget();
+        format!(
+            "{kind} ({} of {} bytes held, {} requests refused)",
+            budget.held_bytes(),
+            budget.bytes_max(),
+            budget.refused()
+        )
+    });
 }
 
 /// Gives a new table where the configuration has changed.

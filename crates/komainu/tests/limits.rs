@@ -142,6 +142,41 @@ fn newcomers_wait_at_the_connection_limit() {
 }
 
 #[test]
+fn connections_that_never_send_a_byte_make_room() {
+    let rig = Rig::config(
+        small(),
+        "threads = 1\n[limits]\nconnections = 8\n[timeouts]\nhead = \"5m\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let silent: Vec<_> = (0..40).map(|_| rig.connect()).collect();
+    rig.get("/a").expect(200, "A");
+    drop(silent);
+}
+
+#[test]
+fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
+    let folder = small();
+    let mut command = std::process::Command::new("sh");
+    let serve = format!(
+        "ulimit -n 256; exec {} run --threads 1 --listen 127.0.0.1:0 {}",
+        komainu().get_program().to_str().unwrap(),
+        folder.at("www").display()
+    );
+    command.args(["-c", &serve]);
+    let rig = Rig::start(command, folder);
+    let told = rig.told();
+    assert!(told.contains("192 connections") && told.contains("LimitNOFILE"), "{told}");
+    // And it holds: so many clients in the middle of a request, and each is answered.
+    let mut busy: Vec<_> = (0..190).map(|_| rig.connect()).collect();
+    for stream in &mut busy {
+        stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
+    }
+    for stream in busy.iter_mut().rev() {
+        stream.write_all(b"Host: a\r\n\r\n").unwrap();
+        read_answer(stream).expect(200, "A");
+    }
+}
+
+#[test]
 fn running_out_of_descriptors_fails_nobody() {
     let folder = small();
     let mut command = std::process::Command::new("sh");

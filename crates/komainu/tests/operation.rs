@@ -122,6 +122,61 @@ fn access_logs() {
 }
 
 #[test]
+fn lines_before_a_rotation_are_in_the_old_file() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let rig = Rig::config(
+        folder,
+        "threads = 2\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let (log, old) = (rig.folder.at("access.log"), rig.folder.at("access.log.1"));
+    let lines = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default().lines().count();
+    for round in 0..3 {
+        for _ in 0..10 {
+            rig.get("/a").expect(200, "A");
+        }
+        // At once, as logrotate has no reason to wait: answered requests belong to the old file.
+        fs::rename(&log, &old).unwrap();
+        rig.signal("-USR1");
+        eventually("the log is opened anew", || log.exists());
+        assert_eq!((lines(&old), lines(&log)), (10, 0), "round {round}");
+    }
+}
+
+#[test]
+fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let fifo = folder.at("access.fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut rig = Rig::config(
+        folder,
+        "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.fifo\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    rig.get("/a").expect(200, "A");
+    assert!(rig.told().contains("this FIFO has no reader"), "{}", rig.told());
+    // Who comes to read gets the lines from then on.
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || {
+            let mut lines = std::io::BufRead::lines(std::io::BufReader::new(fs::File::open(fifo).unwrap()));
+            lines.find(|line| line.as_ref().unwrap().contains("GET /now")).is_some()
+        }
+    });
+    eventually("a line arrives", || {
+        rig.get("/now").expect_status(404);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        reader.is_finished()
+    });
+    assert!(reader.join().unwrap());
+    // The reader has left: the lines are counted again, and the stop waits for nobody.
+    rig.get("/a").expect(200, "A");
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(rig.told().contains("were dropped while it could not be written"), "{}", rig.told());
+}
+
+#[test]
 fn json_access_logs() {
     let folder = Folder::new();
     folder.write("www/a", "A");

@@ -44,7 +44,7 @@ impl<S: Service> Parked for Announced<S> {
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        None
+        self.idle.idle_since_ms()
     }
 }
 

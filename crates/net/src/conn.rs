@@ -13,6 +13,7 @@ use crate::address::{Client, Peer};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::options::{Limits, Timeouts};
 use crate::page::{ErrorPages, FieldEdits};
 use crate::preface::Told;
@@ -64,30 +65,56 @@ impl Seats {
     }
 }
 
-/// A connection's seat: given back when it is dropped.
-pub(crate) struct Seat(Rc<Context>);
+/// What a connection holds while nothing happens on it.
+const PARKED_BYTES: usize = 512;
+/// What one holds while it is busy, beside its buffers: its future above all.
+const BUSY_BYTES: usize = 4 * 1024;
+/// [`OUT_BYTES_MAX`] while memory is short.
+const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
+/// The most that a client may go without taking a byte of a response while memory is critically short.
+const WRITE_MS_SHORT: u64 = 5_000;
+/// How often a connection that waits for its client to read looks whether memory is short by now.
+const LOOK_MS: u64 = 2_000;
+
+/// A connection's seat, and what it holds of memory: given back when it is dropped.
+pub(crate) struct Seat {
+    context: Rc<Context>,
+    held_bytes: Cell<usize>,
+}
 
 impl Seat {
     pub(crate) fn take(context: &Rc<Context>) -> Seat {
         let seats = &context.seats;
         seats.taken.set(seats.taken.get() + 1);
         context.counters.connections_open.set(seats.taken.get() as u64);
-        Seat(context.clone())
+        let seat = Seat { context: context.clone(), held_bytes: Cell::new(0) };
+        seat.hold(0);
+        seat
     }
 
     pub(crate) fn context(&self) -> &Rc<Context> {
-        &self.0
+        &self.context
+    }
+
+    /// From now on the connection holds so many bytes, beside what every one does.
+    pub(crate) fn hold(&self, bytes: usize) {
+        let after = bytes + PARKED_BYTES;
+        let before = self.held_bytes.replace(after);
+        if before != after {
+            self.context.core.memory().change(before, after);
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let seats = &self.0.seats;
+        self.context.core.memory().change(self.held_bytes.get(), 0);
+        let seats = &self.context.seats;
         seats.taken.set(seats.taken.get() - 1);
-        self.0.counters.connections_open.set(seats.taken.get() as u64);
+        self.context.counters.connections_open.set(seats.taken.get() as u64);
         if seats.taken.get() < seats.max && !seats.waiting.borrow().is_empty() {
             for source in seats.waiting.borrow_mut().drain(..) {
-                self.0.core.nudge(&source);
+                self.context.core.nudge(&source);
             }
         }
     }
@@ -145,6 +172,8 @@ pub(crate) struct Conn {
     pub(crate) write_ms: u64,
     /// What it has moved since others had their turn.
     pub(crate) moved_bytes: usize,
+    /// What the handler holds for the current request.
+    pub(crate) handler_bytes: usize,
 }
 
 impl Conn {
@@ -154,6 +183,35 @@ impl Conn {
 
     pub(crate) fn now_ms(&self) -> u64 {
         self.stream.core().now_ms()
+    }
+
+    // ---- memory ----
+
+    pub(crate) fn pressure(&self) -> Pressure {
+        self.stream.core().memory().pressure()
+    }
+
+    /// Counts what the connection holds now.
+    pub(crate) fn weigh(&self) {
+        self.seat.hold(BUSY_BYTES + self.work.weight_bytes() + self.handler_bytes);
+    }
+
+    /// Before a wait that may be long: gives back what it can where memory is short, and counts the rest.
+    pub(crate) fn settle(&mut self) {
+        if self.pressure() >= Pressure::High {
+            self.work.trim();
+        }
+        self.weigh();
+    }
+
+    /// Bytes collected before they are written without waiting for the end of the tick's work.
+    pub(crate) fn out_bytes_max(&self) -> usize {
+        if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX }
+    }
+
+    /// Milliseconds that the client may take no byte of the response.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        if self.pressure() >= Pressure::Critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms }
     }
 
     /// A request head is whole: prepares for its response.
@@ -196,8 +254,9 @@ impl Conn {
 
     /// Adds to what will be written; writes when that has grown large.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if self.work.out.len() + bytes.len() <= OUT_BYTES_MAX {
+        if self.work.out.len() + bytes.len() <= self.out_bytes_max() {
             self.work.out.extend_from_slice(bytes);
+            self.weigh();
             return Ok(());
         }
         self.write_out(bytes, false).await
@@ -273,11 +332,20 @@ impl Conn {
             self.work.out_at = 0;
         }
         self.work.out.extend_from_slice(bytes);
+        self.weigh();
         Ok(())
     }
 
-    async fn wait_writable(&self) -> Result<(), Fault> {
-        self.stream.writable(self.after_ms(self.write_ms)).await
+    async fn wait_writable(&mut self) -> Result<(), Fault> {
+        let since_ms = self.now_ms();
+        loop {
+            self.settle();
+            let until_ms = since_ms.saturating_add(self.patience_ms());
+            match self.stream.writable(until_ms.min(self.after_ms(LOOK_MS))).await {
+                Err(Fault::Timeout) if self.now_ms() < since_ms.saturating_add(self.patience_ms()) => {}
+                done => return done,
+            }
+        }
     }
 
     /// Sends `len` bytes of a file, after what was collected.
@@ -309,6 +377,7 @@ impl Conn {
             Some(0) => None,
             Some(len) => {
                 self.work.input.filled(len);
+                self.weigh();
                 Some(true)
             }
             None => Some(false),
@@ -326,6 +395,7 @@ impl Conn {
                 Piece::End => return Ok(None),
                 Piece::Pending => {
                     self.flush().await?;
+                    self.settle();
                     self.stream.readable(self.after_ms(self.body_ms)).await?;
                 }
             }
@@ -367,7 +437,10 @@ impl Conn {
                 self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
             let head_len = self.work.machine.head.len;
-            match self.stream.try_read(self.work.input.body_room(head_len))? {
+            let is_short = self.pressure() >= Pressure::High;
+            let read = self.stream.try_read(self.work.input.body_room(head_len, is_short))?;
+            self.weigh();
+            match read {
                 Some(0) => return Err(Fault::Reject(Reject::bad("body cut short"))),
                 Some(len) => self.work.input.filled(len),
                 None => return Ok(Piece::Pending),

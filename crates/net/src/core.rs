@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::event::{Timespec, epoll};
 
 use crate::clock::Clock;
+use crate::memory::{Memory, MemoryBudget};
 use crate::offload::Pool;
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE, readiness};
@@ -69,6 +70,7 @@ struct Inner {
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
     draining: Cell<bool>,
+    memory: Rc<Memory>,
     ticks: Ticks,
 }
 
@@ -82,6 +84,14 @@ impl Core {
     /// # Errors
     /// Where the kernel gives no descriptor.
     pub fn new(clock: Clock, pool: Pool) -> io::Result<Core> {
+        Core::within(clock, pool, MemoryBudget::default())
+    }
+
+    /// The same, and what it holds counts against a budget.
+    ///
+    /// # Errors
+    /// As [`Core::new`].
+    pub(crate) fn within(clock: Clock, pool: Pool, budget: MemoryBudget) -> io::Result<Core> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -104,6 +114,7 @@ impl Core {
             current: Cell::new(NO_TASK),
             panics: Cell::new(0),
             draining: Cell::new(false),
+            memory: Rc::new(Memory::new(budget)),
             ticks: Ticks::default(),
         })))
     }
@@ -135,6 +146,12 @@ impl Core {
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         self.0.clock.unix_s()
+    }
+
+    /// What the core holds for its peers.
+    #[must_use]
+    pub fn memory(&self) -> &Rc<Memory> {
+        &self.0.memory
     }
 
     /// The way to wake this core from another thread.
@@ -525,6 +542,7 @@ impl Core {
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
+            self.0.memory.add_up();
             self.sweep(now_ms);
         }
     }

@@ -144,6 +144,13 @@ impl<'c> Exchange<'c> {
         self.conn.stream.core()
     }
 
+    /// Says what the handler itself holds in memory for this request, in bytes, until it says something else or
+    /// returns. Meant to be called before a wait.
+    pub fn hold(&mut self, bytes: usize) {
+        self.conn.handler_bytes = bytes;
+        self.conn.settle();
+    }
+
     /// A number that the service finds again in the log record.
     pub fn set_note(&self, note: u32) {
         self.note.set(note);
@@ -338,6 +345,15 @@ impl<'c> Exchange<'c> {
     /// [`Fault::Broken`] where less was written than announced.
     pub fn end(&mut self, trailers: &Fields) -> Result<(), Fault> {
         self.conn.end_response(trailers)
+    }
+
+    /// Answers a request that there is no memory for; the connection closes after it.
+    pub(crate) async fn refuse_for_memory(&mut self) -> Result<(), Fault> {
+        self.core().memory().count_refused();
+        self.conn.keep_alive = false;
+        let mut later = Fields::new();
+        later.push(Name::RetryAfter, b"2");
+        self.refuse_with(Status::SERVICE_UNAVAILABLE, "the server is short of memory", &later).await
     }
 
     /// Answers a peer's fault: its status and reason, and the connection closes after it.

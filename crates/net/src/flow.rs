@@ -7,11 +7,15 @@ use http::{Fields, Framing, Length, Status, Version};
 use crate::conn::{Piece, Reply};
 use crate::exchange::{Exchange, Own};
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::source::HALF_CLOSED;
 use crate::stream::{self, Interest, Stream};
 
 /// An output buffer larger than this is not kept while nothing moves.
 const SHED_BYTES: usize = 1024;
+
+/// What is offered ahead of a client that does not read while memory is short.
+const AHEAD_BYTES_SHORT: usize = 8 * 1024;
 
 /// What there is of a request's body now.
 #[derive(Debug)]
@@ -112,6 +116,7 @@ impl Exchange<'_> {
     pub fn shed(&mut self) {
         if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
             self.conn.work.out = Vec::new();
+            self.conn.weigh();
         }
     }
 
@@ -152,6 +157,13 @@ impl Exchange<'_> {
     /// The client is gone, or more was written than announced.
     pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.conn.offer_body(bytes)
+    }
+
+    /// How much may be offered ahead of a client that does not read, where a handler would keep up to `bytes_max`: little
+    /// while memory is short.
+    #[must_use]
+    pub fn ahead_bytes_max(&self, bytes_max: usize) -> usize {
+        if self.conn.pressure() >= Pressure::High { bytes_max.min(AHEAD_BYTES_SHORT) } else { bytes_max }
     }
 
     /// Bytes that wait to be sent.
@@ -207,10 +219,10 @@ impl Exchange<'_> {
         self.conn.body_ms
     }
 
-    /// Milliseconds that the client may take no byte of the response.
+    /// Milliseconds that the client may take no byte of the response: fewer while memory is short.
     #[must_use]
     pub fn write_ms(&self) -> u64 {
-        self.conn.write_ms
+        self.conn.patience_ms()
     }
 }
 

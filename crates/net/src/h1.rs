@@ -17,10 +17,11 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
 use crate::address::{Client, Peer};
-use crate::conn::{Conn, Context, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES, Reply, Seat};
+use crate::conn::{Conn, Context, REQUEST_WEIGHT_BYTES, Reply, Seat};
 use crate::core::{Parked, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::preface::Told;
 use crate::service::{Record, Service};
 use crate::source::{GONE, READ};
@@ -33,6 +34,9 @@ const LINGER_MS: u64 = 1_000;
 /// With more futures than this on the core, idle connections park at once: it costs nothing that can be measured,
 /// and three kilobytes less each.
 const LINGERING_MAX: usize = 256;
+/// A connection that has sent nothing for so long may be closed to make room: a client that has something to say
+/// says it at once.
+const SILENT_MS: u64 = 1_000;
 /// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
 const CLOSING_MS: u64 = 2_000;
 /// And so many of them.
@@ -147,7 +151,8 @@ impl<S: Service> Parked for Idle<S> {
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        (self.served > 0 && self.begun.is_empty()).then_some(self.since_ms)
+        let is_silent = self.served > 0 || self.stream.core().now_ms() >= self.since_ms + SILENT_MS;
+        (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
 }
 
@@ -223,7 +228,9 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
+        handler_bytes: 0,
     };
+    conn.weigh();
     (idle.engine, conn)
 }
 
@@ -231,7 +238,8 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
     let Conn { stream, seat, peer, told, served, work, .. } = conn;
-    let begun = Box::from(work.input.rest());
+    let begun: Box<[u8]> = Box::from(work.input.rest());
+    seat.hold(begun.len());
     engine.context.works.give_back(work);
     Box::new(Idle { stream, seat, engine, peer, told, served, since_ms, begun })
 }
@@ -248,7 +256,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 serve(&engine, &mut conn).await?;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > OUT_BYTES_MAX {
+                if conn.backlog() > conn.out_bytes_max() {
                     conn.flush().await.ok()?;
                 }
             }
@@ -338,14 +346,21 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     conn.begin_request();
     let (served, note) = {
         let source = conn.stream.source_rc();
+        let is_short = conn.pressure() >= Pressure::Critical;
         let mut exchange = Exchange::new(conn);
         // Pinned here and passed by reference: by value it would stand twice in every connection's future.
         let served = {
-            let serving = pin!(engine.service.serve(&mut exchange));
-            guarded(&source, engine, serving).await
+            match is_short {
+                true => Box::pin(exchange.refuse_for_memory()).await,
+                false => {
+                    let serving = pin!(engine.service.serve(&mut exchange));
+                    guarded(&source, engine, serving).await
+                }
+            }
         };
         (served, exchange.note())
     };
+    conn.handler_bytes = 0;
     let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
     let answered = match &fault {
         None => true,
@@ -497,6 +512,7 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     let deadline_ms = conn.after_ms(CLOSING_MS);
     let Conn { stream, seat, work, .. } = conn;
     engine.context.works.give_back(work);
+    seat.hold(0);
     stream.shutdown_write();
     let mut bytes = 0;
     while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {

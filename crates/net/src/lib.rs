@@ -16,6 +16,7 @@ mod remote;
 pub mod offload;
 pub mod tick;
 mod source;
+pub mod memory;
 pub mod core;
 #[cfg(test)]
 mod sim;
@@ -46,6 +47,7 @@ pub use exchange::{Exchange, Own, Request};
 pub use fault::Fault;
 pub use flow::BodyPiece;
 pub use link::Link;
+pub use memory::{MemoryBudget, Pressure};
 pub use options::{Limits, Options, Timeouts};
 pub use page::{ErrorPages, FieldEdits, Page};
 pub use preface::ProxyProtocol;

@@ -17,6 +17,7 @@ use crate::address::{Bind, Peer, Sources};
 use crate::announced::Announced;
 use crate::core::Core;
 use crate::h1::{Engine, Idle};
+use crate::memory::Pressure;
 use crate::remote::Remote;
 use crate::service::Service;
 use crate::source::{READ, Source};
@@ -27,7 +28,9 @@ const ACCEPT_BATCH: usize = 64;
 /// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
 /// over all, but no more than a sixteenth of the seats.
 const MAKE_ROOM_MAX: usize = 32;
-/// How long accepting pauses when the process is out of descriptors.
+/// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.
+const FULL_MS: u64 = 200;
+/// How long accepting pauses when the process is out of descriptors or of memory.
 const EXHAUSTED_MS: u64 = 50;
 /// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -229,7 +232,11 @@ pub(crate) async fn accept<S: Service>(
                 if let Some(shared) = shared {
                     shared.ring(&core);
                 }
+                // Not only for that: a connection that is silent may be closed a moment later.
+                source.set_deadline(core.now_ms() + FULL_MS);
                 wait(&core, &source, false).await;
+                source.set_deadline(u64::MAX);
+                engine.context.seats.waiting.borrow_mut().retain(|waiting| !Rc::ptr_eq(waiting, &source));
                 watch(&core, listening.fd(), &source).await;
             }
             Pause::Exhausted => {
@@ -250,13 +257,17 @@ async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     }
 }
 
-/// Waits for newcomers, or for a seat; also for a word of another core, if `rung`.
+/// Waits for newcomers, or for a seat, until the deadline; also for a word of another core, if `rung`.
 async fn wait(core: &Core, source: &Rc<Source>, rung: bool) {
     source.clear(READ);
+    source.take_expired();
     let mut waited = false;
     std::future::poll_fn(|_| {
         // Whoever else runs this task does no harm: nobody is there to be accepted.
-        if source.ready() & READ != 0 || (std::mem::replace(&mut waited, true) && rung) {
+        if source.ready() & READ != 0
+            || source.take_expired()
+            || (std::mem::replace(&mut waited, true) && rung)
+        {
             return std::task::Poll::Ready(());
         }
         source.wait_read(core.current());
@@ -280,6 +291,9 @@ fn accept_batch<S: Service>(
 ) -> Pause {
     let context = &engine.context;
     let make_room = (context.seats.max / 16).clamp(1, MAKE_ROOM_MAX);
+    if context.core.memory().pressure() == Pressure::Exhausted {
+        return Pause::Exhausted;
+    }
     for _ in 0..ACCEPT_BATCH {
         if context.seats.taken.get() >= context.seats.max {
             // Only for somebody who is there.

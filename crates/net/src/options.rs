@@ -1,5 +1,7 @@
 //! What the engine may cost, and for how long.
 
+use crate::memory::MemoryBudget;
+
 /// Bounds on connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -41,6 +43,10 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Value of the `Server` field; empty for none.
     pub server: &'static str,
+    /// What may be held in memory for peers. Default no limit.
+    pub memory: MemoryBudget,
+    /// Called on each core's thread after much memory has become free there, to give it back to the system.
+    pub release_memory: Option<fn()>,
 }
 
 impl Default for Limits {
@@ -68,6 +74,8 @@ impl Default for Options {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             server: "Komainu",
+            memory: MemoryBudget::default(),
+            release_memory: None,
         }
     }
 }

@@ -51,6 +51,11 @@ const IDLE_GRACE_MS: u64 = 1_000;
 /// How often a draining core looks whether it is done.
 const DRAIN_LOOK_MS: u64 = 20;
 
+/// How often it is looked whether memory can be given back.
+const HOUSE_MS: u64 = 1_000;
+/// So many times in a row: what is kept for a moment, in pools here and elsewhere, is free a little later.
+const RELEASES: u32 = 4;
+
 impl Server {
     /// Binds the addresses and starts the engines; `service` is called once on each.
     ///
@@ -116,7 +121,7 @@ impl Server {
         let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
         let name = format!("komainu-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let core = Core::new(Clock::new(options.server), pool)?;
+            let core = Core::within(Clock::new(options.server), pool, options.memory.clone())?;
             let service = service(&core)?;
             // Fails only where nobody waits for it any more.
             let _ = tell.send(core.remote());
@@ -197,6 +202,7 @@ fn run_core<S: Service>(
         seats: Seats::new(max),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
+    core.spawn(keep_house(context.clone(), options.release_memory));
     // As many clones as there are listeners that still accept.
     let accepting = Rc::new(());
     let mut listeners = Vec::new();
@@ -224,6 +230,22 @@ fn run_core<S: Service>(
     })?;
     core.abandon();
     Ok(drained.get().unwrap_or(false))
+}
+
+/// Gives memory back after a burst: buffers that nobody needs any more, and what the allocator keeps of them.
+async fn keep_house(context: Rc<Context>, release: Option<fn()>) {
+    let mut releases = 0;
+    loop {
+        context.core.sleep(HOUSE_MS).await;
+        context.works.trim();
+        if context.core.memory().take_fall() {
+            releases = RELEASES;
+        }
+        if let (1.., Some(release)) = (releases, release) {
+            releases -= 1;
+            release();
+        }
+    }
 }
 
 /// Waits for the connections to end, as long as they may: those that the kernel has queued, too.

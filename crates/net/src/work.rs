@@ -15,6 +15,12 @@ pub(crate) const INPUT_BYTES_STREAMING: usize = 64 * 1024;
 const KEPT_BYTES_MAX: usize = 128 * 1024;
 /// Bytes that the pool keeps on one core.
 pub(crate) const POOL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The same while memory is short.
+const INPUT_BYTES_STREAMING_SHORT: usize = 8 * 1024;
+/// Spare room in a buffer that is not worth giving back.
+const SPARE_BYTES: usize = 1024;
+/// What the pool keeps though nobody has needed it for a while.
+const KEPT_MIN: usize = 16;
 /// What a work weighs in the pool, beside its buffers.
 const WORK_BYTES: usize = 1024;
 
@@ -85,13 +91,14 @@ impl Input {
     }
 
     /// Room to read body bytes into, behind the head, which stays where it is.
-    pub(crate) fn body_room(&mut self, head_len: usize) -> &mut [u8] {
+    pub(crate) fn body_room(&mut self, head_len: usize, is_short: bool) -> &mut [u8] {
+        let streaming = if is_short { INPUT_BYTES_STREAMING_SHORT } else { INPUT_BYTES_STREAMING };
         let body = self.start + head_len;
         if self.at == self.end {
             (self.at, self.end) = (body, body);
         }
-        if self.bytes.len() - self.end < INPUT_BYTES_STREAMING / 4 {
-            self.bytes.resize((body + INPUT_BYTES_STREAMING).max(self.end + INPUT_BYTES), 0);
+        if self.bytes.len() - self.end < streaming / 4 {
+            self.bytes.resize((body + streaming).max(self.end + streaming / 4), 0);
         }
         &mut self.bytes[self.end..]
     }
@@ -127,11 +134,26 @@ pub(crate) struct Works {
     free: RefCell<Vec<Box<Work>>>,
     /// What those weigh.
     bytes: Cell<usize>,
+    /// The fewest that were kept since the last [`Works::trim`]: those that nobody has needed.
+    unused: Cell<usize>,
 }
 
 impl Work {
-    fn weight_bytes(&self) -> usize {
+    /// What it holds of memory.
+    pub(crate) fn weight_bytes(&self) -> usize {
         WORK_BYTES + self.input.bytes.capacity() + self.out.capacity()
+    }
+
+    /// Gives back what the buffers hold beyond the bytes in them.
+    pub(crate) fn trim(&mut self) {
+        if self.input.bytes.capacity() > self.input.end + SPARE_BYTES {
+            self.input.shrink();
+        }
+        if self.out.capacity() > self.out.len() - self.out_at + SPARE_BYTES {
+            self.out.drain(..self.out_at);
+            self.out_at = 0;
+            self.out.shrink_to_fit();
+        }
     }
 }
 
@@ -139,7 +161,22 @@ impl Works {
     pub(crate) fn take(&self) -> Box<Work> {
         let Some(work) = self.free.borrow_mut().pop() else { return Box::default() };
         self.bytes.set(self.bytes.get() - work.weight_bytes());
+        self.unused.set(self.unused.get().min(self.free.borrow().len()));
         work
+    }
+
+    /// Gives back what nobody has needed since it was asked last.
+    pub(crate) fn trim(&self) {
+        let mut free = self.free.borrow_mut();
+        let count = self.unused.get().min(free.len()).saturating_sub(KEPT_MIN);
+        // What was used last stands last.
+        for work in free.drain(..count) {
+            self.bytes.set(self.bytes.get() - work.weight_bytes());
+        }
+        if count > 0 {
+            free.shrink_to_fit();
+        }
+        self.unused.set(free.len());
     }
 
     /// How many it keeps now.
@@ -188,7 +225,7 @@ mod tests {
         input.next_head();
         input.at += "a head".len();
         for _ in 0..1_000 {
-            let room = input.body_room("a head".len());
+            let room = input.body_room("a head".len(), false);
             room.fill(b'x');
             let len = room.len();
             input.filled(len);
@@ -203,12 +240,43 @@ mod tests {
     fn what_the_pool_keeps_weighs_what_it_holds_of_memory() {
         let works = Works::default();
         let mut work = works.take();
-        work.input.body_room(0);
+        work.input.body_room(0, false);
         work.input.restore(b"GET / HT");
         works.give_back(work);
         assert!(works.kept_bytes() >= INPUT_BYTES_STREAMING, "{}", works.kept_bytes());
         works.take();
         assert_eq!(works.kept_bytes(), 0);
+    }
+
+    #[test]
+    fn what_nobody_has_needed_for_a_while_goes_back() {
+        let works = Works::default();
+        let taken: Vec<_> = (0..100).map(|_| works.take()).collect();
+        taken.into_iter().for_each(|work| works.give_back(work));
+        works.trim();
+        assert_eq!(works.kept(), 100, "all of them were in use since the last time");
+        let some: Vec<_> = (0..50).map(|_| works.take()).collect();
+        some.into_iter().for_each(|work| works.give_back(work));
+        works.trim();
+        assert_eq!(works.kept(), 50 + KEPT_MIN);
+        works.trim();
+        assert_eq!(works.kept(), KEPT_MIN);
+        (0..KEPT_MIN).for_each(|_| _ = works.take());
+        assert_eq!(works.kept_bytes(), 0);
+    }
+
+    #[test]
+    fn a_trimmed_work_holds_its_bytes_and_little_more() {
+        let mut work = Work::default();
+        work.input.body_room(0, false);
+        work.input.restore(b"GET / HT");
+        work.out = vec![b'x'; 100_000];
+        work.out_at = 99_000;
+        work.trim();
+        assert_eq!((work.input.rest(), &work.out[work.out_at..]), (&b"GET / HT"[..], &[b'x'; 1_000][..]));
+        assert!(work.weight_bytes() < WORK_BYTES + 2_048, "{}", work.weight_bytes());
+        let room = work.input.body_room(0, true).len();
+        assert!((2_000..=INPUT_BYTES_STREAMING_SHORT).contains(&room), "{room}");
     }
 
     #[test]

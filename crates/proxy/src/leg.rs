@@ -1,6 +1,6 @@
 //! An upstream connection: at rest in a pool, or with buffers while a request is on it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -15,6 +15,12 @@ use crate::options::KeepAlive;
 const INPUT_BYTES: usize = 16 * 1024;
 /// What it grows to while a long body streams through.
 const INPUT_BYTES_STREAMING: usize = 64 * 1024;
+/// The size of input buffers while memory is short.
+const INPUT_BYTES_SHORT: usize = 4 * 1024;
+/// What buffers hold beside their bytes: the parser.
+const BUFFERS_BYTES: usize = 1024;
+/// Buffers that are kept though nobody has needed them for a while.
+const SPARE_MIN: usize = 8;
 /// A piece of a request body at least this large is sent from where it stands instead of being copied first.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Buffers that a core keeps.
@@ -99,11 +105,15 @@ impl Buffers {
         self.out_at = 0;
     }
 
-    fn room(&mut self, streaming: bool) -> &mut [u8] {
+    fn room(&mut self, streaming: bool, is_short: bool) -> &mut [u8] {
         if self.at == self.end {
             (self.at, self.end) = (0, 0);
         }
-        let want = if streaming { INPUT_BYTES_STREAMING } else { INPUT_BYTES };
+        let want = match (is_short, streaming) {
+            (true, _) => INPUT_BYTES_SHORT,
+            (false, true) => INPUT_BYTES_STREAMING,
+            (false, false) => INPUT_BYTES,
+        };
         if self.input.len() < want {
             self.input.resize(want, 0);
         }
@@ -116,6 +126,22 @@ impl Buffers {
             }
         }
         &mut self.input[self.end..]
+    }
+
+    /// What they hold of memory.
+    fn weight_bytes(&self) -> usize {
+        BUFFERS_BYTES + self.input.capacity() + self.out.capacity()
+    }
+
+    /// Gives back what they hold beyond the bytes in them.
+    fn trim(&mut self) {
+        self.input.drain(..self.at);
+        (self.at, self.end) = (0, self.end - self.at);
+        self.input.truncate(self.end);
+        self.input.shrink_to_fit();
+        self.out.drain(..self.out_at);
+        self.out_at = 0;
+        self.out.shrink_to_fit();
     }
 
     fn clear(&mut self) {
@@ -183,14 +209,23 @@ impl Leg {
         Ok(())
     }
 
+    /// What its buffers hold of memory; where that is short they hold less from now on.
+    pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
+        let Some(buffers) = self.buffers.held.as_mut() else { return 0 };
+        if is_short {
+            buffers.trim();
+        }
+        buffers.weight_bytes()
+    }
+
     /// Reads what is there.
-    pub(crate) fn fill(&mut self) -> Result<Read, Fault> {
+    pub(crate) fn fill(&mut self, is_short: bool) -> Result<Read, Fault> {
         let streaming = self
             .buffers
             .machine
             .body()
             .is_some_and(|body| body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64));
-        Ok(match self.link.try_read(self.buffers.room(streaming))? {
+        Ok(match self.link.try_read(self.buffers.room(streaming, is_short))? {
             None => Read::Nothing,
             Some(0) => Read::End,
             Some(len) => {
@@ -275,6 +310,8 @@ pub(crate) struct Spare {
     // Boxed on purpose: giving back moves eight bytes.
     #[allow(clippy::vec_box)]
     free: Rc<RefCell<Vec<Box<Buffers>>>>,
+    /// The fewest that were free since the last [`Spare::trim`]: those that nobody has needed.
+    unused: Rc<Cell<usize>>,
 }
 
 impl Spare {
@@ -284,7 +321,17 @@ impl Spare {
     }
 
     fn take(&self) -> Box<Buffers> {
-        self.free.borrow_mut().pop().unwrap_or_default()
+        let buffers = self.free.borrow_mut().pop().unwrap_or_default();
+        self.unused.set(self.unused.get().min(self.free.borrow().len()));
+        buffers
+    }
+
+    /// Gives back what nobody has needed since it was asked last.
+    pub(crate) fn trim(&self) {
+        let mut free = self.free.borrow_mut();
+        let count = self.unused.get().min(free.len()).saturating_sub(SPARE_MIN);
+        free.drain(..count);
+        self.unused.set(free.len());
     }
 
     fn give_back(&self, mut buffers: Box<Buffers>) {

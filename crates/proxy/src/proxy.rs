@@ -455,6 +455,7 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
                 names.renew(&core, inner.shared.options.resolve_ms);
             }
         }
+        inner.spare.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == Standing::Down;
             pool.sweep(now_ms, |rested| !down && inner.fits(server, rested));

@@ -3,7 +3,7 @@
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Framing, Length, Method, Status};
-use net::{BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES};
+use net::{BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES, Pressure};
 
 use crate::failure::Failure;
 use crate::leg::{self, Leg, Read};
@@ -16,6 +16,9 @@ use crate::template::Ask;
 const GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes that one request moves before others on the core have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
+
+/// How often a relay whose client does not read looks whether memory is short by now.
+const LOOK_MS: u64 = 2_000;
 
 /// How far the request's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +311,10 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Reads what the upstream has sent and gives it to the client.
     fn pull_down(&mut self) -> Result<Down, Failure> {
+        // Whatever has woken us: who has not taken what there is gets no more.
+        if self.is_full()? {
+            return Ok(Down::Full);
+        }
         loop {
             let fed = self.leg.buffers.feed(self.method, &self.plan.options.head);
             let fed = fed.map_err(|reject| match self.x.has_begun() {
@@ -317,7 +324,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             match fed.step {
                 Step::NeedMore => {
                     self.leg.buffers.consume(fed.consumed);
-                    match self.leg.fill() {
+                    match self.leg.fill(self.is_short()) {
                         Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
                         Ok(Read::Nothing) => return Ok(Down::Dry),
                         Ok(Read::End) => return self.at_end(),
@@ -355,12 +362,16 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, Failure> {
-        let max = self.plan.options.read_ahead_bytes;
+        let max = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
         if self.x.backlog() < max {
             return Ok(false);
         }
         self.x.try_flush()?;
         Ok(self.x.backlog() >= max)
+    }
+
+    fn is_short(&self) -> bool {
+        self.x.core().memory().pressure() >= Pressure::High
     }
 
     /// The upstream has closed its side.
@@ -489,8 +500,13 @@ impl<'r, 'c> Relay<'r, 'c> {
             _ => self.leg.link.interest(reads_upstream, self.leg.backlog() > 0),
         };
         let client = Interest::of(reads_client, backlog > 0);
-        let deadline_ms = self.deadline_ms(down);
+        let mut deadline_ms = self.deadline_ms(down);
+        if backlog > 0 {
+            deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
+        }
         self.leg.let_go();
+        let is_short = self.is_short();
+        self.x.hold(self.leg.weigh(is_short) + self.kept.bytes.capacity());
         let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
         self.leg.hold();
         match waited {

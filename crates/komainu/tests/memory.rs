@@ -1,0 +1,120 @@
+//! The budget for memory: whatever clients do, the server holds no more than it may, says so, and gives it back.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod rig;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rig::{Answer, Folder, Rig, eventually};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+/// The smallest budget that there is.
+const BUDGET_MIB: u64 = 16;
+/// What a server may grow by beyond its budget: kept buffers, the allocator's own, tables of connections. Without a budget
+/// each attack here takes several times as much.
+const BEYOND_MIB: u64 = 24;
+
+fn rss_mib(rig: &Rig) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// A client with little room to receive, so that what it does not read stays with the server; it has sent `request` as far
+/// as the server takes it. `None` where newcomers wait.
+fn reads_nothing(rig: &Rig, request: &[u8]) -> Option<TcpStream> {
+    let socket: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    rustix::net::connect(&socket, &rig.address).ok()?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true).unwrap();
+    // What does not go at once stays unsent.
+    let _ = stream.write(request);
+    Some(stream)
+}
+
+/// The status of an ordinary request meanwhile; it waits as long as it takes.
+fn meanwhile(rig: &Rig) -> u16 {
+    let mut stream = rig.connect();
+    stream.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = Vec::new();
+    // Refused, it is closed at once, whatever it sends after that.
+    let _ = stream.read_to_end(&mut bytes);
+    Answer::parse(bytes).status()
+}
+
+/// `count` clients send `request` and read nothing.
+fn attack(rig: &Rig, count: usize, request: &[u8]) {
+    assert_eq!(meanwhile(rig), 200);
+    let before = rss_mib(rig);
+    let within = |what: &str| {
+        let grown = rss_mib(rig).saturating_sub(before);
+        assert!(grown <= BUDGET_MIB + BEYOND_MIB, "{grown} MiB more {what}");
+    };
+    let mut clients = Vec::new();
+    let mut statuses = Vec::new();
+    for at in 0..count {
+        clients.extend(reads_nothing(rig, request));
+        if at % 100 == 99 {
+            within("while they come");
+            statuses.push(meanwhile(rig));
+        }
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        within("while they stay");
+        statuses.push(meanwhile(rig));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    drop(clients);
+    eventually("others are answered again", || meanwhile(rig) == 200);
+    eventually("the memory is given back", || rss_mib(rig) <= before + 12);
+    assert_eq!(meanwhile(rig), 200);
+}
+
+fn www() -> Folder {
+    let folder = Folder::new();
+    folder.write("www/small", "S").write("www/medium", vec![b'm'; 30_000]);
+    folder.write("www/large", vec![b'l'; 2_000_000]);
+    folder
+}
+
+#[test]
+fn clients_that_pipeline_and_do_not_read_hold_no_more_than_the_budget() {
+    let rig = Rig::config(www(), "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    attack(&rig, 1_500, "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200).as_bytes());
+}
+
+#[test]
+fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
+    let origin = Rig::config(www(), "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = {{ to = \"http://{}\", read_ahead = \"256KiB\" }}\n",
+            origin.address
+        ),
+    );
+    attack(&rig, 600, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+}
+
+#[test]
+fn what_is_held_is_told() {
+    let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    let told = || {
+        let output =
+            rig::komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
+        let servers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        servers[0]["memory"].clone()
+    };
+    assert_eq!(told()["budget_bytes"], BUDGET_MIB << 20);
+    let request = "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200);
+    let clients: Vec<_> = (0..50).filter_map(|_| reads_nothing(&rig, request.as_bytes())).collect();
+    eventually("it is counted", || told()["held_bytes"].as_u64().unwrap() > 50 * 16 * 1024);
+    drop(clients);
+    eventually("it is free again", || told()["held_bytes"].as_u64().unwrap() < 50 * 1024);
+}

@@ -1,0 +1,217 @@
+//! What the server holds in memory for its peers, and how much that may be.
+//!
+//! Each core adds up what its connections hold, in a cell of its own; now and then it adds the difference to the total
+//! that all cores share. No request costs an atomic operation for this.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// What a core holds more or less before the total knows of it at once; otherwise it knows within a tenth of a second.
+const STEP_BYTES: usize = 256 * 1024;
+/// A fall by this much is worth giving memory back to the system.
+const FALL_BYTES: usize = 4 * 1024 * 1024;
+
+/// The memory that the server may hold for its peers, over all cores. Clones are the same budget.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget(Arc<Total>);
+
+#[derive(Debug)]
+struct Total {
+    bytes_max: u64,
+    held: AtomicI64,
+    refused: AtomicU64,
+}
+
+/// How much of the budget is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Less than half.
+    #[default]
+    Low,
+    /// Half: buffers stay small, and who does not read is read from no further.
+    High,
+    /// Seven eighths: new requests are refused, and who takes nothing of a response for some seconds is cut off.
+    Critical,
+    /// All of it: newcomers are not accepted for now.
+    Exhausted,
+}
+
+impl MemoryBudget {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> MemoryBudget {
+        MemoryBudget(Arc::new(Total { bytes_max, held: AtomicI64::new(0), refused: AtomicU64::new(0) }))
+    }
+
+    /// Bytes that may be held.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.0.bytes_max
+    }
+
+    /// Bytes held now, give or take what each core has not added yet.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        u64::try_from(self.0.held.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Requests refused so far for want of memory.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    fn pressure(&self) -> Pressure {
+        let (held, max) = (self.held_bytes(), self.0.bytes_max);
+        if held >= max {
+            return Pressure::Exhausted;
+        }
+        if held >= max / 8 * 7 {
+            return Pressure::Critical;
+        }
+        if held >= max / 2 { Pressure::High } else { Pressure::Low }
+    }
+}
+
+impl Default for MemoryBudget {
+    /// No limit.
+    fn default() -> MemoryBudget {
+        MemoryBudget::new(u64::MAX)
+    }
+}
+
+/// One core's part of what is held.
+#[derive(Debug, Default)]
+pub struct Memory {
+    budget: MemoryBudget,
+    held_bytes: Cell<usize>,
+    /// What of it the total knows.
+    added_bytes: Cell<usize>,
+    pressure: Cell<Pressure>,
+    /// The most that was held since memory was given back last.
+    peak_bytes: Cell<usize>,
+}
+
+impl Memory {
+    pub(crate) fn new(budget: MemoryBudget) -> Memory {
+        let mut memory = Memory::default();
+        memory.budget = budget;
+        memory
+    }
+
+    /// How much of the budget is used, as this core knows it.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        self.pressure.get()
+    }
+
+    /// The budget.
+    #[must_use]
+    pub fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+
+    /// Counts bytes that are held on no connection's account, until the result is dropped.
+    #[must_use]
+    pub fn hold(self: &Rc<Self>, bytes: usize) -> MemoryHeld {
+        self.change(0, bytes);
+        MemoryHeld { memory: self.clone(), bytes }
+    }
+
+    /// What was `before` is `after`, in bytes.
+    pub(crate) fn change(&self, before: usize, after: usize) {
+        let held = (self.held_bytes.get() + after).saturating_sub(before);
+        self.held_bytes.set(held);
+        if held.abs_diff(self.added_bytes.get()) >= STEP_BYTES {
+            self.add_up();
+        }
+    }
+
+    /// Brings the total up to date, and learns what the other cores hold.
+    pub(crate) fn add_up(&self) {
+        let held = self.held_bytes.get();
+        let before = self.added_bytes.replace(held);
+        if held != before {
+            self.budget.0.held.fetch_add(held as i64 - before as i64, Ordering::Relaxed);
+        }
+        self.peak_bytes.set(self.peak_bytes.get().max(held));
+        self.pressure.set(self.budget.pressure());
+    }
+
+    /// A request was refused for want of memory.
+    pub(crate) fn count_refused(&self) {
+        self.budget.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether much less is held than before: then it is worth giving memory back. Says so once.
+    pub(crate) fn take_fall(&self) -> bool {
+        let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
+        let has_fallen = peak - held.min(peak) >= FALL_BYTES && held < peak / 2;
+        if has_fallen {
+            self.peak_bytes.set(held);
+        }
+        has_fallen
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.held_bytes.set(0);
+        self.add_up();
+    }
+}
+
+/// Bytes counted as held as long as this lives.
+#[derive(Debug)]
+pub struct MemoryHeld {
+    memory: Rc<Memory>,
+    bytes: usize,
+}
+
+impl Drop for MemoryHeld {
+    fn drop(&mut self) {
+        self.memory.change(self.bytes, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    #[test]
+    fn cores_add_up_in_steps_and_see_each_other() {
+        let budget = MemoryBudget::new(16 * MIB as u64);
+        let (one, other) = (Memory::new(budget.clone()), Memory::new(budget.clone()));
+        one.change(0, 1_000);
+        assert_eq!(budget.held_bytes(), 0, "little is added later");
+        one.change(1_000, 9 * MIB);
+        assert_eq!((budget.held_bytes(), one.pressure()), (9 * MIB as u64, Pressure::High));
+        assert_eq!(other.pressure(), Pressure::Low, "not looked yet");
+        other.add_up();
+        assert_eq!(other.pressure(), Pressure::High);
+        other.change(0, 5 * MIB);
+        assert_eq!(other.pressure(), Pressure::Critical);
+        other.change(0, 2 * MIB);
+        assert_eq!(other.pressure(), Pressure::Exhausted);
+        drop(other);
+        one.change(9 * MIB, 0);
+        assert_eq!((budget.held_bytes(), one.pressure()), (0, Pressure::Low));
+        assert!(one.take_fall() && !one.take_fall());
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_pressure() {
+        let memory = Memory::default();
+        memory.change(0, 1 << 40);
+        assert_eq!(memory.pressure(), Pressure::Low);
+        let memory = Rc::new(Memory::new(MemoryBudget::new(1 << 20)));
+        let held = memory.hold(1 << 20);
+        assert_eq!(memory.pressure(), Pressure::Exhausted);
+        drop(held);
+        assert_eq!((memory.pressure(), memory.budget().held_bytes()), (Pressure::Low, 0));
+    }
+}
