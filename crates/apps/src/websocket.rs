@@ -207,7 +207,12 @@ impl<'s> Socket<'s> {
 
     /// Whether the client has to read before it is listened to.
     fn is_held_back(&self, x: &Exchange<'_>) -> bool {
-        x.backlog() > self.ahead_bytes.max(BACKLOG_BYTES_MIN)
+        x.backlog() > x.ahead_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
+    }
+
+    /// What it holds of memory, beside what is kept for the client.
+    fn held_bytes(&self) -> usize {
+        self.up.capacity() + self.rest.capacity() + self.inbound.held_bytes()
     }
 
     /// From the client: true where something came.
@@ -392,7 +397,7 @@ impl<'s> Socket<'s> {
     /// From the worker: true where something came.
     fn take(&mut self, x: &mut Exchange<'_>, errand: &mut Errand) -> bool {
         // What nobody will get any more need not wait for the client.
-        if self.worker_done || (!self.said_all && x.backlog() > self.ahead_bytes) {
+        if self.worker_done || (!self.said_all && x.backlog() > x.ahead_bytes_max(self.ahead_bytes)) {
             return false;
         }
         let mut buffer = errand.desk.buffer();
@@ -505,6 +510,7 @@ impl<'s> Socket<'s> {
             false => self.limits.idle_ms / 4,
         };
         x.shed();
+        x.hold(self.held_bytes());
         if self.worker_done {
             return client_or_time(x, client, look_ms).await;
         }

@@ -138,6 +138,22 @@ fn messages_to_and_from_a_client_that_reads_nothing() {
     given_back(&rig, before);
 }
 
+/// The longest messages there may be, which never become whole.
+#[test]
+fn memory_of_long_messages_comes_back() {
+    let rig = sockets("");
+    let before = resident_bytes(&rig);
+    let len = (16 << 20) - 1;
+    let mut bytes = vec![0x02, 0xff];
+    bytes.extend((len as u64).to_be_bytes());
+    bytes.extend(vec![0; 4 + len]);
+    let mut streams: Vec<_> = (0..8).map(|_| open(&rig, "/", "")).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(&bytes).unwrap());
+    eventually("they are held", || resident_bytes(&rig) > before + 100 * (1 << 20));
+    drop(streams);
+    given_back(&rig, before);
+}
+
 /// Heads of a kind, many of them at once, whose answers nobody reads.
 fn pipelined(config: &str, files: Folder, request: &str) {
     let rig = start(files, config);
