@@ -60,8 +60,8 @@ impl Files {
     }
 
     /// Answers a request by the file or folder at `path`, which is the request's ([`net::Request::normal_path`]) without
-    /// what the route strips. Where empty segments are kept there is nothing at a path that has one. Methods other than GET and HEAD get 405
-    /// (OPTIONS: 204) where there is something, and are declined where there is nothing.
+    /// what the route strips. Where empty segments are kept there is nothing at a path that has one. Methods other than
+    /// GET and HEAD get 405 (OPTIONS: 204) where there is something, and are declined where there is nothing.
     ///
     /// # Errors
     /// The connection's, and [`Fault::Io`] where the file system failed; then nothing was sent.
