@@ -34,7 +34,8 @@ fn the_environment_is_psgi_1_1() {
          REQUEST_URI=/%65nv?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT=81\nSERVER_PROTOCOL=HTTP/1.1\n\
          psgi.errors=GLOB\npsgi.input=GLOB\npsgi.multiprocess=1\npsgi.multithread=0\npsgi.nonblocking=0\npsgi.run_once=0\n\
          psgi.streaming=1\npsgi.url_scheme=http\npsgi.version=ARRAY\npsgix.cleanup=1\npsgix.cleanup.handlers=ARRAY\n\
-         psgix.harakiri=1\npsgix.informational=CODE\npsgix.input.buffered=1\n"
+         psgix.harakiri=1\npsgix.informational=CODE\npsgix.input.buffered=1\n\
+         psgix.input.terminated=1\n"
     );
     answer.expect(200, &expected);
 }

@@ -96,12 +96,12 @@ fn read_answer(socket: &mut TcpStream) -> Vec<u8> {
         head.push(byte[0]);
     }
     let mut body = Vec::new();
-    let chunked = String::from_utf8_lossy(&head).contains("chunked");
-    if !chunked {
+    if !String::from_utf8_lossy(&head).contains("chunked") {
         body.resize(BODY_BYTES, 0);
         socket.read_exact(&mut body).unwrap();
+        return body;
     }
-    while chunked {
+    loop {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             let mut byte = [0];
@@ -114,10 +114,9 @@ fn read_answer(socket: &mut TcpStream) -> Vec<u8> {
         socket.read_exact(&mut body[from..]).unwrap();
         body.truncate(from + len);
         if len == 0 {
-            break;
+            return body;
         }
     }
-    body
 }
 
 fn is_whole(body: &[u8]) -> bool {
