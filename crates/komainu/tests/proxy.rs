@@ -437,7 +437,7 @@ fn a_proxy_that_leads_to_itself_says_so() {
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
     let answer = rig.get("/around?and=around");
-    assert_eq!(answer.status, 508, "{}", answer.head);
+    assert_eq!(answer.status(), 508, "{}", answer.head);
     eventually("the log has it", || {
         let told = rig.told();
         told.contains("self.sock: \"/around?and=around\": the request loops: ") && told.contains(": 508")
