@@ -154,7 +154,7 @@ impl DescriptorLimit {
         if before.current.is_some_and(|current| current < wanted) {
             let most = before.maximum.map_or(wanted, |maximum| wanted.min(maximum));
             // Where it is refused, the failures say so.
-            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before.clone() });
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before });
         }
         DescriptorLimit(before)
     }
@@ -162,7 +162,7 @@ impl DescriptorLimit {
 
 impl Drop for DescriptorLimit {
     fn drop(&mut self) {
-        let _ = setrlimit(Resource::Nofile, self.0.clone());
+        let _ = setrlimit(Resource::Nofile, self.0);
     }
 }
 
