@@ -1,5 +1,5 @@
 //! The control socket: `komainu status` and `komainu reload`, and clients that behave badly.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests are tests too
 
 mod rig;
 

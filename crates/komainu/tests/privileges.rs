@@ -1,5 +1,5 @@
 //! A server that is started as root: who serves, what is left of root's rights, and what becomes of a server that dies.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests are tests too
 
 mod hosted;
 mod rig;
