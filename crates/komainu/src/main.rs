@@ -14,6 +14,7 @@ mod notice;
 mod expand;
 mod clients;
 mod memory;
+mod engine;
 mod upstreams;
 mod privilege;
 mod link;
