@@ -95,7 +95,8 @@ impl Conn {
             self.work.out_at += of_out;
             bytes = &bytes[sent - of_out..];
         }
-        if self.work.out_at >= COPIED_BYTES_MAX || self.backlog() == 0 {
+        // What is left moves to the front, once as much has gone out: so no more bytes are moved than are sent.
+        if self.work.out_at >= COPIED_BYTES_MAX.max(self.backlog()) || self.backlog() == 0 {
             self.work.out.drain(..self.work.out_at);
             self.work.out_at = 0;
         }
