@@ -334,7 +334,9 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, Failure> {
         let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
-        let max = if self.x.is_spilling() { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
+        // Large blocks for the file, as long as memory is not short.
+        let is_block = self.x.is_spilling() && !self.is_short();
+        let max = if is_block { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
         if self.x.backlog() < max {
             return Ok(false);
         }
