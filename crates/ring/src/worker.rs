@@ -58,7 +58,8 @@ impl Worker {
     /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
     /// the sleep too, so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        // The clock is read before a sleep only: where there is work, nobody asks for the time.
+        let mut deadline = None;
         loop {
             if self.is_retired() {
                 self.hand_on();
@@ -67,7 +68,11 @@ impl Worker {
             if let Some(request) = self.try_next() {
                 return Next::Request(request);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = limit.and_then(|limit| {
+                let now = Instant::now();
+                let deadline = *deadline.get_or_insert_with(|| now.checked_add(limit));
+                deadline.map(|deadline| deadline.saturating_duration_since(now))
+            });
             let (signal, alone) = self.sleep_idle(left);
             if alone && (signal || left == Some(Duration::ZERO)) {
                 return Next::TimedOut;
