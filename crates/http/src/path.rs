@@ -36,7 +36,7 @@ pub enum EmptySegments {
 /// # Errors
 /// 400 for what is refused, see the head of this module.
 pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
-    if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| (byte != b'%') & (byte != b'\\')) {
+    if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| !matches!(byte, b'%' | b'\\')) {
         return Ok(Cow::Borrowed(raw));
     }
     let mut path = Vec::with_capacity(raw.len());
@@ -59,7 +59,7 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
 /// # Errors
 /// Those of [`normal_path`].
 pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
-    let stands = |byte| (byte == b'%') | is_path_byte(byte);
+    let stands = |byte| byte == b'%' || is_path_byte(byte);
     if !raw.starts_with(b"/") || (has_plain_segments(raw, stands) && !has_encoded_dots(raw)?) {
         return Ok(Cow::Borrowed(raw));
     }
@@ -124,13 +124,12 @@ fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
 
 /// Whether all bytes fit, no segment but the last is empty, and none begins with a dot: nearly every path is so.
 fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
-    // Without branches: there is hardly ever a reason to stop early.
-    let (mut plain, mut before) = (true, 0);
-    for &byte in raw {
-        plain &= fits(byte) & !((before == b'/') & ((byte == b'/') | (byte == b'.')));
-        before = byte;
-    }
-    plain
+    let mut after_slash = false;
+    raw.iter().all(|&byte| {
+        let plain = fits(byte) && !(after_slash && matches!(byte, b'/' | b'.'));
+        after_slash = byte == b'/';
+        plain
+    })
 }
 
 /// Whether there is a dot segment, in a path that is known to hold none but encoded ones.
