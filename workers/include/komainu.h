@@ -113,7 +113,8 @@ void komainu_detach(komainu_worker *worker);
 
 /*
  * Claims the oldest waiting request: waits for ever if `wait_ms` is negative, not at all if it is 0.
- * KOMAINU_OK, KOMAINU_AGAIN when the time is over or a signal's handler has run, KOMAINU_RETIRED.
+ * KOMAINU_OK, KOMAINU_AGAIN when the time is over, a signal's handler has run, or a few seconds have passed (signals that
+ * came just before the wait are to be looked at), KOMAINU_RETIRED.
  */
 int komainu_next(const komainu_worker *worker, int64_t wait_ms, komainu_request **request);
 

@@ -6,9 +6,6 @@
 
 #include <sys/stat.h>
 
-/* The longest wait for a request without a look at signals. */
-#define WAIT_MS 5000
-
 static komainu_worker *worker;
 komainu_request *current;
 stage current_stage;
@@ -167,8 +164,8 @@ XS(komainu_xs_serve) {
     komainu_loaded();
     for (;;) {
         komainu_request *request;
-        /* A signal that comes between a look and a wait is seen after so long. */
-        int next = komainu_next(worker, WAIT_MS, &request);
+        /* The server ends the wait every few seconds: a signal may come between a look and a wait. */
+        int next = komainu_next(worker, -1, &request);
         PERL_ASYNC_CHECK();
         if (next == KOMAINU_AGAIN)
             continue;

@@ -20,6 +20,8 @@ use crate::process::Process;
 const ROUND: Duration = Duration::from_secs(1);
 /// Memory is looked at less often: the system has to walk a process's pages to tell.
 const WORN_ROUNDS: u32 = 5;
+/// How often workers that wait for requests look at their signals.
+const STIR_ROUNDS: u32 = 4;
 /// The longest pause before a damaged channel is replaced, and how long one has to be sound to be trusted again.
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -381,11 +383,14 @@ impl Supervisor {
         self.orphans.bury(|pid, status| crews.iter_mut().for_each(|(_, crew)| crew.ended(pid, status)));
         self.renew(now);
         self.round += 1;
-        let worn = self.round.is_multiple_of(WORN_ROUNDS);
+        let (worn, stir) = (self.round.is_multiple_of(WORN_ROUNDS), self.round.is_multiple_of(STIR_ROUNDS));
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));
         for (role, crew) in &mut self.crews {
             if worn {
                 crew.recycle_worn(now);
+            }
+            if stir {
+                crew.shared.channel.stir();
             }
             if *role != Role::Serving || crew.want <= min {
                 continue;

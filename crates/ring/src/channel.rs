@@ -101,6 +101,12 @@ impl Channel {
         fence(SeqCst);
         self.shared.ring_seat(seat.0);
     }
+
+    /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
+    /// called once in a while, so that they need no timer for each wait.
+    pub fn stir(&self) {
+        (0..self.shared.geometry.seats).for_each(|seat| self.shared.stir_seat(seat));
+    }
 }
 
 #[cfg(not(loom))]

@@ -12,6 +12,8 @@ pub(crate) const AWAKE: u32 = 0;
 pub(crate) const ON_WORD: u32 = 1;
 /// It sleeps on its eventfd.
 pub(crate) const ON_FD: u32 = 2;
+/// It slept on the word, and was woken to look at its signals.
+pub(crate) const STIRRED: u32 = 3;
 
 pub(crate) struct Shared {
     pub(crate) region: Region,
@@ -71,6 +73,15 @@ impl Shared {
                 }
             }
             _ => doorbell::wake(sleep),
+        }
+    }
+
+    /// Wakes `seat` to look at its signals, if it sleeps on its word.
+    pub(crate) fn stir_seat(&self, seat: usize) {
+        let sleep = self.sleep(seat);
+        if sleep.load(Relaxed) == ON_WORD && sleep.compare_exchange(ON_WORD, STIRRED, AcqRel, Relaxed).is_ok()
+        {
+            doorbell::wake(sleep);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::doorbell;
 use crate::error::Seat;
 use crate::queue::Queue;
 use crate::request::Request;
-use crate::shared::{AWAKE, ON_FD, ON_WORD, Shared};
+use crate::shared::{AWAKE, ON_FD, ON_WORD, STIRRED, Shared};
 use crate::side::Side;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
@@ -18,7 +18,7 @@ use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 pub enum Next {
     /// A request, now this worker's.
     Request(Request),
-    /// None came in time, or a signal came first.
+    /// None came in time, or it is time to look at signals.
     TimedOut,
     /// The server asks the worker to leave; no more requests come.
     Retired,
@@ -56,9 +56,10 @@ impl Worker {
     }
 
     /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
-    /// the sleep too, so that a language can run its handlers.
+    /// the sleep too, and so does [`Channel::stir`](crate::Channel::stir), so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        // The clock is read before a sleep only: where there is work, nobody asks for the time.
+        let (mut deadline, mut is_over) = (None, false);
         loop {
             if self.is_retired() {
                 self.hand_on();
@@ -67,16 +68,24 @@ impl Worker {
             if let Some(request) = self.try_next() {
                 return Next::Request(request);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if is_over {
+                return Next::TimedOut;
+            }
+            let left = limit.and_then(|limit| {
+                let now = Instant::now();
+                let deadline = *deadline.get_or_insert_with(|| now.checked_add(limit));
+                deadline.map(|deadline| deadline.saturating_duration_since(now))
+            });
             let (signal, alone) = self.sleep_idle(left);
-            if alone && (signal || left == Some(Duration::ZERO)) {
+            is_over = signal || left == Some(Duration::ZERO);
+            if alone && is_over {
                 return Next::TimedOut;
             }
         }
     }
 
-    /// Sleeps as one who wants work. Whether a signal came, and whether nobody rang: if someone did, he counts on another
-    /// look at the queues.
+    /// Sleeps as one who wants work. Whether it is to look at signals, and whether nobody rang: if someone did, he counts
+    /// on another look at the queues.
     fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
         let Side { shared, seat, .. } = &*self.side;
         let sleep = shared.sleep(*seat);
@@ -86,8 +95,8 @@ impl Worker {
         fence(SeqCst);
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
-        sleep.swap(AWAKE, AcqRel);
-        (signal, shared.clear_idle(*seat))
+        let stirred = sleep.swap(AWAKE, AcqRel) == STIRRED;
+        (signal || stirred, shared.clear_idle(*seat))
     }
 
     /// Whether the server asked this worker to leave.

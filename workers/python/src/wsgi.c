@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-/* The longest wait for a request without a look at signals: one may come between a look and a wait. */
-#define WAIT_MS 5000
 /* A longer name of an unknown header field is not looked for. */
 #define NAME_BYTES_MAX 256
 
@@ -509,7 +507,7 @@ static int next_request(komainu_worker *worker, komainu_request **request) {
         code = komainu_next(worker, 0, request);
         if (code == KOMAINU_AGAIN) {
             Py_BEGIN_ALLOW_THREADS
-            code = komainu_next(worker, WAIT_MS, request);
+            code = komainu_next(worker, -1, request);
             Py_END_ALLOW_THREADS
         }
         if (code != KOMAINU_AGAIN)

@@ -450,6 +450,24 @@ fn a_server_arms_only_when_nothing_waits() {
 }
 
 #[test]
+fn one_who_waits_without_a_limit_is_stirred_to_look_at_signals() {
+    let rig = rig();
+    // Nobody sleeps: nobody is to find it later.
+    rig.channel.stir();
+    let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(matches!(channel.worker(Seat(0)).next(None), Next::TimedOut));
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            channel.stir();
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
 fn a_retired_worker_leaves_and_one_in_time_waits() {
     let rig = rig();
     assert!(matches!(rig.worker.next(Some(Duration::ZERO)), Next::TimedOut));
