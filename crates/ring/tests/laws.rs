@@ -1,5 +1,6 @@
 //! The laws of this crate's fuzz targets over their seeds and mutations of them: the same in every run.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
 
 #[path = "support/laws.rs"]
 mod laws;
