@@ -1,31 +1,21 @@
 //! One core's side of one generation: which task waits for which ticket.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
-use net::{Core, Exchange, Interest, TaskId};
-use ring::{Error, Lost, Received, Refused, Seat, Server, Ticket};
+use net::{Core, TaskId};
+use ring::{Lost, Refused, Seat, Server, Ticket};
 
 use crate::deflate::Codecs;
 use crate::generation::Generation;
 use crate::mail::{Mailbox, Order, Why};
 use crate::options::Options;
 
-/// Why a worker's request is cancelled: what `komainu_cancelled` returns.
-pub(crate) mod reason {
-    use std::num::NonZeroU32;
+mod errand;
 
-    /// The client is gone, or its request is not to be believed.
-    pub(crate) const GONE: NonZeroU32 = NonZeroU32::MIN;
-    /// The time for an answer is over.
-    pub(crate) const LATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
-    /// It waited for too long, or made room for another.
-    pub(crate) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
-}
+pub(crate) use errand::Errand;
 
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
@@ -209,7 +199,7 @@ impl Desk {
             held_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
-        Ok((Errand { desk: self.clone(), ticket, over: false }, taken))
+        Ok((Errand::new(self, ticket), taken))
     }
 
     /// Refuses the oldest of the waiting requests if there are as many as may be: it is the one whose client has
@@ -471,159 +461,5 @@ impl Desk {
         let lost = self.lost.borrow();
         let started = lost.iter().find(|(other, _)| *other == ticket).is_none_or(|(_, started)| *started);
         Fate::Lost { started }
-    }
-}
-
-/// A request under way; cancelled when it is dropped before its end.
-pub(crate) struct Errand {
-    pub(crate) desk: Rc<Desk>,
-    ticket: Ticket,
-    over: bool,
-}
-
-impl Errand {
-    /// Waits until there may be more of the answer, or room for more of the body; with `client`, also until that
-    /// can do what is wanted of it.
-    ///
-    /// # Errors
-    /// The request's fate.
-    pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Fate> {
-        poll_fn(|_| {
-            let found = self.desk.with_entry(self.ticket, |entry| {
-                entry.task = self.desk.core.task();
-                match entry.fate {
-                    Some(fate) => Some(Err(fate)),
-                    None => std::mem::take(&mut entry.news).then_some(Ok(())),
-                }
-            });
-            match found.unwrap_or_else(|| Some(Err(self.desk.fate_of_lost(self.ticket)))) {
-                Some(found) => Poll::Ready(found),
-                None if client.is_some_and(|(x, interest)| x.poll_client(interest)) => Poll::Ready(Ok(())),
-                None => Poll::Pending,
-            }
-        })
-        .await
-    }
-
-    /// How long a worker has had it, in milliseconds, and its process id, or 0.
-    pub(crate) fn held(&self) -> (u64, i32) {
-        let now_ms = self.desk.core.now_ms();
-        let claimed_ms = self.desk.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
-        let (server, generation) = (self.desk.server.borrow(), &self.desk.generation);
-        let pid = server.claimant(self.ticket).map(|Seat(seat)| &generation.pids[generation.place_of(seat)]);
-        (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
-    }
-
-    /// The next wait ends at once: there may be more of the answer than was looked at.
-    pub(crate) fn look_again(&self) {
-        self.desk.with_entry(self.ticket, |entry| entry.news = true);
-    }
-
-    /// From now on this one has to move next, with its whole time.
-    pub(crate) fn expect(&self, expect: Expect) {
-        let now_ms = self.desk.core.now_ms();
-        self.desk.with_entry(self.ticket, |entry| {
-            (entry.expect, entry.expect_since_ms) = (expect, now_ms);
-            entry.held_ms = match expect {
-                Expect::Taker(_) => entry.held_ms.or(Some(now_ms)),
-                _ => None,
-            };
-        });
-    }
-
-    /// The next part of the answer, if any has come; see [`Server::receive`].
-    ///
-    /// # Errors
-    /// The answer cannot be believed.
-    pub(crate) fn receive(
-        &mut self,
-        into: &mut Vec<u8>,
-        bytes_max: usize,
-    ) -> Result<Option<Received>, Error> {
-        let mut server = self.desk.server.borrow_mut();
-        let seat = server.answerer(self.ticket);
-        let received = server.receive(self.ticket, into, bytes_max);
-        drop(server);
-        match &received {
-            Ok(Some(part)) if part.last => {
-                self.end();
-                seat.iter().for_each(|seat| self.count(*seat));
-            }
-            Err(Error::Fault(_)) => self.end(),
-            // Lost with its worker: the slot may be another's by now.
-            Err(Error::Void) | Ok(_) => {}
-        }
-        received
-    }
-
-    /// The ticket is void: the slot may be in use again.
-    fn end(&mut self) {
-        self.over = true;
-        self.desk.entries.borrow_mut()[self.ticket.index()] = None;
-    }
-
-    fn count(&self, Seat(at): Seat) {
-        let seat = &self.desk.generation.seats[at];
-        let requests = seat.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        if requests == seat.requests_max.load(Ordering::Relaxed) {
-            let generation = self.desk.generation.number;
-            self.desk.mailbox.send(Order::Recycle { generation, seat: at });
-        }
-    }
-
-    /// Streams more of the request's body; see [`Server::push_body`].
-    ///
-    /// # Errors
-    /// The request is over.
-    pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
-        self.desk.server.borrow_mut().push_body(self.ticket, body, last)
-    }
-
-    /// Lets the worker know that the client has closed its sending side.
-    pub(crate) fn report_client_closed(&self) {
-        self.desk.server.borrow_mut().report_client_closed(self.ticket);
-    }
-
-    /// The descriptor of the file received last is no longer needed.
-    pub(crate) fn file_taken(&self) {
-        self.desk.server.borrow_mut().file_taken(self.ticket);
-    }
-
-    /// Whether it is over, whatever came of it.
-    pub(crate) fn is_void(&self) -> bool {
-        self.desk.with_entry(self.ticket, |_| ()).is_none()
-    }
-
-    /// Who may take descriptors out of its process, where this process may not.
-    pub(crate) fn launcher(&self) -> Option<Arc<dyn crate::launcher::Launcher>> {
-        self.desk.generation.options.launcher.clone()
-    }
-
-    /// The process that holds it, for taking a descriptor out of it.
-    pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
-        let Seat(seat) = self.desk.server.borrow().claimant(self.ticket)?;
-        let generation = &self.desk.generation;
-        crate::mail::lock(&generation.processes[generation.place_of(seat)]).clone()
-    }
-}
-
-impl Drop for Errand {
-    fn drop(&mut self) {
-        if self.over {
-            return;
-        }
-        let (desk, ticket) = (&self.desk, self.ticket);
-        let entry = desk.entries.borrow_mut()[ticket.index()].take_if(|entry| entry.ticket == ticket);
-        let Some(entry) = entry else {
-            return desk.lost.borrow_mut().retain(|(other, _)| *other != ticket);
-        };
-        let why = match entry.fate {
-            None | Some(Fate::Lost { .. } | Fate::Stalled | Fate::TooSlow) => reason::GONE,
-            Some(Fate::Late) => reason::LATE,
-            Some(Fate::Unserved | Fate::Crowded | Fate::Down) => reason::UNSERVED,
-        };
-        let seat = desk.server.borrow().claimant(ticket).filter(|_| entry.fate == Some(Fate::Late));
-        desk.server.borrow_mut().cancel(ticket, why);
-        seat.iter().for_each(|seat| desk.give_up_late(ticket, *seat));
     }
 }

@@ -20,7 +20,7 @@ fn the_environment_is_psgi_1_1() {
          X_Mine: 3\r\nProxy: http://evil.example\r\nX-Sendfile-Type: X-Accel-Redirect\r\n\
          X-Accel-Mapping: /=/srv/\r\nContent-Type: text/x\r\nAuthorization: Basic x\r\n\r\n",
     );
-    client.answer().expect(404, "no //env/");
+    client.answer().expect(404, "no /env/");
     client.send(
         "GET /%65nv?a=%20b&c HTTP/1.1\r\nHost: shop.example:81\r\nX-Mine: 1\r\nx-mine: 2\r\nCookie: a=1\r\ncookie: b=2\r\n\
          X_Mine: 3\r\nProxy: http://evil.example\r\nX-Sendfile-Type: X-Accel-Redirect\r\n\

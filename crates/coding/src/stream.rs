@@ -21,7 +21,7 @@ pub struct Encoder {
 }
 
 enum Inner {
-    Gzip(flate2::write::GzEncoder<Vec<u8>>),
+    Gzip(Box<flate2::write::GzEncoder<Vec<u8>>>),
     Zstd(Box<zstd::stream::write::Encoder<'static, Vec<u8>>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
 }
@@ -36,7 +36,7 @@ impl Encoder {
             Coding::Identity => return Ok(None),
             Coding::Gzip => {
                 let level = flate2::Compression::new(effort.of([1, 5, 9]));
-                Inner::Gzip(flate2::write::GzEncoder::new(Vec::new(), level))
+                Inner::Gzip(Box::new(flate2::write::GzEncoder::new(Vec::new(), level)))
             }
             Coding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), effort.of([1, 3, 12]))?;

@@ -11,182 +11,18 @@ use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes, StatusPattern, Template};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
-use net::{Bind, Cidr, Compression, Core, ErrorPages, FieldEdits, Listen, Page, Sources, SpillStore};
+use net::{Compression, Core, ErrorPages, FieldEdits, Page, SpillStore};
 use proxy::{Group, News};
 
 use crate::clients::Introducers;
+use crate::engine::sources;
 use crate::hosting::{self, Handles, Hosting, Mounted};
-use crate::memory;
 use crate::notice::Notices;
 use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
 use crate::upstreams::Groups;
 
 /// Error pages are held in memory; a larger one is refused when the server starts.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
-/// Descriptors kept at most for what is not a connection: listeners, logs, epolls, workers, files on their way. Of a small
-/// limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
-const DESCRIPTORS_KEPT_MAX: u64 = 256;
-/// Of those, what every server needs.
-const DESCRIPTORS_BASE: u64 = 24;
-/// What a core and a process of an application need.
-const DESCRIPTORS_PER_CORE: u64 = 2;
-const DESCRIPTORS_PER_PROCESS: u64 = 6;
-/// So many connections are tried for at least, whatever the limit.
-const CONNECTIONS_MIN: u64 = 16;
-/// A limit that leaves fewer connections than this is worth a warning.
-const CONNECTIONS_FEW: u64 = 1024;
-
-/// How the descriptors that the process may have are shared out.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Descriptors {
-    /// The limit on open files.
-    limit: u64,
-    /// Kept for the server itself.
-    kept: u64,
-    /// Kept for files that are held open.
-    files: u64,
-    /// What a connection needs: two where requests are passed on.
-    per_connection: u64,
-}
-
-impl Descriptors {
-    /// Shares out `limit` descriptors.
-    pub(crate) fn new(config: &Config, limit: u64) -> Descriptors {
-        let routes = || config.sites.iter().flat_map(|site| &site.routes);
-        let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
-        let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
-        let cores = threads(config) as u64;
-        let processes = |app: &config::App| {
-            app.workers.as_ref().map_or(cores.max(2), |workers| u64::from(workers.max)) + 1
-        };
-        let processes: u64 = config.apps.iter().map(|(_, app)| processes(app)).sum();
-        let needed = DESCRIPTORS_BASE
-            + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64)
-            + processes * DESCRIPTORS_PER_PROCESS;
-        // A request that is passed on needs a second connection.
-        let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
-        let passing_on =
-            routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
-        Descriptors {
-            limit,
-            kept: needed.max((limit / 8).min(DESCRIPTORS_KEPT_MAX)),
-            files: files_open.min(limit / 8),
-            per_connection: if passing_on { 2 } else { 1 },
-        }
-    }
-
-    /// The connections that there is room for.
-    fn connections(&self) -> u64 {
-        self.limit.saturating_sub(self.kept + self.files) / self.per_connection
-    }
-
-    /// What to say of it at the start.
-    pub(crate) fn notice(&self, config: &Config) -> (config::Level, String) {
-        let Descriptors { limit, kept, files, .. } = self;
-        let room = self.connections();
-        let twice = if self.per_connection == 2 { ", two for each connection that is passed on" } else { "" };
-        let wanted = config.limits.connections_max.map(u64::from);
-        let room_for = match wanted {
-            Some(wanted) if wanted > room => {
-                format!("has room for {room} connections, fewer than `limits.connections` = {wanted}")
-            }
-            _ => format!("has room for {room} connections"),
-        };
-        let text = format!(
-            "the limit on open files, {limit}, {room_for} ({kept} are kept for the server, {files} for files{twice})"
-        );
-        if room >= wanted.unwrap_or(CONNECTIONS_FEW) {
-            return (config::Level::Info, text);
-        }
-        let remedy = "raise it with `LimitNOFILE=` in the systemd unit, or `ulimit -n`";
-        (config::Level::Warn, format!("{text}: {remedy}"))
-    }
-}
-
-/// The engine's options.
-pub(crate) fn engine(config: &Config, descriptors: &Descriptors) -> net::Options {
-    let limits = &config.limits;
-    let room = descriptors.connections().max(CONNECTIONS_MIN) as usize;
-    let connections_max = limits.connections_max.map_or(room, |max| max as usize);
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
-    net::Options {
-        threads: threads(config),
-        limits: net::Limits {
-            connections_max,
-            requests_per_connection_max: limits.requests_per_connection_max.unwrap_or(0),
-            head: http::Limits {
-                head_bytes_max: limits.head_bytes_max as usize,
-                start_line_bytes_max: limits.request_line_bytes_max as usize,
-                fields_max: limits.headers_max as usize,
-                bare_lf: config.lenient_bare_lf,
-            },
-            body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
-        },
-        timeouts: net::Timeouts {
-            head_ms: ms(config.timeouts.head),
-            body_ms: ms(config.timeouts.body),
-            write_ms: ms(config.timeouts.write),
-            idle_ms: ms(config.timeouts.idle),
-            drain_ms: ms(config.timeouts.drain),
-        },
-        memory: net::MemoryBudget::new(limits.memory_bytes_max.unwrap_or_else(memory::share)),
-        release_memory: Some(memory::release),
-        ..net::Options::default()
-    }
-}
-
-/// How many threads serve. Beside applications too, one for each processor: on two of them a single one was measured to
-/// cost a request no less, and to answer fewer of them.
-pub(crate) fn threads(config: &Config) -> usize {
-    match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        threads => threads as usize,
-    }
-}
-
-/// What to listen on.
-pub(crate) fn listens(config: &Config) -> Vec<Listen> {
-    let listens = |listener: &config::Listener| {
-        let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
-            // Who may open the socket's file may speak.
-            unix: matches!(listener.address, config::Listen::Unix(_)),
-            ..sources(from)
-        });
-        let listen = move |at| Listen { at, proxy_protocol: sources.clone() };
-        binds(&listener.address).into_iter().map(listen)
-    };
-    config.listen.iter().flat_map(listens).collect()
-}
-
-fn binds(address: &config::Listen) -> Vec<Bind> {
-    match address {
-        config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
-        config::Listen::Any(port) => vec![Bind::Any(*port)],
-        config::Listen::Unix(path) => vec![Bind::Unix(path.clone())],
-        config::Listen::Localhost(port) => {
-            let mut binds = vec![Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
-            let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
-            // Where the machine has IPv6; and with port 0 one port is enough.
-            if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
-                binds.push(Bind::Tcp(v6));
-            }
-            binds
-        }
-    }
-}
-
-fn sources(from: &[config::Source]) -> Sources {
-    let mut sources = Sources::default();
-    for source in from {
-        match source {
-            config::Source::Unix => sources.unix = true,
-            config::Source::Network(network) => sources.networks.push(
-                Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid"),
-            ),
-        }
-    }
-    sources
-}
 
 /// Who may tell of clients; `None` where nobody may.
 fn introducers(trusted: &config::TrustedProxies) -> Option<Introducers> {
@@ -346,24 +182,13 @@ fn route(
             let mut options = file_options(config, files, cores);
             // Compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
-            options.root_report = seat.map(|seat| {
-                let notices = seat.notices.clone();
-                files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
-            });
+            options.root_report = seat.map(|seat| root_report(seat.notices));
             Handler::Files(Box::new(Files::new(options)?))
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
-        Action::Respond(respond) => {
-            let mut fields = Fields::new();
-            fields.push(Name::ContentType, respond.media_type.as_bytes());
-            Handler::Respond {
-                status: status(respond.status),
-                fields,
-                body: respond.body.clone().into_bytes(),
-            }
-        }
+        Action::Respond(respond) => fixed_response(respond),
     };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
@@ -381,6 +206,18 @@ fn route(
         edits: edits(&settings.response_headers),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+/// What a root of files tells of itself goes to the log.
+fn root_report(notices: &Notices) -> files::RootReport {
+    let notices = notices.clone();
+    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
+}
+
+fn fixed_response(respond: &config::Respond) -> Handler {
+    let mut fields = Fields::new();
+    fields.push(Name::ContentType, respond.media_type.as_bytes());
+    Handler::Respond { status: status(respond.status), fields, body: respond.body.clone().into_bytes() }
 }
 
 fn status(code: u16) -> Status {
@@ -545,57 +382,6 @@ fn page(path: &Path) -> io::Result<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn descriptors_are_kept_for_the_open_files_of_every_route() {
-        let route = || config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
-        let with = |routes: usize| {
-            let routes = (0..routes).map(|_| route()).collect();
-            let site = config::Site { routes, ..config::Site::default() };
-            let config = Config { sites: vec![site], ..Config::default() };
-            engine(&config, &Descriptors::new(&config, 100_000)).limits.connections_max
-        };
-        assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
-        assert_eq!(with(1_000), 100_000 - 256 - 12_500);
-    }
-
-    #[test]
-    fn descriptors_are_kept_for_connections_to_upstream_servers() {
-        let with = |action: Action, otherwise: Option<Action>| {
-            let route = config::Route { action, otherwise, ..config::Route::default() };
-            let site = config::Site { routes: vec![route], ..config::Site::default() };
-            let config = Config { sites: vec![site], ..Config::default() };
-            engine(&config, &Descriptors::new(&config, 100_256)).limits.connections_max
-        };
-        let proxy = || Action::Proxy(Box::default());
-        assert_eq!(with(proxy(), None), 50_000);
-        assert_eq!(with(Action::Files(Box::default()), Some(proxy())), 49_488);
-        assert_eq!(with(Action::Files(Box::default()), None), 98_976);
-    }
-
-    #[test]
-    fn a_small_limit_on_descriptors_is_shared_in_proportion_and_said() {
-        let route = config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
-        let site = config::Site { routes: vec![route], ..config::Site::default() };
-        let mut config = Config { sites: vec![site], threads: 1, ..Config::default() };
-        let room = |config: &Config, limit| Descriptors::new(config, limit).connections();
-        assert_eq!([256, 1_024, 4_096].map(|limit| room(&config, limit)), [192, 768, 3_328]);
-        let notice = |config: &Config, limit| Descriptors::new(config, limit).notice(config);
-        let (level, text) = notice(&config, 256);
-        assert_eq!(level, config::Level::Warn);
-        assert!(["256", "192", "LimitNOFILE", "ulimit -n"].iter().all(|part| text.contains(part)), "{text}");
-        assert_eq!(notice(&config, 4_096).0, config::Level::Info);
-        config.limits.connections_max = Some(5_000);
-        let (level, text) = notice(&config, 4_096);
-        assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
-        config.limits.connections_max = Some(100);
-        assert_eq!(notice(&config, 256).0, config::Level::Info);
-        // Even next to nothing leaves a server that answers.
-        assert_eq!(
-            engine(&config::Config::default(), &Descriptors::new(&config, 8)).limits.connections_max,
-            16
-        );
-    }
 
     #[test]
     fn fewer_open_files_than_threads_are_some() {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
@@ -93,6 +94,9 @@ pub(crate) struct Run {
     /// Show the contents of folders that have no index.html
     #[arg(long)]
     pub(crate) listing: bool,
+    /// Started as root: bind as root, then serve as this user, a name or a number [default: go on as root]
+    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) app: RunApp,
 }

@@ -14,6 +14,7 @@ mod notice;
 mod expand;
 mod clients;
 mod memory;
+mod engine;
 mod upstreams;
 mod privilege;
 mod link;
@@ -198,6 +199,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     let mut config = Config {
         listen: run.listen.iter().cloned().map(Listener::at).collect(),
         threads: run.threads,
+        user: run.user.clone(),
         sites: vec![Site { routes: vec![route], ..Site::default() }],
         apps,
         ..Config::default()

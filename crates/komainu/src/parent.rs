@@ -27,9 +27,9 @@ use rustix::process::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::assemble;
 use crate::check;
 use crate::control::Socket;
+use crate::engine;
 use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
 use crate::notice::Notices;
@@ -120,8 +120,8 @@ pub(crate) fn supervise(
 ) -> io::Result<u8> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     can_be_launched(&config)?;
-    let threads = assemble::threads(&config);
-    let listens = assemble::listens(&config);
+    let threads = engine::threads(&config);
+    let listens = engine::listens(&config);
     let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
     let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
     let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);

@@ -17,8 +17,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
-use crate::assemble::{self, Descriptors, Plan, Seat};
+use crate::assemble::{self, Plan, Seat};
 use crate::control::{self, ServerInfo, Socket};
+use crate::engine::{self, Descriptors};
 use crate::hosting::{Handles, Hosting};
 use crate::link::{Link, Order};
 use crate::notice::Notices;
@@ -119,7 +120,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     // Before anything is started: a signal that comes early must find us listening.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
-    let options = assemble::engine(&config, &descriptors);
+    let options = engine::options(&config, &descriptors);
     let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
@@ -248,7 +249,7 @@ fn listeners(
     inherited: Option<&mut Inherited>,
     threads: usize,
 ) -> io::Result<Vec<net::Listener>> {
-    let listens = assemble::listens(config);
+    let listens = engine::listens(config);
     let Some(inherited) = inherited else {
         return listens.into_iter().map(|listen| net::Listener::bind(listen, threads)).collect();
     };

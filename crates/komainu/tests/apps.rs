@@ -109,7 +109,8 @@ fn what_is_missing_is_told_at_once() {
     let two = told(&["app.psgi", "config.ru"], &folder);
     assert!(two.contains("one application"), "{two}");
     let mut command = komainu();
-    command.env("KOMAINU_WORKERS", folder.path()).args(["run", "app.psgi"]).current_dir(folder.path());
+    command.env("KOMAINU_WORKERS", folder.path()).current_dir(folder.path());
+    command.args(["run", "--listen", "127.0.0.1:0", "app.psgi"]);
     let missing = text(&command.output().unwrap().stderr);
     assert!(
         missing.contains("the module for perl is not there") && missing.contains("make build"),

@@ -429,8 +429,9 @@ fn a_proxy_that_leads_to_itself_says_so() {
     let folder = Folder::new();
     let socket = folder.at("self.sock");
     let text = format!(
-        "listen = [\"127.0.0.1:0\", \"unix:{0}\"]\nthreads = 2\n[[route]]\nproxy = \"unix:{0}\"\n",
-        socket.display()
+        "{1}listen = [\"127.0.0.1:0\", \"unix:{0}\"]\nthreads = 2\n[[route]]\nproxy = \"unix:{0}\"\n",
+        socket.display(),
+        rig::as_we_are()
     );
     folder.write("komainu.toml", text);
     let mut command = komainu();

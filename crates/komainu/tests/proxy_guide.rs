@@ -95,7 +95,7 @@ fn example(section: &str, program: &str, greeting: &str) {
         UnixStream::connect(folder.at("app.sock")).is_ok()
     });
     assert!(config.contains("127.0.0.1:8080"));
-    folder.write("komainu.toml", config.replace(":8080", ":0"));
+    folder.write("komainu.toml", format!("{}{}", rig::as_we_are(), config.replace(":8080", ":0")));
     let mut server = komainu();
     server.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(server, folder);

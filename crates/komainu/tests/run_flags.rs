@@ -4,8 +4,8 @@
 mod hosted;
 mod rig;
 
-use hosted::{folder, processes, ready, run, server};
-use rig::{Folder, Rig, eventually, text};
+use hosted::{folder, processes, ready, run, server, status};
+use rig::{Folder, Rig, eventually, komainu, text};
 
 const ECHO: &str = "sub { my $env = shift; my $path = $env->{PATH_INFO};
     sleep 60 if $path eq '/sleep';
@@ -115,6 +115,27 @@ fn levels() {
 }
 
 #[test]
+fn another_user_for_root() {
+    if !rig::is_root() {
+        return eprintln!("SKIPPED: only root can start a server of another user");
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0", "--user", "nobody", "www"]).current_dir(folder.path());
+    let rig = Rig::start(command, folder);
+    rig.get("/a").expect(200, "A");
+    let id = std::process::Command::new("id").args(["-u", "nobody"]).output().unwrap();
+    let uid = text(&id.stdout).trim().to_owned();
+    let serving = std::fs::read_to_string(format!("/proc/{}/status", status(&rig)["pid"])).unwrap();
+    let uids = serving.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    assert!(uids.split_whitespace().eq([uid.as_str(); 4]), "{uids}");
+    assert!(!rig.told().contains("serving as root"), "{}", rig.told());
+    let told = refused(&rig.folder, &["--user", "nobody-of-this-name", "www"]);
+    assert!(told.contains("there is no user nobody-of-this-name"), "{told}");
+}
+
+#[test]
 fn mistakes_are_told_at_once() {
     let folder = folder("app.psgi", ECHO);
     folder.write("www/a", "A").write("bad.env", "A=1\nB\n");
@@ -129,6 +150,7 @@ fn mistakes_are_told_at_once() {
         (&["--body-max", "12x", "app.psgi"], "no unit of size"),
         (&["--max-memory", "1k", "app.psgi"], "too small"),
         (&["--max-requests", "0", "app.psgi"], "0 is not in"),
+        (&["--user", "", "www"], "a value is required for '--user <USER>'"),
         (&["--log-level", "loud", "app.psgi"], "possible values: error, warn, info, debug"),
     ] {
         let told = refused(&folder, arguments);
@@ -141,9 +163,17 @@ fn the_help_the_manual_and_the_completions_know_them() {
     let printed = |arguments: &[&str]| text(&server().args(arguments).output().unwrap().stdout);
     let (help, manual, script) =
         (printed(&["run", "--help"]), printed(&["man"]), printed(&["completions", "bash"]));
-    for flag in
-        ["body-max", "timeout", "max-requests", "max-memory", "env", "env-file", "log-level", "reload"]
-    {
+    for flag in [
+        "body-max",
+        "timeout",
+        "max-requests",
+        "max-memory",
+        "env",
+        "env-file",
+        "log-level",
+        "reload",
+        "user",
+    ] {
         assert!(help.contains(&format!("--{flag}")), "{flag} in {help}");
         assert!(manual.contains(&flag.replace('-', "\\-")), "{flag} in the manual");
         assert!(script.contains(&format!("--{flag}")), "{flag} in the completions");

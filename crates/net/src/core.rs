@@ -11,20 +11,20 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 use crate::clock::Clock;
 use crate::memory::{Memory, MemoryBudget};
 use crate::offload::Pool;
 use crate::remote::{Remote, SlotWaker};
-use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE, readiness};
+use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
 use crate::tick::{TaskId, Tick, Ticks};
+
+mod turn;
 
 const REMOTE_TOKEN: u64 = u64::MAX;
 /// A [`Tick`]'s own bell: that it rang is all there is to know.
 const TICK_TOKEN: u64 = u64::MAX - 1;
-/// How often deadlines of sources are looked at. Deadlines are coarse by this much.
-const SWEEP_MS: u64 = 100;
 
 /// A future that a core runs. What it returns replaces it: parked, or nothing.
 pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn Parked>>>>>;
@@ -494,116 +494,6 @@ impl Core {
         self.0.free_tasks.borrow_mut().push(task);
         drop(tasks);
         drop(parked);
-    }
-
-    /// Turns until `stop` says so, which is asked once a tick.
-    pub(crate) fn turn_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
-        loop {
-            self.0.ticks.drain();
-            self.run_ready();
-            if stop() {
-                return Ok(());
-            }
-            let rests = self.0.ticks.rest();
-            let timeout = (if rests { self.timeout_ms() } else { Some(0) })
-                .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
-            events.clear();
-            match epoll::wait(
-                self.0.remote.epoll(),
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            self.0.clock.tick();
-            self.0.ticks.wake();
-            for event in &events {
-                let (token, flags) = (event.data.u64(), event.flags);
-                if token < TICK_TOKEN {
-                    self.deliver(token, readiness(flags));
-                }
-            }
-            self.run_remote();
-            self.run_timers();
-        }
-    }
-
-    /// Runs what is ready, without waiting.
-    pub(crate) fn run_ready(&self) {
-        // Only what is ready now: a task that wakes itself again waits for the next tick.
-        let count = self.0.ready.borrow().len();
-        for _ in 0..count {
-            let Some(task) = self.0.ready.borrow_mut().pop_front() else { return };
-            self.run(task);
-        }
-    }
-
-    /// Runs what other threads woke.
-    pub(crate) fn run_remote(&self) {
-        let mut woken = Vec::new();
-        self.0.remote.take(&mut woken);
-        for task in woken {
-            self.run(task);
-        }
-    }
-
-    /// Milliseconds until something is due; `None` for never.
-    fn timeout_ms(&self) -> Option<u64> {
-        if !self.0.ready.borrow().is_empty() {
-            return Some(0);
-        }
-        let now_ms = self.now_ms();
-        let timer_ms =
-            self.0.timers.borrow().first_key_value().map(|((at_ms, _), _)| at_ms.saturating_sub(now_ms));
-        let any_source = self.0.sources.borrow().len() > self.0.free_sources.borrow().len();
-        let sweep_ms = any_source.then(|| (self.0.swept_ms.get() + SWEEP_MS).saturating_sub(now_ms));
-        [timer_ms, sweep_ms].into_iter().flatten().min()
-    }
-
-    /// Fires timers and deadlines that are due.
-    pub(crate) fn run_timers(&self) {
-        let now_ms = self.now_ms();
-        while let Some(task) = self.pop_timer(now_ms) {
-            self.run(task);
-        }
-        if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
-            self.0.swept_ms.set(now_ms);
-            self.0.memory.add_up();
-            self.sweep(now_ms);
-        }
-    }
-
-    fn pop_timer(&self, now_ms: u64) -> Option<u32> {
-        let mut timers = self.0.timers.borrow_mut();
-        let first = timers.first_entry()?;
-        (first.key().0 <= now_ms).then(|| first.remove())
-    }
-
-    /// Looks at every source's deadline. One pass over a flat table ten times a second costs less than keeping
-    /// a timer for each connection in order at each request.
-    fn sweep(&self, now_ms: u64) {
-        for token in self.0.remote.take_released() {
-            self.free_source(token);
-        }
-        let mut due: Vec<Rc<Source>> = Vec::new();
-        for slot in self.0.sources.borrow().iter() {
-            if let Some(source) = &slot.source
-                && source.deadline_ms.get() <= now_ms
-            {
-                due.push(source.clone());
-            }
-        }
-        for source in due {
-            source.deadline_ms.set(u64::MAX);
-            source.expired.set(true);
-            let (reader, writer) = (source.reader.get(), source.writer.get());
-            self.run(reader);
-            if writer != reader {
-                self.run(writer);
-            }
-        }
     }
 }
 

@@ -4,9 +4,10 @@
 use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
-use crate::conn::{Piece, Reply};
+use crate::conn::Reply;
 use crate::exchange::{Exchange, Own};
 use crate::fault::Fault;
+use crate::inbound::Piece;
 use crate::memory::Pressure;
 use crate::source::HALF_CLOSED;
 

@@ -17,12 +17,13 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
 use crate::address::{Client, Peer};
-use crate::conn::{Conn, Context, REQUEST_WEIGHT_BYTES, Reply, Seat};
+use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, Reply};
 use crate::core::{Parked, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::preface::Told;
+use crate::seat::{Context, Seat};
 use crate::service::{Record, Service};
 use crate::source::{GONE, READ};
 use crate::stream::Stream;

@@ -12,6 +12,7 @@ use http::Framing;
 use crate::conn::{Conn, Reply};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
 use crate::stream::{self, Interest, Stream};
 
@@ -58,7 +59,11 @@ impl Conn {
         if self.backlog() == 0 {
             self.work.out.clear();
             self.work.out_at = 0;
+            if self.pressure() >= Pressure::High {
+                self.work.out = Vec::new();
+            }
         }
+        self.weigh();
         if self.overflow.as_ref().is_some_and(|overflow| overflow.file.is_empty()) {
             self.overflow = None;
         }

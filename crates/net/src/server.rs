@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 
 use crate::address::{Bind, Listen};
 use crate::clock::Clock;
-use crate::conn::{Context, Seats};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::h1::Engine;
@@ -17,6 +16,7 @@ use crate::listener::{self, Door, Listener, SocketFile};
 use crate::offload::Pool;
 use crate::options::Options;
 use crate::remote::Remote;
+use crate::seat::{Context, Seats};
 use crate::service::Service;
 use crate::work::Works;
 

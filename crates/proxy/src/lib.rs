@@ -25,6 +25,7 @@ mod pool;
 mod shared;
 mod dial;
 mod check;
+mod kept;
 mod relay;
 mod choose;
 mod proxy;

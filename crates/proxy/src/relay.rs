@@ -6,24 +6,23 @@ use http::{Framing, Length, Method, Status};
 use std::sync::Arc;
 
 use net::{
-    BodyPiece, Exchange, Fault, Interest, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError,
-    SpillQuota,
+    BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
 };
 
 use crate::failure::Failure;
+use crate::kept::Kept;
 use crate::leg::{self, Leg, Read};
 use crate::options::Options;
 use crate::request::{RequestRules, Sent};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::Ask;
 
+mod clocks;
+
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
 /// Bytes that one request moves before others on the core have their turn.
 const TURN_BYTES: usize = 1024 * 1024;
-
-/// How often a relay whose client does not read looks whether memory is short by now.
-const LOOK_MS: u64 = 2_000;
 
 /// How far the request's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,50 +100,6 @@ pub(crate) struct Relay<'r, 'c> {
     unsent: u64,
     /// Bytes moved since others had their turn.
     moved: usize,
-}
-
-/// Content of a request body kept for another attempt.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    bytes: Vec<u8>,
-    /// Bytes that may be kept.
-    bytes_max: usize,
-    /// More came than may be kept.
-    lost: bool,
-    /// The client has sent all of it.
-    ended: bool,
-}
-
-impl Kept {
-    /// Keeps at most so many bytes.
-    pub(crate) fn new(bytes_max: usize) -> Kept {
-        Kept { bytes_max, ..Kept::default() }
-    }
-
-    /// Whether another attempt can send the body from its beginning.
-    pub(crate) fn is_whole(&self) -> bool {
-        !self.lost
-    }
-
-    /// Takes what was read before a server was asked, which is little.
-    pub(crate) fn take_in(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// All of the body is here.
-    pub(crate) fn end(&mut self) {
-        self.ended = true;
-    }
-
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.bytes.len() + bytes.len() > self.bytes_max {
-            self.lost = true;
-            self.bytes = Vec::new();
-        }
-        if !self.lost {
-            self.bytes.extend_from_slice(bytes);
-        }
-    }
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
@@ -379,7 +334,9 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, Failure> {
         let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
-        let max = if self.x.is_spilling() { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
+        // Large blocks for the file, as long as memory is not short.
+        let is_block = self.x.is_spilling() && !self.is_short();
+        let max = if is_block { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
         if self.x.backlog() < max {
             return Ok(false);
         }
@@ -517,86 +474,5 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.x.end(&self.plan.response.trailers(body.trailers()))?;
         }
         Ok(Outcome::Complete(self.up == Up::Done))
-    }
-
-    // ---- waiting ----
-
-    async fn wait(&mut self, down: Down) -> Result<(), Failure> {
-        self.x.try_flush()?;
-        if self.x.is_spilling() {
-            self.x.take_turns().await;
-        }
-        let now_ms = self.x.core().now_ms();
-        let unsent = self.x.unsent();
-        if std::mem::replace(&mut self.unsent, unsent) != unsent {
-            self.client_write_ms = now_ms;
-        }
-        let reads_client = matches!(self.up, Up::Continue | Up::Body) && self.leg.backlog() < GATHERED_BYTES;
-        let reads_upstream = down == Down::Dry;
-        let interest = match self.up {
-            // What is left in TLS goes nowhere any more.
-            Up::Abandoned => Interest::of(reads_upstream, false),
-            _ => self.leg.link.interest(reads_upstream, self.leg.backlog() > 0),
-        };
-        let client = Interest::of(reads_client, unsent > 0);
-        let mut deadline_ms = self.deadline_ms(down);
-        if unsent > 0 {
-            deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
-        }
-        self.leg.let_go();
-        let is_short = self.is_short();
-        self.x.hold(self.leg.weigh(is_short) + self.kept.bytes.capacity());
-        let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
-        self.leg.hold();
-        match waited {
-            Err(Fault::Timeout) => self.on_timeout(down),
-            other => Ok(other?),
-        }
-    }
-
-    /// Every clock that runs, as the time when it runs out.
-    fn clocks(&self, down: Down) -> [u64; 6] {
-        let timeouts = &self.plan.options.timeouts;
-        let runs =
-            |runs: bool, since_ms: u64, ms: u64| if runs { since_ms.saturating_add(ms) } else { u64::MAX };
-        let waits = down == Down::Dry;
-        [
-            runs(self.up == Up::Continue, self.up_ms, timeouts.continue_ms),
-            runs(self.up == Up::Body && self.leg.backlog() == 0, self.client_read_ms, self.x.body_ms()),
-            runs(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
-            runs(self.up != Up::Abandoned && self.leg.is_behind(), self.up_ms, timeouts.between_ms),
-            runs(
-                waits && !self.x.has_begun() && matches!(self.up, Up::Done | Up::Abandoned),
-                self.up_ms,
-                timeouts.head_ms,
-            ),
-            runs(waits && self.x.has_begun(), self.down_ms, timeouts.between_ms),
-        ]
-    }
-
-    fn deadline_ms(&self, down: Down) -> u64 {
-        self.clocks(down).into_iter().fold(self.plan.deadline_ms, u64::min)
-    }
-
-    fn on_timeout(&mut self, down: Down) -> Result<(), Failure> {
-        let now_ms = self.x.core().now_ms();
-        if now_ms < self.deadline_ms(down) {
-            return Ok(());
-        }
-        let [wait_continue, read, write, ..] = self.clocks(down);
-        if wait_continue <= now_ms {
-            // It knows nothing of `Expect`, or has not made up its mind: send the body.
-            self.begin_body();
-            return Ok(());
-        }
-        // At the end of the whole request's time, too: who was waited for is not the server.
-        let clients_turn = (self.up == Up::Body && self.leg.backlog() == 0) || self.unsent > 0;
-        if read <= now_ms || write <= now_ms || (clients_turn && self.plan.deadline_ms <= now_ms) {
-            return Err(Failure::Ours(Fault::Timeout));
-        }
-        Err(match self.x.has_begun() {
-            true => Failure::Body("the upstream took too long in the middle of a response"),
-            false => Failure::Slow,
-        })
     }
 }

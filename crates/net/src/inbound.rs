@@ -1,0 +1,134 @@
+//! A connection's bytes in: what follows the head it is at, and the body of the request.
+
+use http::Reject;
+use http::machine::Step;
+
+use crate::conn::{Conn, Reply};
+use crate::fault::Fault;
+use crate::memory::Pressure;
+
+/// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
+const DISCARD_BYTES_MAX: u64 = 64 * 1024;
+/// What a piece of a body weighs at least: in the smallest chunks, what frames it costs more than what it holds.
+pub const PIECE_WEIGHT_BYTES: usize = 64;
+
+/// What there is of a request's body now.
+pub(crate) enum Piece {
+    /// Content, at this place of the input.
+    Data(usize, usize),
+    /// It has ended.
+    End,
+    /// Nothing until the client sends more.
+    Pending,
+}
+
+impl Conn {
+    /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
+    pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
+        let head_bytes_max = self.context().limits.head.head_bytes_max;
+        let read = self.stream.try_read(self.work.input.head_room(head_bytes_max))?;
+        Ok(match read {
+            Some(0) => None,
+            Some(len) => {
+                self.work.input.filled(len);
+                self.weigh();
+                Some(true)
+            }
+            None => Some(false),
+        })
+    }
+
+    /// The place of the next piece of the request's body in the input; `None` at its end.
+    pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
+        loop {
+            match self.try_body_piece()? {
+                Piece::Data(start, end) => {
+                    self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
+                    return Ok(Some((start, end)));
+                }
+                Piece::End => return Ok(None),
+                Piece::Pending => {
+                    self.flush().await?;
+                    self.settle();
+                    self.stream.readable(self.after_ms(self.body_ms)).await?;
+                }
+            }
+        }
+    }
+
+    /// Sets the most content that the body may have, as long as nobody has begun to read it.
+    pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        if self.body_limit.is_some() {
+            self.body_limit = Some(bytes_max);
+            self.work.machine.limit_body(bytes_max)?;
+        }
+        Ok(())
+    }
+
+    /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
+    /// `100 Continue` that the client waits for.
+    pub(crate) fn try_body_piece(&mut self) -> Result<Piece, Fault> {
+        if let Some(bytes_max) = self.body_limit {
+            self.work.machine.limit_body(bytes_max)?;
+            self.body_limit = None;
+        }
+        loop {
+            let base = self.work.input.at;
+            let limits = self.context().limits.head;
+            let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
+            self.work.input.at += fed.consumed;
+            let piece = match fed.step {
+                Step::Data(span) => Some(Piece::Data(base + span.start(), base + span.end())),
+                Step::End => Some(Piece::End),
+                Step::Head | Step::NeedMore => None,
+            };
+            if let Some(piece) = piece {
+                self.continue_due = false;
+                return Ok(piece);
+            }
+            if !self.fill_body()? {
+                if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
+                    self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                return Ok(Piece::Pending);
+            }
+        }
+    }
+
+    /// Reads more of the body into the input. False where nothing is there now.
+    fn fill_body(&mut self) -> Result<bool, Fault> {
+        let head_len = self.work.machine.head.len;
+        let is_short = self.pressure() >= Pressure::High;
+        let read = self.stream.try_read(self.work.input.body_room(head_len, is_short))?;
+        self.weigh();
+        match read {
+            Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),
+            Some(len) => {
+                self.work.input.filled(len);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
+        self.continue_due = self.continue_due && !self.fill_body()?;
+        Ok(self.continue_due)
+    }
+
+    /// Reads what a handler left of the body, if that is little. False where it is too much to be worth it.
+    pub(crate) async fn discard_body(&mut self) -> Result<bool, Fault> {
+        let mut discarded = 0;
+        while !self.work.machine.body_ended() {
+            let remaining = self.work.machine.body().and_then(http::body::Body::remaining).unwrap_or(0);
+            if self.awaits_continue()? || discarded + remaining > DISCARD_BYTES_MAX {
+                return Ok(false);
+            }
+            if let Some((start, end)) = self.body_piece().await? {
+                discarded += (end - start) as u64;
+            }
+        }
+        Ok(true)
+    }
+}
