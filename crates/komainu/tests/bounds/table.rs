@@ -31,8 +31,8 @@ impl Row {
     pub fn line(&self) -> String {
         let Row { state, limit, file, unit, attack, test, .. } = self;
         let memory = match self.memory_bytes {
-            0 => "".to_owned(),
-            bytes if bytes >= 1024 * KIB => format!("{} MiB", bytes / KIB / KIB),
+            0 => String::new(),
+            bytes if bytes >= 10 * 1024 * KIB => format!("{} MiB", bytes / KIB / KIB),
             bytes => format!("{} KiB", bytes / KIB),
         };
         let cpu = match self.cpu_ns {
@@ -114,7 +114,7 @@ pub const ROWS: &[Row] = &[
         "body sent slowly, to `proxy`",
         (288 * KIB, "buffers of 64 and 16 KiB"),
         "",
-        (8_000 * US, "8 MB"),
+        (8_000 * US, "for 8 MB"),
         "8 of 15 MB, to an upstream server that reads nothing",
         "bodies_that_come_slowly",
     ),
@@ -136,7 +136,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "`100-continue`, and no body",
-        (144 * KIB, "buffers of a request; `timeouts.body`"),
+        (144 * KIB, "a buffer of 64 KiB; `timeouts.body`"),
         "",
         (500 * US, "a connection"),
         "500 heads, no body",
@@ -186,7 +186,7 @@ pub const ROWS: &[Row] = &[
         "slow reader of a response compressed with gzip",
         (1_280 * KIB, "the encoder (128 a thread), `read_ahead`"),
         "",
-        (120_000 * US, "3 MB"),
+        (120_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
         "compressed_answers_that_nobody_reads",
     ),
@@ -194,7 +194,7 @@ pub const ROWS: &[Row] = &[
         "slow reader of a response compressed with br",
         (5_120 * KIB, "the encoder (128 a thread), `read_ahead`"),
         "",
-        (100_000 * US, "3 MB"),
+        (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
         "compressed_answers_that_nobody_reads",
     ),
@@ -202,13 +202,13 @@ pub const ROWS: &[Row] = &[
         "slow reader of a response compressed with zstd",
         (3_072 * KIB, "the encoder (128 a thread), `read_ahead`"),
         "",
-        (100_000 * US, "3 MB"),
+        (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
         "compressed_answers_that_nobody_reads",
     ),
     r(
         "slow reader of an application's response, in memory",
-        (1_024 * KIB, "`answer_ahead`, one piece of the channel"),
+        (1_792 * KIB, "`answer_ahead`, one piece of the channel"),
         "",
         (20_000 * US, "a connection"),
         "a response of 10 MB, nothing read, `spill` 0",
@@ -216,7 +216,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "slow reader of an application's response, in a file",
-        (1_280 * KIB, "a block of 256 KiB while it is written; `answer_ahead`"),
+        (1_536 * KIB, "a block of 256 KiB while it is written; `answer_ahead`"),
         "the response; `spill`",
         (30_000 * US, "a connection"),
         "a response of 10 MB, nothing read",
@@ -242,7 +242,7 @@ pub const ROWS: &[Row] = &[
         "log lines that nobody takes",
         (24_576 * KIB, "8 MiB in all; more lines are dropped and counted"),
         "",
-        (600_000 * US, "5,000 requests"),
+        (600_000 * US, "for 5,000 requests"),
         "40 MB of targets, a FIFO that nobody reads",
         "log_lines_that_nobody_takes",
     ),
@@ -258,7 +258,7 @@ pub const ROWS: &[Row] = &[
         "WebSocket, message under way",
         (40_960 * KIB, "`websockets.message`"),
         "",
-        (150_000 * US, "16 MiB"),
+        (150_000 * US, "for 16 MiB"),
         "8 messages of 16 MiB but one byte",
         "messages_under_way",
     ),
@@ -272,7 +272,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "WebSocket, the application sends and nothing is read",
-        (1_024 * KIB, "`answer_ahead`, one piece of the channel"),
+        (1_280 * KIB, "`answer_ahead`, one piece of the channel"),
         "",
         (5_000 * US, "a socket"),
         "an application that sends without end",
@@ -280,7 +280,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "WebSocket, messages to an application that does not read",
-        (1_024 * KIB, "one message, 16 KiB, the channel"),
+        (1_280 * KIB, "one message, 16 KiB, the channel"),
         "",
         (8_000 * US, "a socket"),
         "messages of 125 bytes, an application that sends and never receives",
@@ -336,7 +336,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "a connection for each request",
-        (0, ""),
+        (0, "`limits.connections`"),
         "",
         (150 * US, "a connection"),
         "1,000 connections",
@@ -344,7 +344,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "a connection for each refusal",
-        (0, ""),
+        (0, "`limits.connections`"),
         "",
         (200 * US, "a connection"),
         "1,000 requests that are none",
