@@ -88,7 +88,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "refused (400), not read",
-        (16 * KIB, "closed within 2 s"),
+        (16 * KIB, "the response; then it is closed"),
         "",
         (250 * US, "a connection"),
         "1,000 requests that are none",
@@ -96,7 +96,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "too slow (408), not read",
-        (16 * KIB, "closed within 2 s"),
+        (16 * KIB, "the response; then it is closed"),
         "",
         (250 * US, "a connection"),
         "1,000 heads that stop half-way",
