@@ -103,6 +103,25 @@ fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
 }
 
 #[test]
+fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
+    let folder = www();
+    // Text that gains little, so that much of it waits to be sent.
+    let mut seed = 1_u32;
+    let text = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        b' ' + (seed >> 24) as u8 % 95
+    });
+    folder.write("www/large.txt", text.take(3_000_000).collect::<Vec<u8>>());
+    let origin = Rig::config(folder, "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let config = format!(
+        "threads = 1\ncompress = true\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = \"http://{}\"\n",
+        origin.address
+    );
+    let rig = Rig::config(Folder::new(), &config);
+    attack(&rig, 300, b"GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+}
+
+#[test]
 fn what_is_held_is_told() {
     let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
     let told = || {

@@ -13,13 +13,22 @@ use http::{Coding, Fields, Length, Method, Name, RequestHead, Status, Version, m
 
 use crate::fault::Fault;
 
-/// Streams that one core compresses at the same time; the responses beyond them go out as they are. An encoder holds up to
-/// 1 MiB, and a client that reads slowly keeps one as long as its response lasts.
+/// Streams that one core compresses at the same time; the responses beyond them go out as they are. A client that reads
+/// slowly keeps an encoder as long as its response lasts.
 pub(crate) const ENCODERS_MAX: usize = 128;
 /// Bytes that are compressed in one go.
 pub(crate) const COMPRESSED_BYTES: usize = 16 * 1024;
 /// What a compressed byte weighs against a connection's turn: compressing costs many times what copying does.
 pub(crate) const COMPRESSED_WEIGHT: usize = 8;
+
+/// Bytes of memory that an encoder holds, at most.
+const fn weight_bytes(coding: Coding) -> usize {
+    match coding {
+        Coding::Brotli => 3 * 1024 * 1024,
+        Coding::Zstd => 2 * 1024 * 1024,
+        _ => 512 * 1024,
+    }
+}
 
 /// What of a request decides whether its response is compressed.
 #[derive(Clone, Copy)]
@@ -137,6 +146,8 @@ fn add_vary(fields: &mut Fields) {
 /// The compression of the response under way.
 pub(crate) struct Compressing {
     encoder: Encoder,
+    /// Bytes of memory that the encoder holds.
+    pub(crate) weight_bytes: usize,
     /// Bytes that the handler has announced and not written yet.
     left: Option<u64>,
     /// Whether what was written must reach the client when the handler waits: its content may come slowly.
@@ -178,7 +189,8 @@ impl Compressing {
             Length::Unknown => None,
         };
         let flushes = left.is_none() || is_event_stream;
-        Some(Box::new(Compressing { encoder, left, flushes, _permit: permit }))
+        let weight_bytes = weight_bytes(coding);
+        Some(Box::new(Compressing { encoder, weight_bytes, left, flushes, _permit: permit }))
     }
 
     /// Compresses a piece of the content; returns what there is to send now, often nothing.

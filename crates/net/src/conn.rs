@@ -97,7 +97,8 @@ impl Conn {
 
     /// Counts what the connection holds now.
     pub(crate) fn weigh(&self) {
-        self.seat.hold(BUSY_BYTES + self.work.weight_bytes() + self.handler_bytes);
+        let encoder_bytes = self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes);
+        self.seat.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
     }
 
     /// Before a wait that may be long: gives back what it can where memory is short, and counts the rest.

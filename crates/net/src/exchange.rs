@@ -15,6 +15,7 @@ use crate::compress::{self, Asked, Compressing, Compression};
 use crate::conn::{Conn, Reply};
 use crate::core::Core;
 use crate::fault::Fault;
+use crate::memory::Pressure;
 use crate::page::{self, ErrorPages, FieldEdits};
 
 /// One request and its response. The handler pulls the body with [`Exchange::read`], answers with
@@ -302,12 +303,16 @@ impl<'c> Exchange<'c> {
         let Some(coding) = compression.choose(&asked, status, fields, length) else { return length };
         // To HEAD the fields are those of GET.
         if self.request().method() != Method::Head {
+            if self.conn.pressure() >= Pressure::High {
+                return length;
+            }
             let media_type = fields.first(b"Content-Type").map(http::media::without_parameters);
             let is_event_stream = media_type.as_deref() == Some("text/event-stream");
             let encoders = &self.conn.context().encoders;
             let begun = Compressing::begin(coding, compression.effort, length, is_event_stream, encoders);
             let Some(compressing) = begun else { return length };
             self.conn.compressing = Some(compressing);
+            self.conn.weigh();
         }
         compress::say_coded(fields, coding);
         Length::Unknown

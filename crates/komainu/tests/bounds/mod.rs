@@ -1,0 +1,227 @@
+//! What one client can make the server hold or do at most, measured: clients in a state, the server's memory and CPU time
+//! for each of them, and the bound that [`table::ROWS`] states.
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
+
+pub mod table;
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::rig::{PATIENCE, Rig};
+use table::Row;
+
+/// How long the server is watched once a state is reached.
+const WATCH: Duration = Duration::from_millis(1_000);
+/// Connections made before the first measurement: tables and pools have grown to their first size then.
+const WARM_UP: usize = 20;
+
+/// Bytes of memory that the server has for itself: what it shares with workers is there from the start.
+pub fn resident_bytes(rig: &Rig) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Nanoseconds of CPU time of all threads that the server has; of its own, not of the applications' workers.
+pub fn cpu_ns(rig: &Rig) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", rig.child.id())).unwrap();
+    // A thread may end in between.
+    let schedstat = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).ok();
+    let of = |text: String| text.split(' ').next().unwrap().parse::<u64>().unwrap();
+    tasks.flatten().filter_map(schedstat).map(of).sum()
+}
+
+/// Bytes of files without a name in this folder that the server has open.
+pub fn file_bytes(rig: &Rig, folder: &Path) -> u64 {
+    let files = fs::read_dir(format!("/proc/{}/fd", rig.child.id())).unwrap();
+    let is_in = |file: &fs::DirEntry| fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder));
+    let metadata = files.flatten().filter(is_in).filter_map(|file| fs::metadata(file.path()).ok());
+    metadata.filter(|file| file.nlink() == 0).map(|file| file.len()).sum()
+}
+
+/// A client that reads nothing unless it is asked to, with little room to receive.
+pub struct Client {
+    pub stream: TcpStream,
+    /// What it sends as far as the server takes it.
+    sends: Arc<[u8]>,
+    /// Bytes of that which were sent; all of it over and over where `endless`.
+    sent: usize,
+    endless: bool,
+}
+
+impl Client {
+    pub fn new(rig: &Rig) -> Client {
+        let socket: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+        rustix::net::connect(&socket, &rig.address).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client { stream, sends: Arc::default(), sent: 0, endless: false }
+    }
+
+    /// Sends all of it now, and reads a response's head.
+    pub fn ask(mut self, request: &str) -> Client {
+        self.stream.write_all(request.as_bytes()).unwrap();
+        self.head();
+        self
+    }
+
+    pub fn head(&mut self) -> String {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            assert_eq!(self.stream.read(&mut byte).unwrap(), 1, "{:?}", String::from_utf8_lossy(&head));
+            head.push(byte[0]);
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    pub fn sends(mut self, bytes: &Arc<[u8]>) -> Client {
+        (self.sends, self.sent) = (bytes.clone(), 0);
+        self.push();
+        self
+    }
+
+    pub fn sends_without_end(mut self, bytes: &Arc<[u8]>) -> Client {
+        self.endless = true;
+        self.sends(bytes)
+    }
+
+    /// Sends more, as far as the server takes it; false where it has closed.
+    pub fn push(&mut self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        // A server that takes everything must not keep this client busy for ever.
+        for _ in 0..64 {
+            if self.sent == self.sends.len() {
+                if !self.endless || self.sends.is_empty() {
+                    return true;
+                }
+                self.sent = 0;
+            }
+            match self.stream.write(&self.sends[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+}
+
+/// Bytes that many clients send.
+pub fn bytes(bytes: impl AsRef<[u8]>) -> Arc<[u8]> {
+    bytes.as_ref().into()
+}
+
+/// Brings `count` clients into the state of `row`, one after the other, and holds what the server has of memory and has spent of
+/// CPU time for each against what the row states.
+#[track_caller]
+pub fn hold<C>(
+    rig: &Rig,
+    state: &str,
+    count: usize,
+    open: impl FnMut() -> C,
+    push: impl FnMut(&mut C),
+) -> Vec<C> {
+    // Far below the bound nothing has been attacked.
+    watch(rig, state, count, table::row(state).memory_bytes / 10, (open, push))
+}
+
+/// The same for a state that the server ends by itself soon: there may be nothing left to measure.
+#[track_caller]
+pub fn hold_briefly<C>(
+    rig: &Rig,
+    state: &str,
+    count: usize,
+    open: impl FnMut() -> C,
+    push: impl FnMut(&mut C),
+) -> Vec<C> {
+    watch(rig, state, count, 0, (open, push))
+}
+
+#[track_caller]
+fn watch<C>(
+    rig: &Rig,
+    state: &str,
+    count: usize,
+    least_bytes: u64,
+    (mut open, mut push): (impl FnMut() -> C, impl FnMut(&mut C)),
+) -> Vec<C> {
+    let row = table::row(state);
+    let warm: Vec<_> = (0..WARM_UP.min(count / 10)).map(|_| open()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let (before, cpu_before) = (resident_bytes(rig), cpu_ns(rig));
+    let mut most = before;
+    let mut clients = Vec::new();
+    for at in 0..count {
+        clients.push(open());
+        if at % 16 == 0 {
+            most = most.max(resident_bytes(rig));
+        }
+    }
+    let each = |most: u64| most.saturating_sub(before) / count as u64;
+    let mut reached = None;
+    let until = Instant::now() + PATIENCE;
+    while reached.is_none_or(|at: Instant| at.elapsed() < WATCH) {
+        clients.iter_mut().for_each(&mut push);
+        std::thread::sleep(Duration::from_millis(50));
+        most = most.max(resident_bytes(rig));
+        if reached.is_none() && each(most) >= least_bytes {
+            reached = Some(Instant::now());
+        }
+        assert!(Instant::now() < until, "{state}: {} bytes each, and not more", each(most));
+    }
+    let cpu = (cpu_ns(rig) - cpu_before) / count as u64;
+    eprintln!("{state}: {} bytes, {} µs", each(most), cpu / 1000);
+    assert!(each(most) <= row.memory_bytes, "{state}: {} bytes each", each(most));
+    assert_cpu(row, cpu);
+    drop(warm);
+    clients
+}
+
+/// Holds what `attack` costs against the row: it returns how many units of work it was.
+#[track_caller]
+pub fn work(rig: &Rig, state: &str, attack: impl FnOnce() -> u64) {
+    let before = cpu_ns(rig);
+    let units = attack();
+    let cpu = (cpu_ns(rig) - before) / units;
+    eprintln!("{state}: {cpu} ns each of {units}");
+    assert_cpu(table::row(state), cpu);
+}
+
+#[track_caller]
+fn assert_cpu(row: &Row, ns: u64) {
+    assert!(ns <= row.cpu_ns, "{}: {ns} ns of CPU for {}", row.state, row.unit);
+}
+
+/// Waits until the server is idle: what was sent to it has been dealt with.
+pub fn quiet(rig: &Rig) {
+    let until = Instant::now() + PATIENCE;
+    let mut before = cpu_ns(rig);
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = cpu_ns(rig);
+        // Sweeps of timers and counters go on.
+        if now - before < 5_000_000 {
+            return;
+        }
+        assert!(Instant::now() < until, "the server goes on and on");
+        before = now;
+    }
+}
+
+/// So many zeros, compressed as far as they are; the message that they are a part of goes on.
+pub fn compressed_zeros(len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1024 + len / 500);
+    let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
+    compress.compress_vec(&vec![0; len], &mut bytes, flate2::FlushCompress::Sync).unwrap();
+    assert_eq!(compress.total_in(), len as u64);
+    bytes
+}

@@ -1,0 +1,385 @@
+//! The table of docs/security.md.
+
+/// What one client can make the server hold or do in one state.
+pub struct Row {
+    pub state: &'static str,
+    /// Bytes of the server's memory for one connection, at most; 0 where the row is about work alone.
+    pub memory_bytes: u64,
+    /// What bounds that.
+    pub limit: &'static str,
+    /// Bytes in temporary files.
+    pub file: &'static str,
+    /// CPU time for one of these, at most.
+    pub cpu_ns: u64,
+    pub unit: &'static str,
+    /// What a client does for it.
+    pub attack: &'static str,
+    /// Which test does it.
+    pub test: &'static str,
+}
+
+pub const HEAD: &str =
+    "| state | memory | limited by | file | CPU | attack | test |\n|---|---:|---|---|---:|---|---|\n";
+const KIB: u64 = 1024;
+const US: u64 = 1000;
+
+pub fn row(state: &str) -> &'static Row {
+    ROWS.iter().find(|row| row.state == state).unwrap_or_else(|| panic!("no row {state:?}"))
+}
+
+impl Row {
+    pub fn line(&self) -> String {
+        let Row { state, limit, file, unit, attack, test, .. } = self;
+        let memory = match self.memory_bytes {
+            0 => String::new(),
+            bytes if bytes >= 10 * 1024 * KIB => format!("{} MiB", bytes / KIB / KIB),
+            bytes => format!("{} KiB", bytes / KIB),
+        };
+        let cpu = match self.cpu_ns {
+            ns if ns >= 10_000 * US => format!("{} ms", ns / US / 1000),
+            ns => format!("{} µs", ns as f64 / US as f64),
+        };
+        format!("| {state} | {memory} | {limit} | {file} | {cpu} {unit} | {attack} | `{test}` |\n")
+    }
+}
+const fn r(
+    state: &'static str,
+    (memory_bytes, limit): (u64, &'static str),
+    file: &'static str,
+    (cpu_ns, unit): (u64, &'static str),
+    attack: &'static str,
+    test: &'static str,
+) -> Row {
+    Row { state, memory_bytes, limit, file, cpu_ns, unit, attack, test }
+}
+
+pub const ROWS: &[Row] = &[
+    r(
+        "connected, silent",
+        (6 * KIB, "`limits.connections`; closed after `timeouts.head`"),
+        "",
+        (50 * US, "a connection"),
+        "2,000 connections, not a byte",
+        "connections_that_say_little",
+    ),
+    r(
+        "idle after a request",
+        (6 * KIB, "`limits.connections`; closed after `timeouts.idle`"),
+        "",
+        (200 * US, "a connection"),
+        "2,000 connections, one `HEAD` each",
+        "connections_that_say_little",
+    ),
+    r(
+        "head begun",
+        (8 * KIB, "bytes that came; 408 after `timeouts.head`"),
+        "",
+        (100 * US, "a connection"),
+        "2,000 connections, 25 bytes of a head",
+        "connections_that_say_little",
+    ),
+    r(
+        "head nearly whole",
+        (48 * KIB, "`limits.head`; 408 after `timeouts.head`"),
+        "",
+        (400 * US, "a connection"),
+        "500 connections, 16 KB of a head",
+        "connections_that_say_little",
+    ),
+    r(
+        "refused (400), not read",
+        (16 * KIB, "the response; then it is closed"),
+        "",
+        (250 * US, "a connection"),
+        "1,000 requests that are none",
+        "connections_that_say_little",
+    ),
+    r(
+        "too slow (408), not read",
+        (16 * KIB, "the response; then it is closed"),
+        "",
+        (250 * US, "a connection"),
+        "1,000 heads that stop half-way",
+        "connections_that_say_little",
+    ),
+    r(
+        "body sent slowly, to `files`, `respond`, `redirect`",
+        (160 * KIB, "a buffer of 64 KiB; `timeouts.body`"),
+        "",
+        (500 * US, "a connection"),
+        "64,000 of 65,000 bytes",
+        "bodies_that_come_slowly",
+    ),
+    r(
+        "body sent slowly, to `proxy`",
+        (288 * KIB, "buffers of 64 and 16 KiB"),
+        "",
+        (8_000 * US, "for 8 MB"),
+        "8 of 15 MB, to an upstream server that reads nothing",
+        "bodies_that_come_slowly",
+    ),
+    r(
+        "body sent slowly, to an application, in memory",
+        (224 * KIB, "`body_ahead`, a buffer of 64 KiB"),
+        "",
+        (1_200 * US, "a connection"),
+        "31,000 of 32,000 bytes",
+        "bodies_that_come_slowly",
+    ),
+    r(
+        "body sent slowly, to an application, in a file",
+        (576 * KIB, "a buffer of 64 KiB, `body_ahead`"),
+        "the body; `spill`",
+        (4_000 * US, "a connection"),
+        "300,000 of 400,000 bytes",
+        "bodies_that_come_slowly",
+    ),
+    r(
+        "`100-continue`, and no body",
+        (144 * KIB, "a buffer of 64 KiB; `timeouts.body`"),
+        "",
+        (500 * US, "a connection"),
+        "500 heads, no body",
+        "bodies_that_come_slowly",
+    ),
+    r(
+        "pipelining, nothing read",
+        (256 * KIB, "64 KiB of responses, 16 KiB of requests"),
+        "",
+        (5_000 * US, "a connection"),
+        "400 requests for 30 KB each",
+        "answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a file",
+        (16 * KIB, "buffers of a request; `sendfile`"),
+        "",
+        (5_000 * US, "a connection"),
+        "a file of 3 MB, nothing read",
+        "answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a proxied response, in memory",
+        (448 * KIB, "`read_ahead`, a buffer of 64 KiB"),
+        "",
+        (6_000 * US, "a connection"),
+        "a response of 10 MB, nothing read, `spill` 0",
+        "proxied_answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a proxied response, in a file",
+        (896 * KIB, "a block of 256 KiB while it is written; `read_ahead`"),
+        "the response; `spill`",
+        (12_000 * US, "a connection"),
+        "a response of 10 MB, nothing read",
+        "proxied_answers_that_nobody_reads",
+    ),
+    r(
+        "1xx without end, not read",
+        (64 * KIB, "32 of them; then 502"),
+        "",
+        (1_000 * US, "a connection"),
+        "an upstream server that sends 103 without end",
+        "proxied_answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a response compressed with gzip",
+        (1_280 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        "",
+        (120_000 * US, "for 3 MB"),
+        "a response of 3 MB, nothing read",
+        "compressed_answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a response compressed with br",
+        (5_120 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        "",
+        (100_000 * US, "for 3 MB"),
+        "a response of 3 MB, nothing read",
+        "compressed_answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of a response compressed with zstd",
+        (3_072 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        "",
+        (100_000 * US, "for 3 MB"),
+        "a response of 3 MB, nothing read",
+        "compressed_answers_that_nobody_reads",
+    ),
+    r(
+        "slow reader of an application's response, in memory",
+        (1_792 * KIB, "`answer_ahead`, one piece of the channel"),
+        "",
+        (20_000 * US, "a connection"),
+        "a response of 10 MB, nothing read, `spill` 0",
+        "answers_of_applications_that_nobody_reads",
+    ),
+    r(
+        "slow reader of an application's response, in a file",
+        (1_536 * KIB, "a block of 256 KiB while it is written; `answer_ahead`"),
+        "the response; `spill`",
+        (30_000 * US, "a connection"),
+        "a response of 10 MB, nothing read",
+        "answers_of_applications_that_nobody_reads",
+    ),
+    r(
+        "PROXY header nearly whole",
+        (24 * KIB, "4,112 bytes; `timeouts.head`"),
+        "",
+        (100 * US, "a connection"),
+        "500 connections, all but 96 bytes",
+        "proxy_headers_that_come_slowly",
+    ),
+    r(
+        "control socket, line begun",
+        (640 * KIB, "64 clients, 4,096 bytes, 2 s; only this user and root"),
+        "",
+        (800 * US, "a client"),
+        "60 clients, 4,000 bytes and no line",
+        "control_clients_that_say_nothing",
+    ),
+    r(
+        "log lines that nobody takes",
+        (24_576 * KIB, "8 MiB in all; more lines are dropped and counted"),
+        "",
+        (600_000 * US, "for 5,000 requests"),
+        "40 MB of targets, a FIFO that nobody reads",
+        "log_lines_that_nobody_takes",
+    ),
+    r(
+        "WebSocket, idle",
+        (32 * KIB, "`websockets.idle`"),
+        "",
+        (500 * US, "a socket"),
+        "300 sockets",
+        "sockets_that_are_idle",
+    ),
+    r(
+        "WebSocket, message under way",
+        (40_960 * KIB, "`websockets.message`"),
+        "",
+        (150_000 * US, "for 16 MiB"),
+        "8 messages of 16 MiB but one byte",
+        "messages_under_way",
+    ),
+    r(
+        "WebSocket, compressed message under way",
+        (128 * KIB, "an inflater (32 KiB window), bytes so far"),
+        "",
+        (600 * US, "a socket"),
+        "300 sockets, a kilobyte of zeros each",
+        "messages_under_way",
+    ),
+    r(
+        "WebSocket, the application sends and nothing is read",
+        (1_280 * KIB, "`answer_ahead`, one piece of the channel"),
+        "",
+        (5_000 * US, "a socket"),
+        "an application that sends without end",
+        "an_application_that_sends_to_who_does_not_read",
+    ),
+    r(
+        "WebSocket, messages to an application that does not read",
+        (1_280 * KIB, "one message, 16 KiB, the channel"),
+        "",
+        (8_000 * US, "a socket"),
+        "messages of 125 bytes, an application that sends and never receives",
+        "messages_that_the_application_does_not_take",
+    ),
+    r(
+        "WebSocket, messages that inflate",
+        (2_048 * KIB, "`websockets.message` (1 MiB here); then 1009"),
+        "",
+        (20_000 * US, "a message"),
+        "a kilobyte that stands for 1 MB",
+        "messages_that_inflate",
+    ),
+    r(
+        "tunnel to an upstream server, both sides send, none reads",
+        (352 * KIB, "64 KiB down, 16 KiB up"),
+        "",
+        (15_000 * US, "a tunnel"),
+        "60 tunnels",
+        "tunnels_where_nobody_reads",
+    ),
+    r(
+        "connection that a Rack application has taken over, both send, none reads",
+        (416 * KIB, "64 KiB down, 16 KiB up"),
+        "",
+        (8_000 * US, "a connection"),
+        "40 connections",
+        "taken_over_connections_where_nobody_reads",
+    ),
+    r(
+        "smallest requests, pipelined",
+        (0, "turns of 256 KiB, 4 KiB a request"),
+        "",
+        (3 * US, "a request"),
+        "20,000 requests",
+        "requests_without_end",
+    ),
+    r(
+        "a head byte by byte",
+        (0, "`limits.head`"),
+        "",
+        (3 * US, "a byte"),
+        "15,000 bytes, a segment each",
+        "requests_without_end",
+    ),
+    r(
+        "a body in chunks of one byte",
+        (0, "`limits.body`"),
+        "",
+        (400, "a chunk"),
+        "160,000 chunks",
+        "requests_without_end",
+    ),
+    r(
+        "a connection for each request",
+        (0, "`limits.connections`"),
+        "",
+        (150 * US, "a connection"),
+        "1,000 connections",
+        "requests_without_end",
+    ),
+    r(
+        "a connection for each refusal",
+        (0, "`limits.connections`"),
+        "",
+        (200 * US, "a connection"),
+        "1,000 requests that are none",
+        "requests_without_end",
+    ),
+    r(
+        "WebSocket, pings without end",
+        (0, "1,000 frames at once, 100 a second; then 1008"),
+        "",
+        (25_000 * US, "a socket"),
+        "10 sockets, until they are closed",
+        "frames_without_end",
+    ),
+    r(
+        "WebSocket, empty fragments without end",
+        (0, "1,000 frames at once, 100 a second; then 1008"),
+        "",
+        (12_000 * US, "a socket"),
+        "10 sockets, until they are closed",
+        "frames_without_end",
+    ),
+    r(
+        "WebSocket, fragments of one byte",
+        (0, "`websockets.message`; not their number"),
+        "",
+        (600, "a fragment"),
+        "200,000 fragments",
+        "frames_without_end",
+    ),
+    r(
+        "WebSocket, frames after its close",
+        (0, "4 MiB, 5 s"),
+        "",
+        (8_000 * US, "a socket"),
+        "10 sockets, a million frames each",
+        "frames_without_end",
+    ),
+];
