@@ -111,7 +111,7 @@ pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Option
             idle_ms: ms(config.timeouts.idle),
             drain_ms: ms(config.timeouts.drain),
         },
-        memory: net::MemoryBudget::new(limits.memory_bytes_max.unwrap_or_else(memory::share)),
+        memory: memory::budget(limits.memory_bytes_max),
         release_memory: Some(memory::release),
         ..net::Options::default()
     }

@@ -6,9 +6,24 @@ use std::path::{Path, PathBuf};
 /// The smallest budget by default.
 const SHARE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
+/// With less than this to hold, memory is taken in small pages alone.
+const SMALL_BYTES: u64 = 256 * 1024 * 1024;
+
+/// The budget of so many bytes, or of a share of what there is. Where it is small, the kernel is asked for no huge pages: each
+/// thread's first buffer of a size would take two megabytes of one, however few bytes are counted. Programs that are
+/// started later inherit that.
+pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
+    let bytes_max = bytes_max.unwrap_or_else(share);
+    if bytes_max < SMALL_BYTES {
+        // Where the kernel does not know it, more is resident than has to be.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
+    }
+    net::MemoryBudget::new(bytes_max)
+}
+
 /// The memory that the server may hold for its peers where the configuration does not say: a quarter of the machine's,
 /// or of its control group's where that is less.
-pub(crate) fn share() -> u64 {
+fn share() -> u64 {
     share_at(Path::new("/"))
 }
 

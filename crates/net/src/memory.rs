@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 const STEP_BYTES: usize = 256 * 1024;
 /// A fall by this much is worth giving memory back to the system.
 const FALL_BYTES: usize = 4 * 1024 * 1024;
+/// A pool of buffers that nobody uses keeps on one core at most this part of the budget.
+const KEPT_SHARE: u64 = 32;
 
 /// The memory that the server may hold for its peers, over all cores. Clones are the same budget.
 #[derive(Clone, Debug)]
@@ -111,6 +113,14 @@ impl Memory {
     #[must_use]
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
+    }
+
+    /// How many bytes a pool of this core may keep in buffers that nobody uses, where it would keep up to `bytes_max`: those
+    /// are counted for nobody, so they are few where the budget is small, and none while memory is short.
+    #[must_use]
+    pub fn kept_bytes_max(&self, bytes_max: usize) -> usize {
+        let share = usize::try_from(self.budget.bytes_max() / KEPT_SHARE).unwrap_or(usize::MAX);
+        if self.pressure() >= Pressure::High { 0 } else { bytes_max.min(share) }
     }
 
     /// Counts bytes that are held on no connection's account, until the result is dropped.
@@ -213,5 +223,14 @@ mod tests {
         assert_eq!(memory.pressure(), Pressure::Exhausted);
         drop(held);
         assert_eq!((memory.pressure(), memory.budget().held_bytes()), (Pressure::Low, 0));
+    }
+
+    #[test]
+    fn pools_keep_little_of_a_small_budget_and_nothing_while_memory_is_short() {
+        assert_eq!(Memory::default().kept_bytes_max(8 * MIB), 8 * MIB);
+        let memory = Rc::new(Memory::new(MemoryBudget::new(16 * MIB as u64)));
+        assert_eq!(memory.kept_bytes_max(8 * MIB), MIB / 2);
+        let _held = memory.hold(8 * MIB);
+        assert_eq!(memory.kept_bytes_max(8 * MIB), 0);
     }
 }

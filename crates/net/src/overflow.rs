@@ -82,6 +82,7 @@ impl Conn {
         self.work.out.drain(..self.work.out_at);
         self.work.out_at = 0;
         self.work.out.shrink_to_fit();
+        self.weigh();
     }
 
     /// Sends what the client takes now of the file; true where nothing is left of it.

@@ -188,7 +188,7 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
-        works: Works::default(),
+        works: Works::new(core.memory()),
         counters: counters.clone(),
         draining: Cell::new(false),
         seats: Seats::new(max),

@@ -21,6 +21,8 @@ use crate::offload::Pool;
 
 /// Bytes that are loaded from a disk together.
 const WINDOW_BYTES: u64 = 256 * 1024;
+/// What of them is in a buffer of ours at a time.
+const LOAD_BYTES: u64 = 16 * 1024;
 /// After a disk has failed, nobody asks it again for so long.
 const FAILED_MS: u64 = 1_000;
 /// That bytes are refused is logged once in so long.
@@ -390,7 +392,7 @@ impl SpillFile {
         let wake = core.waker_from_elsewhere();
         self.pool.run(move || {
             // Where it fails, so does what is done with it next.
-            let _ = read(charged.fd(), vec![0; (end - at) as usize], at);
+            let _ = load(charged.fd(), at, end);
             theirs.store(true, Ordering::Release);
             wake();
         });
@@ -424,6 +426,17 @@ fn write(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> (usize, io::Result<()>)
         }
     }
     (written, Ok(()))
+}
+
+/// Has the kernel bring a part of the file into its memory, with a small buffer of ours.
+fn load(file: BorrowedFd<'_>, mut at: u64, end: u64) -> io::Result<()> {
+    let mut piece = Vec::new();
+    while at < end {
+        piece.resize((end - at).min(LOAD_BYTES) as usize, 0);
+        piece = read(file, piece, at)?;
+        at += piece.len() as u64;
+    }
+    Ok(())
 }
 
 fn read(file: BorrowedFd<'_>, mut into: Vec<u8>, at: u64) -> io::Result<Vec<u8>> {

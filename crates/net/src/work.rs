@@ -1,8 +1,11 @@
 //! What a connection needs only while bytes flow, kept in a pool.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use http::machine;
+
+use crate::memory::Memory;
 
 /// Bytes of an input buffer to begin with: nearly every head. Many small ones lie close together in memory, so that a
 /// thousand requests that wait for something outside stay in the processor's caches.
@@ -129,6 +132,7 @@ impl Input {
 /// The pool of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Works {
+    memory: Rc<Memory>,
     // Boxed on purpose: a busy connection holds a pointer, and giving back moves eight bytes.
     #[allow(clippy::vec_box)]
     free: RefCell<Vec<Box<Work>>>,
@@ -158,6 +162,10 @@ impl Work {
 }
 
 impl Works {
+    pub(crate) fn new(memory: &Rc<Memory>) -> Works {
+        Works { memory: memory.clone(), ..Works::default() }
+    }
+
     pub(crate) fn take(&self) -> Box<Work> {
         let Some(work) = self.free.borrow_mut().pop() else { return Box::default() };
         self.bytes.set(self.bytes.get() - work.weight_bytes());
@@ -194,7 +202,7 @@ impl Works {
     pub(crate) fn give_back(&self, mut work: Box<Work>) {
         let weight = work.weight_bytes();
         let bytes = self.bytes.get() + weight;
-        if weight <= KEPT_BYTES_MAX && bytes <= POOL_BYTES_MAX {
+        if weight <= KEPT_BYTES_MAX && bytes <= self.memory.kept_bytes_max(POOL_BYTES_MAX) {
             work.machine.restart();
             work.input.clear();
             work.out.clear();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use http::machine::{self, Fed};
 use http::{Limits, Method, Name, Reject, ResponseHead, scan};
-use net::{Fault, Link};
+use net::{Fault, Link, Memory};
 
 use crate::options::KeepAlive;
 
@@ -23,10 +23,10 @@ const BUFFERS_BYTES: usize = 1024;
 const SPARE_MIN: usize = 8;
 /// A piece of a request body at least this large is sent from where it stands instead of being copied first.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
-/// Buffers that a core keeps.
-const SPARE_MAX: usize = 256;
+/// Bytes of buffers that a core keeps.
+const SPARE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Buffers grown beyond this are not kept.
-const SPARE_BYTES_MAX: usize = 160 * 1024;
+const KEPT_BYTES_MAX: usize = 160 * 1024;
 
 /// What there is to know of a connection at rest. It holds no buffer.
 pub(crate) struct Rested {
@@ -306,21 +306,29 @@ impl DerefMut for Lent {
 /// Buffers of one core that nobody uses now.
 #[derive(Clone, Default)]
 pub(crate) struct Spare {
+    memory: Rc<Memory>,
     // Boxed on purpose: giving back moves eight bytes.
     #[allow(clippy::vec_box)]
     free: Rc<RefCell<Vec<Box<Buffers>>>>,
+    /// What those weigh.
+    bytes: Rc<Cell<usize>>,
     /// The fewest that were free since the last [`Spare::trim`]: those that nobody has needed.
     unused: Rc<Cell<usize>>,
 }
 
 impl Spare {
+    pub(crate) fn new(memory: &Rc<Memory>) -> Spare {
+        Spare { memory: memory.clone(), ..Spare::default() }
+    }
+
     /// Buffers, empty, until they are dropped.
     pub(crate) fn lend(&self) -> Lent {
         Lent { spare: self.clone(), held: Some(self.take()) }
     }
 
     fn take(&self) -> Box<Buffers> {
-        let buffers = self.free.borrow_mut().pop().unwrap_or_default();
+        let Some(buffers) = self.free.borrow_mut().pop() else { return Box::default() };
+        self.bytes.set(self.bytes.get() - buffers.weight_bytes());
         self.unused.set(self.unused.get().min(self.free.borrow().len()));
         buffers
     }
@@ -329,15 +337,19 @@ impl Spare {
     pub(crate) fn trim(&self) {
         let mut free = self.free.borrow_mut();
         let count = self.unused.get().min(free.len()).saturating_sub(SPARE_MIN);
-        free.drain(..count);
+        for buffers in free.drain(..count) {
+            self.bytes.set(self.bytes.get() - buffers.weight_bytes());
+        }
         self.unused.set(free.len());
     }
 
     fn give_back(&self, mut buffers: Box<Buffers>) {
-        let mut free = self.free.borrow_mut();
-        if free.len() < SPARE_MAX && buffers.input.len() + buffers.out.capacity() <= SPARE_BYTES_MAX {
+        let weight = buffers.weight_bytes();
+        let bytes = self.bytes.get() + weight;
+        if weight <= KEPT_BYTES_MAX && bytes <= self.memory.kept_bytes_max(SPARE_BYTES_MAX) {
             buffers.clear();
-            free.push(buffers);
+            self.bytes.set(bytes);
+            self.free.borrow_mut().push(buffers);
         }
     }
 }

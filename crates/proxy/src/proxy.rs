@@ -142,7 +142,7 @@ impl Group {
             core: core.clone(),
             tell,
             pools: shared.servers.iter().map(|it| Rc::new(Pool::new(core, &it.idle))).collect(),
-            spare: Spare::default(),
+            spare: Spare::new(core.memory()),
             chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(Budget::full()),
             dialled: Cell::new(0),

@@ -156,6 +156,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
             if self.moved >= TURN_BYTES {
                 self.moved = 0;
+                self.settle();
                 self.x.core().yield_now().await;
                 continue;
             }
@@ -347,6 +348,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Moves what the client has not taken to a file, so that the upstream is not held up; true where there is room again.
     async fn spill(&mut self) -> Result<bool, Failure> {
         let Some(quota) = self.plan.spill else { return Ok(false) };
+        self.settle();
         // Boxed, as it is seldom.
         match Box::pin(self.x.spill(quota)).await? {
             Ok(()) => {

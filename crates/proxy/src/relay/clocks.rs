@@ -33,14 +33,19 @@ impl Relay<'_, '_> {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
         self.leg.let_go();
-        let is_short = self.is_short();
-        self.x.hold(self.leg.weigh(is_short) + self.kept.bytes.capacity());
+        self.settle();
         let waited = self.x.either(client, (self.leg.link.stream(), interest), deadline_ms).await;
         self.leg.hold();
         match waited {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
         }
+    }
+
+    /// Before others have their turn: gives back what it can where memory is short, and counts the rest.
+    pub(super) fn settle(&mut self) {
+        let is_short = self.is_short();
+        self.x.hold(self.leg.weigh(is_short) + self.kept.bytes.capacity());
     }
 
     /// Every clock that runs, as the time when it runs out.
