@@ -35,7 +35,7 @@ pub(crate) enum Event {
     /// The application does not load; in its own words.
     NotLoaded(String),
     /// The worker at this place is dead: the cores have to settle that.
-    Died(usize),
+    Died { place: usize, by_itself: bool },
     /// A process was started, in a group of its own.
     Started(Pid),
 }

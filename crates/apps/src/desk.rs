@@ -33,8 +33,8 @@ const BUFFER_BYTES_MAX: usize = 128 * 1024;
 /// How a request ended otherwise than by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its worker died; whether any part of the answer had been received.
-    Lost { started: bool },
+    /// Its worker died; whether another one may be asked.
+    Lost { again: bool },
     /// The time for an answer is over.
     Late,
     /// No worker took it in time.
@@ -103,8 +103,8 @@ pub(crate) struct Desk {
     mailbox: Arc<Mailbox>,
     server: RefCell<Server>,
     entries: RefCell<Vec<Option<Entry>>>,
-    /// Tickets that died with their worker and whose tasks have not seen it yet; whether the answer had begun. Their
-    /// slots may be in use again.
+    /// Tickets that died with their worker and whose tasks have not seen it yet; whether another worker may be asked.
+    /// Their slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
     /// Requests that took too long, whose worker is to let go of them; until when.
     late: RefCell<Vec<(Ticket, Seat, u64)>>,
@@ -381,19 +381,19 @@ impl Desk {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Fate::Lost { started: false });
+                self.decide(entry, Fate::Lost { again: true });
             }
         }
     }
 
-    /// A worker is dead: whoever waits for it is told.
-    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>) {
+    /// A worker is dead: whoever waits for it is told. What made one end `by_itself` would most likely do so again.
+    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>, by_itself: bool) {
         for seat in seats {
             let lost = self.server.borrow_mut().worker_died(Seat(seat));
             let mut entries = self.entries.borrow_mut();
             for Lost { ticket, started } in lost {
                 if let Some(entry) = entries[ticket.index()].take_if(|entry| entry.ticket == ticket) {
-                    self.lost.borrow_mut().push((ticket, started));
+                    self.lost.borrow_mut().push((ticket, !started && !by_itself));
                     self.core.wake_task(entry.task);
                 }
             }
@@ -459,7 +459,7 @@ impl Desk {
     /// The fate of a ticket that is void.
     fn fate_of_lost(&self, ticket: Ticket) -> Fate {
         let lost = self.lost.borrow();
-        let started = lost.iter().find(|(other, _)| *other == ticket).is_none_or(|(_, started)| *started);
-        Fate::Lost { started }
+        let again = lost.iter().any(|(other, again)| *other == ticket && *again);
+        Fate::Lost { again }
     }
 }

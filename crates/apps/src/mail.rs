@@ -93,8 +93,8 @@ pub(crate) enum Notice {
     Down { why: Arc<str>, show: bool },
     /// The channel of this generation is damaged: what waits in it is to wait elsewhere.
     Damaged { generation: u64 },
-    /// A worker is dead: its place and seats.
-    Died { generation: u64, place: usize, seats: Range<usize> },
+    /// A worker is dead: its place and seats, and whether it has ended by itself.
+    Died { generation: u64, place: usize, seats: Range<usize>, by_itself: bool },
 }
 
 /// A core's mailbox.

@@ -199,10 +199,10 @@ impl Supervisor {
                 Event::Ready => self.came_up(at),
                 Event::NotLoaded(text) => self.not_loaded(at, &text),
                 Event::Started(pid) => self.orphans.add(pid),
-                Event::Died(place) => {
+                Event::Died { place, by_itself } => {
                     let shared = &self.crews[at].1.shared;
-                    let notice =
-                        Notice::Died { generation: shared.number, place, seats: shared.seats_of(place) };
+                    let (generation, seats) = (shared.number, shared.seats_of(place));
+                    let notice = Notice::Died { generation, place, seats, by_itself };
                     let cores = self.broadcast(&notice);
                     self.crews[at].1.wait_for_burial(place, cores);
                 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use super::{Crew, Event, Place, State, Who, Worker};
-use crate::child::Child;
+use crate::child::{Child, End};
 use crate::log::Urgency;
 use crate::mail::lock;
 
@@ -21,7 +21,7 @@ impl Crew {
         match who {
             Who::Prototype => {
                 let Some(prototype) = self.prototype.take() else { return };
-                let (_, how) = prototype.child.end();
+                let how = prototype.child.end().how;
                 if self.leaving {
                     return;
                 }
@@ -38,15 +38,16 @@ impl Crew {
                     return;
                 };
                 *lock(&self.shared.processes[at]) = None;
-                events.push(Event::Died(at));
-                self.judge(at, &worker, now, events);
+                let end = worker.child.end();
+                events.push(Event::Died { place: at, by_itself: end.by_itself });
+                self.judge(at, &worker, end, now, events);
             }
         }
     }
 
     /// Whether a worker's death is anything to worry about.
-    fn judge(&mut self, at: usize, worker: &Worker, now: Instant, events: &mut Vec<Event>) {
-        let (well, how) = worker.child.end();
+    fn judge(&mut self, at: usize, worker: &Worker, end: End, now: Instant, events: &mut Vec<Event>) {
+        let End { well, how, .. } = end;
         let answered: u64 = self.requests(at);
         match worker.state {
             State::Leaving | State::Killed => {}
