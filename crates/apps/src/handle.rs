@@ -109,6 +109,9 @@ impl Handle {
             };
             match ended {
                 Ended::Answered => return Ok(()),
+                Ended::Failed => {
+                    return x.refuse(Status::INTERNAL_SERVER_ERROR, "the application failed").await;
+                }
                 Ended::Bad => return x.refuse(Status::BAD_GATEWAY, "the application gave no answer").await,
                 Ended::Unanswered(Fate::Lost { again: true })
                     if tries > 0 && upload.is_whole() && is_idempotent(x.request().method()) => {}
