@@ -163,8 +163,8 @@ impl<'c> Call<'c> {
     /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
     /// gives the request up.
     fn watches_end(&self) -> bool {
-        let options = &self.errand.desk.generation.options;
-        options.cancels_closed || options.concurrency > 1 && !self.closed_reported
+        let generation = &self.errand.desk.generation;
+        generation.options.cancels_closed || !self.closed_reported && !generation.is_single()
     }
 
     /// Takes and sends what there is of the answer.

@@ -37,6 +37,8 @@ pub(crate) enum Word {
     Born(Pid),
     /// The application is loaded.
     Ready,
+    /// Each of its threads has one request at a time.
+    Single,
     /// It takes no more requests, and ends.
     Leaving,
     /// It cannot be loaded: its own words.
@@ -218,6 +220,7 @@ impl Child {
         match (text[0], sender) {
             (b'B', Some(pid)) => Some(Word::Born(pid)),
             (b'R', _) => Some(Word::Ready),
+            (b'S', _) => Some(Word::Single),
             (b'L', _) => Some(Word::Leaving),
             (b'E', _) => Some(Word::NotLoaded(rest)),
             (b'F', _) => Some(Word::NotForked(rest)),

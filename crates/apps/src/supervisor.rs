@@ -297,6 +297,16 @@ impl Supervisor {
                     self.teller.tell(Urgency::Warn, &format!("worker {pid} is killed: {}", why.text()));
                 }
             }
+            Order::Clings { generation, seat, more } => {
+                if let Some((_, crew)) = self.find(generation) {
+                    crew.clings(seat, more);
+                }
+            }
+            Order::ClingsUntil { generation, seat, left_ms } => {
+                if let Some((_, crew)) = self.find(generation) {
+                    crew.clings_until(seat, now + Duration::from_millis(left_ms));
+                }
+            }
             Order::Recycle { generation, seat } => {
                 if let Some((_, crew)) = self.find(generation) {
                     crew.recycle_seat(seat);
