@@ -62,6 +62,12 @@ int komainu_begin(char *error, size_t error_size);
 /* The application is loaded (a prototype), or requests may come (a worker, once it has attached). 0 or KOMAINU_FAILED. */
 int komainu_loaded(void);
 
+/*
+ * Before komainu_loaded, in a worker of a language that knows event loops too: this one is none. Each of its threads has one
+ * request at a time, and is stuck where that takes too long.
+ */
+void komainu_single(void);
+
 /* A worker takes no more requests, whoever wanted that: from now on it has the time that a worker has for leaving. */
 void komainu_leaving(void);
 

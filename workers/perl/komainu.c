@@ -6,6 +6,9 @@
 
 #include <sys/stat.h>
 
+/* Bytes of a request's path in a log line. */
+#define PATH_BYTES_MAX 200
+
 static komainu_worker *worker;
 komainu_request *current;
 stage current_stage;
@@ -40,10 +43,30 @@ XS(komainu_guarded_call) {
 
 static CV *guarded_call;
 
+static const komainu_field *part_of(uint32_t id) {
+    static const komainu_field none = {"", "", 0, 0, 0};
+    const komainu_field *fields;
+    size_t count = komainu_fields(current, &fields), at;
+    for (at = 0; at < count; at++)
+        if (fields[at].id == id)
+            return &fields[at];
+    return &none;
+}
+
+/* Of a target: what stands in a query is not for the log. */
+static size_t path_len(const komainu_field *target) {
+    const char *query = memchr(target->value, '?', target->value_len);
+    size_t len = query ? (size_t)(query - target->value) : target->value_len;
+    return len < PATH_BYTES_MAX ? len : PATH_BYTES_MAX;
+}
+
+/* Tells the log of the exception, with its request, and ends that. */
 static void fail(pTHX) {
     SV *error = ERRSV;
+    const komainu_field *method = part_of(KOMAINU_METHOD), *target = part_of(KOMAINU_TARGET);
     if (!current_gone)
-        PerlIO_printf(PerlIO_stderr(), "%" SVf "%s", SVfARG(error),
+        PerlIO_printf(PerlIO_stderr(), "%.*s %.*s: %" SVf "%s", (int)method->value_len, method->value,
+                      (int)path_len(target), target->value, SVfARG(error),
                       SvPOK(error) && SvCUR(error) && *(SvEND(error) - 1) == '\n' ? "" : "\n");
     if (current_stage == NO_HEAD && !current_gone) {
         komainu_field field = {"content-type", "text/plain", 12, 10, 0};

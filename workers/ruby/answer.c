@@ -202,6 +202,8 @@ static void respond(struct exchange *x) {
         len = open_file(x, head.length);
     if (len >= LENGTH_FROM_BYTES && NIL_P(head.length) && status != 204 && status != 304)
         add_length(&head, len, digits, sizeof digits);
+    if (is_whole && !is_array && x->file < 0 && !rb_respond_to(body, id_each) && !rb_respond_to(body, id_call))
+        rb_raise(rb_eTypeError, "the body responds to neither each nor call: %" PRIsVALUE, rb_obj_class(body));
     call_must_be_free(x->held);
     call_check(komainu_head(x->held->request, (uint16_t)status, head.at, head.count));
     x->held->stage = HEAD_SENT;

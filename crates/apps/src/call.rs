@@ -35,7 +35,9 @@ pub(crate) enum Ended {
     Answered,
     /// By another end than an answer, and nothing was sent.
     Unanswered(Fate),
-    /// The worker gave up, or what it said makes no response, and nothing was sent.
+    /// The application failed, and nothing was sent.
+    Failed,
+    /// What the worker said makes no response, and nothing was sent.
     Bad,
 }
 
@@ -53,6 +55,10 @@ pub(crate) struct Call<'c> {
     closed_reported: bool,
     /// The application frames the body by itself.
     chunks: Option<Box<Chunks>>,
+    /// Bytes of the body that may still come, as far as its length was announced.
+    left: u64,
+    /// The log was told that more of it came.
+    excess_told: bool,
 }
 
 /// What stands in the buffer after a look at the answer: a head, then body, then what ended the look.
@@ -82,6 +88,8 @@ impl<'c> Call<'c> {
             length_known: false,
             closed_reported: false,
             chunks: None,
+            left: u64::MAX,
+            excess_told: false,
         }
     }
 
@@ -136,8 +144,7 @@ impl<'c> Call<'c> {
     /// Tells the log which request took too long.
     fn tell_late(&self, x: &Exchange<'_>) {
         let Some(untold) = self.errand.desk.may_tell() else { return };
-        let (request, options) = (x.request(), &self.errand.desk.generation.options);
-        let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+        let options = &self.errand.desk.generation.options;
         let (what, limit_ms, name) = match x.has_begun() {
             false => ("no answer", options.request_ms_max, "timeouts.request"),
             true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
@@ -145,9 +152,8 @@ impl<'c> Call<'c> {
         let (held_ms, pid) = self.errand.held();
         let more = if untold > 0 { format!(" (and {untold} more like it)") } else { String::new() };
         let text = format!(
-            "{} {}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
-            String::from_utf8_lossy(request.method_name()),
-            String::from_utf8_lossy(&encode_beyond_ascii(path)),
+            "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
+            request_line(x),
             limit_ms as f64 / 1000.0,
             held_ms as f64 / 1000.0,
         );
@@ -157,8 +163,8 @@ impl<'c> Call<'c> {
     /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
     /// gives the request up.
     fn watches_end(&self) -> bool {
-        let options = &self.errand.desk.generation.options;
-        options.cancels_closed || options.concurrency > 1 && !self.closed_reported
+        let generation = &self.errand.desk.generation;
+        generation.options.cancels_closed || !self.closed_reported && !generation.is_single()
     }
 
     /// Takes and sends what there is of the answer.
@@ -175,10 +181,7 @@ impl<'c> Call<'c> {
             };
             let Gathered { head, body_end, stop } = gathered;
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
-                if self.closed_reported {
-                    return Err(Fault::Gone);
-                }
-                return bad(x);
+                return self.give_up(x, buffer, head, body_end).await;
             }
             if let (None, false, Some(Received { part: Part::File(part), last: false })) =
                 (head, x.has_begun(), stop)
@@ -222,6 +225,34 @@ impl<'c> Call<'c> {
                 }
             }
         }
+    }
+
+    /// The application gave up. What it had written before is the client's; nothing but a head is no answer yet.
+    async fn give_up(
+        &mut self,
+        x: &mut Exchange<'_>,
+        buffer: &[u8],
+        head: Option<usize>,
+        body_end: usize,
+    ) -> Result<Option<Ended>, Fault> {
+        if self.closed_reported {
+            return Err(Fault::Gone);
+        }
+        let body = &buffer[head.unwrap_or(0)..body_end];
+        let begins = head.filter(|head| !body.is_empty() && !reply::accepts_upgrade(&buffer[..*head]));
+        if let Some(head) = begins
+            && self.begin(x, &buffer[..head], None).is_err()
+        {
+            return bad(x);
+        }
+        if !x.has_begun() {
+            return Ok(Some(Ended::Failed));
+        }
+        if self.chunks.is_none() {
+            self.send(x, body, false).await?;
+            x.try_flush()?;
+        }
+        bad(x)
     }
 
     /// The application accepts the WebSocket; `body` came with its head.
@@ -327,6 +358,10 @@ impl<'c> Call<'c> {
             _ => Length::Unknown,
         };
         self.length_known = length != Length::Unknown;
+        self.left = match length {
+            Length::Known(bytes) if x.request().method() != Method::Head => bytes,
+            _ => u64::MAX,
+        };
         x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.spelling, lines));
         self.chunks = (framed && x.content_wanted()).then(|| Box::new(Chunks::new()));
         Ok(())
@@ -334,7 +369,8 @@ impl<'c> Call<'c> {
 
     /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
     /// can go on.
-    async fn send(&self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
+    async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
+        let body = &body[..self.announced(x, body.len() as u64) as usize];
         if body.is_empty() {
             return Ok(());
         }
@@ -343,6 +379,20 @@ impl<'c> Call<'c> {
         }
         x.offer(body)?;
         self.hold_back(x, last).await
+    }
+
+    /// Of so many bytes of the body those that were announced. That there are more is said once.
+    fn announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
+        let taken = bytes.min(self.left);
+        self.left = match self.left {
+            u64::MAX => u64::MAX,
+            left => left - taken,
+        };
+        if taken < bytes && !std::mem::replace(&mut self.excess_told, true) {
+            let text = format!("{}: more body written than announced", request_line(x));
+            self.teller.tell(Urgency::Warn, &text);
+        }
+        taken
     }
 
     /// Makes room for a client that has more to read than is kept for it. After the `last` piece no worker waits for it.
@@ -443,10 +493,11 @@ impl<'c> Call<'c> {
         Err(Fault::Broken("the worker is gone"))
     }
 
-    async fn send_file(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<(), Fault> {
+    async fn send_file(&mut self, x: &mut Exchange<'_>, mut part: FilePart) -> Result<(), Fault> {
         if self.chunks.is_some() {
             return Err(Fault::Broken("a file has no chunks"));
         }
+        part.len = self.announced(x, part.len);
         let process = self.process(x).await?;
         let taken = match self.errand.launcher() {
             None => file::take(&process, part, None),
@@ -471,6 +522,14 @@ impl<'c> Call<'c> {
             }
         }
     }
+}
+
+/// Method and path, for the log.
+fn request_line(x: &Exchange<'_>) -> String {
+    let request = x.request();
+    let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
+    let (method, path) = (request.method_name(), encode_beyond_ascii(path));
+    format!("{} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(&path))
 }
 
 /// The worker has to move next.

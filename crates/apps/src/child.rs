@@ -37,6 +37,8 @@ pub(crate) enum Word {
     Born(Pid),
     /// The application is loaded.
     Ready,
+    /// Each of its threads has one request at a time.
+    Single,
     /// It takes no more requests, and ends.
     Leaving,
     /// It cannot be loaded: its own words.
@@ -93,6 +95,16 @@ impl Output {
             self.lines.finish(each);
         }
     }
+}
+
+/// How a process ended.
+pub(crate) struct End {
+    /// As asked, or of its own will: with status 0.
+    pub(crate) well: bool,
+    /// It called `exit`, with whatever status; no signal has ended it.
+    pub(crate) by_itself: bool,
+    /// Words for the log.
+    pub(crate) how: String,
 }
 
 /// A process, as far as it is known.
@@ -208,6 +220,7 @@ impl Child {
         match (text[0], sender) {
             (b'B', Some(pid)) => Some(Word::Born(pid)),
             (b'R', _) => Some(Word::Ready),
+            (b'S', _) => Some(Word::Single),
             (b'L', _) => Some(Word::Leaving),
             (b'E', _) => Some(Word::NotLoaded(rest)),
             (b'F', _) => Some(Word::NotForked(rest)),
@@ -258,13 +271,16 @@ impl Child {
         }
     }
 
-    /// How it ended, once it has: true where it left by itself, and words for the log.
-    pub(crate) fn end(&self) -> (bool, String) {
-        let ended = |code: Option<i32>, signal: Option<i32>| match (code, signal) {
-            (Some(0), _) => (true, "left".into()),
-            (Some(code), _) => (false, format!("ended with status {code}")),
-            (_, Some(signal)) => (false, format!("was killed by signal {signal}")),
-            (None, None) => (false, "is gone".into()),
+    /// How it ended, once it has.
+    pub(crate) fn end(&self) -> End {
+        let ended = |code: Option<i32>, signal: Option<i32>| {
+            let how = match (code, signal) {
+                (Some(0), _) => "left".into(),
+                (Some(code), _) => format!("ended with status {code}"),
+                (_, Some(signal)) => format!("was killed by signal {signal}"),
+                (None, None) => "is gone".into(),
+            };
+            End { well: code == Some(0), by_itself: code.is_some(), how }
         };
         if let Some(status) = self.status {
             return ended(status.exit_status(), status.terminating_signal());

@@ -35,7 +35,7 @@ pub(crate) enum Event {
     /// The application does not load; in its own words.
     NotLoaded(String),
     /// The worker at this place is dead: the cores have to settle that.
-    Died(usize),
+    Died { place: usize, by_itself: bool },
     /// A process was started, in a group of its own.
     Started(Pid),
 }
@@ -62,6 +62,17 @@ struct Worker {
     due: Option<Instant>,
     age_max: Option<Duration>,
     memory_max: Option<u64>,
+    /// Requests that took too long and that its event loop has not let go of yet.
+    clings: usize,
+    /// When it is killed for that, where no core looks after it any more.
+    clings_due: Option<Instant>,
+}
+
+impl Worker {
+    /// Whether it answers, and is to.
+    fn is_sound(&self) -> bool {
+        self.state == State::Ready && self.clings == 0
+    }
 }
 
 enum Place {
@@ -178,7 +189,10 @@ impl Crew {
         let loading = prototype.filter(|p| !p.loaded && p.due.is_none()).map(|p| p.since + self.start_max());
         let children = self.workers().map(|worker| &worker.child).chain(prototype.map(|p| &p.child));
         let lines = children.filter_map(Child::next_due);
-        let ends = self.workers().filter_map(|worker| worker.due).chain(prototype.and_then(|p| p.due));
+        let ends = self
+            .workers()
+            .flat_map(|worker| worker.due.into_iter().chain(worker.clings_due))
+            .chain(prototype.and_then(|p| p.due));
         ends.chain(lines).chain(loading).chain(self.retry_at).min()
     }
 
@@ -305,6 +319,7 @@ impl Crew {
                 self.failed(now);
                 self.teller.tell(Urgency::Error, &format!("the prototype could not fork: {text}"));
             }
+            (Word::Single, _) => self.shared.said_single.store(true, Ordering::Relaxed),
             (Word::Gone, _) | (Word::Leaving, Who::Prototype) => {}
         }
     }
@@ -357,10 +372,11 @@ impl Crew {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
         }
-        if self.count(&[State::Ready]) >= self.want {
+        let sound = self.workers().filter(|worker| worker.is_sound()).count();
+        if sound >= self.want {
             self.retire_where(|worker| worker.state == State::Recycling, usize::MAX, now);
         }
-        let there = self.count(&[State::Starting, State::Ready]);
+        let there = self.count(&[State::Starting]) + sound;
         if there > self.want {
             self.retire_where(|worker| worker.state == State::Ready, there - self.want, now);
         }
@@ -432,6 +448,8 @@ impl Crew {
             due: Some(now + self.start_max()),
             age_max: recycle.age_ms.map(|ms| Duration::from_millis(self.vary(ms))),
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
+            clings: 0,
+            clings_due: None,
         });
         self.publish(Who::Place(at));
         Ok(())

@@ -20,7 +20,9 @@ pub(crate) use errand::Errand;
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
 /// How long an event loop has to let go of a request that took too long; then it is stuck itself.
-const LET_GO_MS: u64 = 5_000;
+const LET_GO_MS: u64 = 1_000;
+/// One that has not done so by then gets another worker beside it: it reacts at once, or never.
+const DOUBT_MS: u64 = 100;
 /// Requests that took too long and are told of, in a second.
 const TOLD_MAX: u32 = 10;
 /// That answers are cut off is said once in so long.
@@ -33,8 +35,8 @@ const BUFFER_BYTES_MAX: usize = 128 * 1024;
 /// How a request ended otherwise than by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its worker died; whether any part of the answer had been received.
-    Lost { started: bool },
+    /// Its worker died; whether another one may be asked.
+    Lost { again: bool },
     /// The time for an answer is over.
     Late,
     /// No worker took it in time.
@@ -95,6 +97,15 @@ impl Entry {
     }
 }
 
+/// A request that took too long, and that an event loop is to let go of.
+struct Late {
+    ticket: Ticket,
+    seat: Seat,
+    due_ms: u64,
+    /// The supervisor was told that the loop does not react.
+    is_told: bool,
+}
+
 /// One core's side of one generation.
 pub(crate) struct Desk {
     pub(crate) core: Core,
@@ -103,11 +114,11 @@ pub(crate) struct Desk {
     mailbox: Arc<Mailbox>,
     server: RefCell<Server>,
     entries: RefCell<Vec<Option<Entry>>>,
-    /// Tickets that died with their worker and whose tasks have not seen it yet; whether the answer had begun. Their
-    /// slots may be in use again.
+    /// Tickets that died with their worker and whose tasks have not seen it yet; whether another worker may be asked.
+    /// Their slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
-    /// Requests that took too long, whose worker is to let go of them; until when.
-    late: RefCell<Vec<(Ticket, Seat, u64)>>,
+    /// Requests that took too long, whose worker is to let go of them.
+    late: RefCell<Vec<Late>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Requests that took too long and were told of in the log since then; how many were not.
     told: Cell<(u64, u32, u32)>,
@@ -281,10 +292,11 @@ impl Desk {
     /// A worker that does one thing at a time is stuck; an event loop, which has others in hand, may only have been told
     /// to wait.
     fn give_up_late(&self, ticket: Ticket, seat: Seat) {
-        if self.generation.options.concurrency == 1 {
+        if self.generation.is_single() {
             return self.kill(seat, Why::Late);
         }
-        self.late.borrow_mut().push((ticket, seat, self.core.now_ms() + LET_GO_MS));
+        let due_ms = self.core.now_ms() + LET_GO_MS;
+        self.late.borrow_mut().push(Late { ticket, seat, due_ms, is_told: false });
     }
 
     /// Whether one more request that took too long is worth a line in the log, and how many were not before it: a whole
@@ -303,13 +315,22 @@ impl Desk {
 
     fn look_who_clings(&self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
-        self.late.borrow_mut().retain(|(ticket, seat, due_ms)| {
-            let clings = server.is_clung_to(*ticket);
-            if clings && now_ms >= *due_ms {
-                self.kill(*seat, Why::Clings);
+        self.late.borrow_mut().retain_mut(|late| {
+            let clings = server.is_clung_to(late.ticket);
+            if clings && now_ms >= late.due_ms {
+                self.kill(late.seat, Why::Clings);
+            } else if clings && !late.is_told && now_ms + LET_GO_MS >= late.due_ms + DOUBT_MS {
+                late.is_told = true;
+                self.tell_clings(late.seat, 1);
+            } else if !clings && late.is_told {
+                self.tell_clings(late.seat, -1);
             }
-            clings && now_ms < *due_ms
+            clings && now_ms < late.due_ms
         });
+    }
+
+    fn tell_clings(&self, Seat(seat): Seat, more: isize) {
+        self.mailbox.send(Order::Clings { generation: self.generation.number, seat, more });
     }
 
     /// Where slow clients hold too many workers, ends the answer that its client has kept one waiting for longest.
@@ -381,19 +402,19 @@ impl Desk {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Fate::Lost { started: false });
+                self.decide(entry, Fate::Lost { again: true });
             }
         }
     }
 
-    /// A worker is dead: whoever waits for it is told.
-    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>) {
+    /// A worker is dead: whoever waits for it is told. What made one end `by_itself` would most likely do so again.
+    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>, by_itself: bool) {
         for seat in seats {
             let lost = self.server.borrow_mut().worker_died(Seat(seat));
             let mut entries = self.entries.borrow_mut();
             for Lost { ticket, started } in lost {
                 if let Some(entry) = entries[ticket.index()].take_if(|entry| entry.ticket == ticket) {
-                    self.lost.borrow_mut().push((ticket, started));
+                    self.lost.borrow_mut().push((ticket, !started && !by_itself));
                     self.core.wake_task(entry.task);
                 }
             }
@@ -459,7 +480,19 @@ impl Desk {
     /// The fate of a ticket that is void.
     fn fate_of_lost(&self, ticket: Ticket) -> Fate {
         let lost = self.lost.borrow();
-        let started = lost.iter().find(|(other, _)| *other == ticket).is_none_or(|(_, started)| *started);
-        Fate::Lost { started }
+        let again = lost.iter().any(|(other, again)| *other == ticket && *again);
+        Fate::Lost { again }
+    }
+}
+
+impl Drop for Desk {
+    /// The core is at its end: the supervisor alone keeps the time of what has not been let go of.
+    fn drop(&mut self) {
+        let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
+        for late in self.late.borrow().iter().filter(|late| server.is_clung_to(late.ticket)) {
+            let (generation, Seat(seat)) = (self.generation.number, late.seat);
+            let left_ms = late.due_ms.saturating_sub(now_ms);
+            self.mailbox.send(Order::ClingsUntil { generation, seat, left_ms });
+        }
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Generation {
     pub(crate) held: AtomicUsize,
     /// Whether a worker was ever ready.
     pub(crate) is_up: AtomicBool,
+    /// A worker has said that its threads have one request at a time each.
+    pub(crate) said_single: AtomicBool,
 }
 
 impl Generation {
@@ -93,13 +95,19 @@ impl Generation {
             threads,
             held: AtomicUsize::new(0),
             is_up: AtomicBool::new(false),
+            said_single: AtomicBool::new(false),
         })
+    }
+
+    /// Whether a worker's thread has one request at a time: no event loop.
+    pub(crate) fn is_single(&self) -> bool {
+        self.options.concurrency == 1 || self.said_single.load(Ordering::Relaxed)
     }
 
     /// Whether slow clients hold more than half of the threads of workers, though not the only one, while requests wait.
     pub(crate) fn is_held_up(&self) -> bool {
         let held_max = (self.options.workers.max * self.threads / 2).max(1);
-        self.options.concurrency == 1
+        self.is_single()
             && self.held.load(Ordering::Relaxed) > held_max
             && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
     }

@@ -109,8 +109,11 @@ impl Handle {
             };
             match ended {
                 Ended::Answered => return Ok(()),
+                Ended::Failed => {
+                    return x.refuse(Status::INTERNAL_SERVER_ERROR, "the application failed").await;
+                }
                 Ended::Bad => return x.refuse(Status::BAD_GATEWAY, "the application gave no answer").await,
-                Ended::Unanswered(Fate::Lost { started: false })
+                Ended::Unanswered(Fate::Lost { again: true })
                     if tries > 0 && upload.is_whole() && is_idempotent(x.request().method()) => {}
                 Ended::Unanswered(Fate::Down) => {
                     let why = self.0.down.borrow().clone();
@@ -288,10 +291,10 @@ impl Inner {
                 let desk = desks.iter().find(|desk| desk.generation.number == generation);
                 desk.into_iter().for_each(|desk| desk.abandon());
             }
-            Notice::Died { generation, place, seats } => {
+            Notice::Died { generation, place, seats, by_itself } => {
                 let desks = self.desks.borrow();
                 match desks.iter().find(|desk| desk.generation.number == generation) {
-                    Some(desk) => desk.bury(place, seats),
+                    Some(desk) => desk.bury(place, seats, by_itself),
                     None => self.mailbox.send(crate::mail::Order::Buried { generation, place }),
                 }
             }

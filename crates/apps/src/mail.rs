@@ -45,6 +45,10 @@ pub(crate) enum Order {
     Need,
     /// The holder of this seat is stuck, or broke the channel's rules.
     Kill { generation: u64, seat: usize, why: Why },
+    /// The event loop at this seat holds so many requests more (or fewer) that took too long and that it was told of.
+    Clings { generation: u64, seat: usize, more: isize },
+    /// It holds one, and the core that would see it let go is at its end: it may live for so long.
+    ClingsUntil { generation: u64, seat: usize, left_ms: u64 },
     /// The channel of this generation is damaged, and nobody can tell by whom.
     Damaged { generation: u64 },
     /// The holder of this seat has answered its share of requests.
@@ -93,8 +97,8 @@ pub(crate) enum Notice {
     Down { why: Arc<str>, show: bool },
     /// The channel of this generation is damaged: what waits in it is to wait elsewhere.
     Damaged { generation: u64 },
-    /// A worker is dead: its place and seats.
-    Died { generation: u64, place: usize, seats: Range<usize> },
+    /// A worker is dead: its place and seats, and whether it has ended by itself.
+    Died { generation: u64, place: usize, seats: Range<usize>, by_itself: bool },
 }
 
 /// A core's mailbox.

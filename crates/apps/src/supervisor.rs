@@ -201,10 +201,10 @@ impl Supervisor {
                 Event::Ready => self.came_up(at),
                 Event::NotLoaded(text) => self.not_loaded(at, &text),
                 Event::Started(pid) => self.orphans.add(pid),
-                Event::Died(place) => {
+                Event::Died { place, by_itself } => {
                     let shared = &self.crews[at].1.shared;
-                    let notice =
-                        Notice::Died { generation: shared.number, place, seats: shared.seats_of(place) };
+                    let (generation, seats) = (shared.number, shared.seats_of(place));
+                    let notice = Notice::Died { generation, place, seats, by_itself };
                     let cores = self.broadcast(&notice);
                     self.crews[at].1.wait_for_burial(place, cores);
                 }
@@ -297,6 +297,16 @@ impl Supervisor {
                     && let Some(pid) = crew.kill_seat(seat, took_long, now)
                 {
                     self.teller.tell(Urgency::Warn, &format!("worker {pid} is killed: {}", why.text()));
+                }
+            }
+            Order::Clings { generation, seat, more } => {
+                if let Some((_, crew)) = self.find(generation) {
+                    crew.clings(seat, more);
+                }
+            }
+            Order::ClingsUntil { generation, seat, left_ms } => {
+                if let Some((_, crew)) = self.find(generation) {
+                    crew.clings_until(seat, now + Duration::from_millis(left_ms));
                 }
             }
             Order::Recycle { generation, seat } => {

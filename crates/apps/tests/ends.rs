@@ -311,6 +311,53 @@ fn an_event_loop_that_is_late_leaves_a_line_and_says_where_it_blocks() {
 }
 
 #[test]
+fn a_worker_that_turns_out_to_be_no_event_loop_has_no_grace() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ends.py");
+    let rig = serve("python", &["auto"], &file, |options| {
+        (options.concurrency, options.request_ms_max) = (100, 500);
+    });
+    let worker = rig.ready(1)[0];
+    assert_eq!(rig.get("/stuck").status, 504);
+    rig.logged(&format!("worker {worker} is killed: it took too long to answer"));
+    rig.logged("in stands_still");
+    assert!(!rig.log().contains("does not let go"), "{}", rig.log());
+    assert_eq!(rig.get("/").status, 200);
+}
+
+#[test]
+fn an_event_loop_that_blocks_is_replaced_before_it_is_killed() {
+    let rig = python_events(|options| options.request_ms_max = 500);
+    let worker = rig.ready(1)[0];
+    assert_eq!(rig.get("/blocked").status, 504);
+    let mut both = false;
+    until("another one, or the end", || {
+        both |= rig.pids("ready").contains(&worker) && rig.app.processes().len() > 2;
+        both || !is_alive(worker)
+    });
+    assert!(both, "another one is started meanwhile");
+    rig.logged("and does not let go");
+    until("its end", || !is_alive(worker));
+    assert_eq!(rig.get("/leave-work").status, 200);
+}
+
+#[test]
+fn a_stop_or_reload_forgets_nobody_who_is_to_be_killed() {
+    for end in ["reload", "stop", "drain"] {
+        let rig = python_events(|options| (options.request_ms_max, options.stop_ms_max) = (500, 50_000));
+        let worker = rig.ready(1)[0];
+        assert_eq!(rig.get("/blocked").status, 504);
+        match end {
+            "reload" => rig.app.reload(),
+            "stop" => rig.app.stop(),
+            _ => rig.drain(),
+        }
+        rig.logged(&format!("worker {worker} is killed: it took too long to answer, and does not let go"));
+        rig.logged("in stands_still");
+        until("its end", || !is_alive(worker));
+    }
+}
+
+#[test]
 fn a_pause_in_an_answer_has_its_own_limit() {
     let rig = python(|options| options.request_ms_max = 500);
     rig.get("/pause?2").expect(200, "first second");

@@ -52,6 +52,9 @@ fn what_an_application_does_wrong_is_told() {
         rig.logged(told);
     }
     client.get("/long").expect(200, "abc");
+    rig.logged("GET /long: more body written than announced");
+    client.get("/long-list").expect(200, "abc");
+    rig.logged("GET /long-list: more body written than announced");
     client.get("/").expect(200, "named");
 }
 

@@ -265,6 +265,18 @@ fn what_an_application_cannot_cope_with_is_told_in_the_log() {
     let cut = client.rest();
     assert!(cut.ends_with(b"begun\r\n"), "no end of what is not whole: {}", String::from_utf8_lossy(&cut));
     rig.logged("in the middle (RuntimeError)");
+    let mut client = rig.connect();
+    client.send("GET /raise-at-once HTTP/1.1\r\nHost: a\r\n\r\n");
+    let cut = client.rest();
+    assert!(cut.ends_with(b"begun\r\n"), "what was written is sent: {}", String::from_utf8_lossy(&cut));
+    rig.logged("GET /raise-at-once: ");
+    assert_eq!(rig.get("/raise-first").status, 500, "nothing was written");
+    rig.logged("before a byte (RuntimeError)");
+    assert_eq!(rig.get("/text").status, 500);
+    rig.logged("GET /text: ");
+    rig.logged("the body responds to neither each nor call: String");
+    rig.get("/excess").expect(200, "hello");
+    rig.logged("GET /excess: more body written than announced");
     rig.get("/raise-closing").expect(200, "answered");
     rig.logged("while closing (RuntimeError)");
     assert_eq!(rig.ready(1), pids, "nobody had to die of that");
@@ -292,7 +304,7 @@ fn a_worker_that_dies_costs_what_it_held() {
     rig.get("/").expect(200, &rig.get("/").text());
     std::fs::write(&gate, "").unwrap();
     waiting.answer().expect(200, "waited");
-    assert_eq!(rig.connect().post("/exit", b"").status, 502);
+    assert_eq!(rig.connect().post("/exit", b"").status, 500);
     until("a fresh worker", || rig.ready(2).iter().any(|pid| !pids.contains(pid)));
     assert_eq!(rig.get("/").status, 200);
 }

@@ -182,7 +182,7 @@ directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
         /// For the head of an answer. Then the client gets 504, and the worker is killed; the log says which request, and
-        /// where the worker was.
+        /// where the worker was. An event loop (ASGI) is killed only where it does not let go of the request within 1 s.
         "request" request: Duration = "60s", WAIT;
         /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
         /// is cut short, and the worker is killed.

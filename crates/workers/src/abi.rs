@@ -86,6 +86,12 @@ pub extern "C" fn komainu_loaded() -> c_int {
     }
 }
 
+/// Says that each thread of this worker has but one request at a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn komainu_single() {
+    with_life(Life::single);
+}
+
 /// Says that a worker takes no more requests, and ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_leaving() {

@@ -112,6 +112,12 @@ impl Life {
         self.say(b'R', b"")
     }
 
+    /// Says that each thread of this worker has but one request at a time, however many it may hold.
+    pub fn single(&self) {
+        // A server that is gone needs to know nothing.
+        let _ = self.say(b'S', b"");
+    }
+
     /// Says that a worker takes no more requests, and ends.
     pub fn leaving(&self) {
         // A copy that the application has forked does not speak for it.

@@ -101,6 +101,7 @@ def work(app, interface):
     seats = [_native.take_seat(at) for at in range(count)]
     run_hooks("after_fork")
     if interface == "wsgi":
+        _native.single()
         _native.loaded()
     status = 0
     try:

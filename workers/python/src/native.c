@@ -149,6 +149,13 @@ static PyObject *life_loaded(PyObject *module, PyObject *unused) {
     return komainu_loaded() == 0 ? none() : told("the server does not listen");
 }
 
+static PyObject *life_single(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    komainu_single();
+    return none();
+}
+
 static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
     PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
     if (!bytes)
@@ -220,6 +227,7 @@ static PyMethodDef functions[] = {
     {"begin", life_begin, METH_NOARGS, "What this process is for: \"prototype\" or \"worker\"."},
     {"loaded", life_loaded, METH_NOARGS, "Says that the application is loaded, or that requests may come."},
     {"ending", life_ending, METH_NOARGS, "Says that this worker takes no more requests."},
+    {"single", life_single, METH_NOARGS, "Says that each thread of this worker has one request at a time."},
     {"not_loaded", life_not_loaded, METH_O, "Says why the application cannot be loaded."},
     {"order", life_order, METH_NOARGS, "Waits until a worker is wanted; False where the prototype is to leave."},
     {"not_forked", life_not_forked, METH_O, "Says why there is no worker."},

@@ -280,7 +280,7 @@ static int write_bytes(Call *self, const char *bytes, size_t len, int more) {
     return 0;
 }
 
-/* Writes a piece, the head before it; never more than the head promised. 1 where that is all of it. */
+/* Writes a piece, the head before it; what goes beyond what the head promised the server drops. 1 where that is all. */
 static int write_piece(Call *self, PyObject *piece, int more) {
     int64_t len, left;
     if (!PyBytes_Check(piece)) {
@@ -294,7 +294,7 @@ static int write_piece(Call *self, PyObject *piece, int more) {
         return -1;
     left = self->length >= 0 ? self->length - self->written : INT64_MAX;
     self->written += len;
-    if (write_bytes(self, PyBytes_AsString(piece), (size_t)(len < left ? len : left), more || len >= left) != 0)
+    if (left >= 0 && write_bytes(self, PyBytes_AsString(piece), (size_t)len, more || len >= left) != 0)
         return -1;
     return len >= left;
 }

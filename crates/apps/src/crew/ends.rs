@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use super::{Crew, Event, Place, State, Who, Worker};
-use crate::child::Child;
+use crate::child::{Child, End};
 use crate::log::Urgency;
-use crate::mail::lock;
+use crate::mail::{Why, lock};
 
 /// Asks a process where it is before it is killed: `KOMAINU_SIGNAL_WHERE`.
 const WHERE: Signal = Signal::STKFLT;
@@ -21,7 +21,7 @@ impl Crew {
         match who {
             Who::Prototype => {
                 let Some(prototype) = self.prototype.take() else { return };
-                let (_, how) = prototype.child.end();
+                let how = prototype.child.end().how;
                 if self.leaving {
                     return;
                 }
@@ -38,15 +38,16 @@ impl Crew {
                     return;
                 };
                 *lock(&self.shared.processes[at]) = None;
-                events.push(Event::Died(at));
-                self.judge(at, &worker, now, events);
+                let end = worker.child.end();
+                events.push(Event::Died { place: at, by_itself: end.by_itself });
+                self.judge(at, &worker, end, now, events);
             }
         }
     }
 
     /// Whether a worker's death is anything to worry about.
-    fn judge(&mut self, at: usize, worker: &Worker, now: Instant, events: &mut Vec<Event>) {
-        let (well, how) = worker.child.end();
+    fn judge(&mut self, at: usize, worker: &Worker, end: End, now: Instant, events: &mut Vec<Event>) {
+        let End { well, how, .. } = end;
         let answered: u64 = self.requests(at);
         match worker.state {
             State::Leaving | State::Killed => {}
@@ -67,8 +68,35 @@ impl Crew {
         }
     }
 
+    /// An event loop holds so many requests more, or fewer, that took too long. Meanwhile another worker is in its place.
+    pub(crate) fn clings(&mut self, seat: usize, more: isize) {
+        if let Place::Held(worker) = &mut self.places[self.shared.place_of(seat)] {
+            worker.clings = worker.clings.saturating_add_signed(more);
+        }
+    }
+
+    /// Nobody but this crew will see whether an event loop lets go: it has until then to end.
+    pub(crate) fn clings_until(&mut self, seat: usize, due: Instant) {
+        if let Place::Held(worker) = &mut self.places[self.shared.place_of(seat)] {
+            worker.clings_due = Some(worker.clings_due.map_or(due, |other| other.min(due)));
+        }
+    }
+
+    fn kill_clinging(&mut self, now: Instant) {
+        for at in 0..self.places.len() {
+            let Place::Held(worker) = &mut self.places[at] else { continue };
+            if worker.clings_due.take_if(|due| *due <= now).is_some() && worker.state != State::Killed {
+                let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
+                let text = format!("worker {pid} is killed: {}", Why::Clings.text());
+                self.teller.tell(Urgency::Warn, &text);
+                self.ask_where(at, now);
+            }
+        }
+    }
+
     /// Ends what has had its time.
     pub(super) fn enforce(&mut self, now: Instant, events: &mut Vec<Event>) {
+        self.kill_clinging(now);
         self.enforce_on_prototype(now, events);
         let start_s = self.options.start_ms_max.div_ceil(1000);
         let stop_s = self.options.stop_ms_max as f64 / 1000.0;

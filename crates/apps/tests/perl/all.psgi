@@ -117,6 +117,15 @@ my %paths = (
     '/die-late' => sub {
         return sub { my $writer = $_[0]->([200, []]); $writer->write('begun'); die "in the middle\n" };
     },
+    '/die-empty' => sub { return sub { $_[0]->([200, []]); die "before a byte\n" } },
+    '/excess' => sub { return [200, ['Content-Length' => 5], ['hello', ' world']] },
+    '/excess-stream' => sub {
+        return sub {
+            my $writer = $_[0]->([200, ['Content-Length' => 5]]);
+            $writer->write($_) for 'hel', 'lo wo', 'rld', 'on and on';
+            $writer->close;
+        };
+    },
     '/nothing' => sub { return },
     '/silent' => sub { return sub { } },
     '/wide' => sub { return [200, [], ["\x{263a}"]] },

@@ -21,6 +21,9 @@ def create_app(name="made"):
         if path == "/long":
             start_response("200 OK", [("Content-Length", "3")])
             return iter([b"ab", b"cd", b"ef"])
+        if path == "/long-list":
+            start_response("200 OK", [("Content-Length", "3")])
+            return [b"abc", b"d", b"e"]
         if path == "/large":
             start_response("200 OK", [])
             return (b"x" * 100_000 for _ in range(50))

@@ -129,6 +129,10 @@ PATHS = {
 
   # What goes wrong
   "/errors" => ->(env) { env["rack.errors"].puts("to the log"); puts "to stdout"; [200, {}, ["told"]] },
+  "/text" => ->(_) { [200, {}, "a String is no body"] },
+  "/excess" => ->(_) { [200, { "content-length" => "5" }, ["hello", " world"]] },
+  "/raise-first" => ->(_) { [200, {}, each_body { |_| raise "before a byte" }] },
+  "/raise-at-once" => ->(_) { [200, {}, each_body { |pieces| pieces << "begun"; raise "in the middle" }] },
   "/raise" => ->(_) { raise "on purpose" },
   "/load-error" => ->(_) { require "no/such/file" },
   "/raise-late" => ->(_) { [200, {}, each_body { |pieces| pieces << "begun"; sleep 0.2; raise "in the middle" }] },
