@@ -194,8 +194,8 @@ directives! {
 
 directives! {
     /// Connections kept for the next request. The numbers are for one server. What idles belongs to all of Komainu's threads and
-    /// to all routes that ask the server: none is opened while one idles, and where a new one gets no answer for several times
-    /// as long as the server usually takes, an idle one is closed for it, because some servers give a process to each
+    /// to all routes that ask the server: none is opened while one idles, and while a new one gets no answer for several times
+    /// as long as the server usually takes, others are closed instead of kept, because some servers give a process to each
     /// connection.
     KeepAlive in "`keep_alive` of `proxy`" {
         /// Idle connections kept, over all threads.

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::{Core, IdleLinks, Link};
@@ -17,8 +17,15 @@ const PATIENCE_MS: u64 = 10;
 const PATIENCE_FACTOR: u64 = 4;
 /// The longest patience.
 const PATIENCE_MS_MAX: u64 = 5_000;
-/// Idle connections closed for one that waits, each after twice the time: a server that answers none the sooner for that is slow.
-const CLOSED_MAX: u32 = 8;
+/// Times that one that waits has connections closed for it, each after twice the time.
+const ROUNDS_MAX: u32 = 8;
+/// Connections closed for one that waits, beside one for each that waits before it; half as many in each round that
+/// follows. A server that answers none the sooner for that is slow, not crowded.
+const CLOSED_MAX: u64 = 8;
+/// How long a server is known to have fewer workers than it is asked to have: one that waits need not show it again.
+const CROWDED_MS: u64 = 10_000;
+/// New connections, one after the other, that show it. A single one may have waited for something else.
+const SHOWN_BY: u32 = 4;
 /// A millisecond, as [`Pool::typical`] counts.
 const MS: u32 = 64;
 
@@ -28,11 +35,30 @@ pub(crate) struct Idle {
     lists: Mutex<Vec<Arc<IdleLinks<Rested>>>>,
     /// How many lists there are.
     count: AtomicUsize,
-    /// New connections without an answer, for each of which a connection is to be closed instead of kept.
-    starved: Mutex<VecDeque<Arc<AtomicBool>>>,
+    /// New connections that have no answer yet: as long as there are any, connections are closed instead of kept.
+    starved: Mutex<Starved>,
     starved_count: AtomicUsize,
+    /// New connections, one after the other, that starved until others were closed.
+    helped: AtomicU32,
+    /// Until when the server is known to have too few workers.
+    crowded_until_ms: AtomicU64,
     /// Milliseconds that the server takes for a response's head, one more than that; 0 where nobody knows yet.
     typical_ms: AtomicU32,
+}
+
+/// Those that wait, in the order in which the server accepts them.
+#[derive(Default)]
+struct Starved {
+    queue: VecDeque<Wait>,
+    last: u64,
+    /// Connections closed for them.
+    closed: u64,
+}
+
+struct Wait {
+    id: u64,
+    /// At this count of closed connections it is not for want of a worker that it waits.
+    until_closed: u64,
 }
 
 /// One core's part of it.
@@ -49,7 +75,7 @@ impl Idle {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn starved(&self) -> MutexGuard<'_, VecDeque<Arc<AtomicBool>>> {
+    fn starved(&self) -> MutexGuard<'_, Starved> {
         self.starved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,18 +84,25 @@ impl Idle {
         self.lists().iter().map(|list| list.len()).sum()
     }
 
-    /// Whether a connection is to be closed for one that waits, who is told.
-    fn closes_for_another(&self) -> bool {
+    /// Whether a connection is to be closed for those that wait. It counts as closed then.
+    fn closes_for_others(&self) -> bool {
         if self.starved_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let mut starved = self.starved();
-        let first = starved.pop_front();
-        self.starved_count.store(starved.len(), Ordering::Relaxed);
-        first.is_some_and(|closed| {
-            closed.store(true, Ordering::Relaxed);
-            true
-        })
+        let any = !starved.queue.is_empty();
+        if any {
+            self.count_closed(&mut starved);
+        }
+        any
+    }
+
+    fn count_closed(&self, starved: &mut Starved) {
+        starved.closed += 1;
+        while starved.queue.front().is_some_and(|first| first.until_closed <= starved.closed) {
+            starved.queue.pop_front();
+        }
+        self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 
     /// How long a new connection may wait for its first answer; `None` where nobody knows what the server takes.
@@ -123,7 +156,7 @@ impl Pool {
 
     /// Puts one in; the oldest is closed where there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: Rested, idle_max: usize) {
-        if self.idle.closes_for_another() {
+        if self.idle.closes_for_others() {
             return;
         }
         self.mine.put(link, rested);
@@ -155,10 +188,10 @@ impl Pool {
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
+            _ if !reused && self.idle.typical_ms.load(Ordering::Relaxed) != 0 => return,
             // Nearer to the slow ones than to the mean.
             Some(typical) if sample > typical => typical + (sample - typical) / 4,
-            Some(typical) if reused => typical - (typical - sample) / 64,
-            Some(_) => return,
+            Some(typical) => typical - (typical - sample) / 64,
             None => sample,
         };
         self.typical.set(Some(typical));
@@ -169,29 +202,37 @@ impl Pool {
         }
     }
 
-    /// Sees to it that idle connections do not starve one that is being made: a server that gives a process to each
-    /// connection accepts it only when another one ends. So one of the idle ones is closed, or the next that would
-    /// become idle. To be polled as long as nothing has come by the new one.
+    /// Sees to it that other connections do not starve one that is being made: a server that gives a process to each
+    /// connection accepts it only when another one ends. So an idle one is closed, and those that finish a request are
+    /// closed instead of kept until the server has accepted this one, in its turn. To be polled as long as nothing has
+    /// come by the new one.
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
-        let mut asks = Asks { idle: &self.idle, closed: None };
-        let (began_ms, mut closed) = (self.core.now_ms(), 0);
-        while closed < CLOSED_MAX {
+        let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
+        let began_ms = self.core.now_ms();
+        let crowded = began_ms < self.idle.crowded_until_ms.load(Ordering::Relaxed);
+        if crowded {
+            asks.ask(CLOSED_MAX);
+        }
+        let mut round = 0;
+        while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
-            let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max) << closed);
-            let left_ms = patience_ms.map(|ms| ms.saturating_sub(waited_ms));
-            match left_ms {
-                Some(0) if asks.heard() || self.close_oldest() => {
-                    asks.withdraw();
-                    closed += 1;
-                }
+            let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).max(1) << round);
+            match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
-                    asks.ask();
-                    self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await;
+                    // While nothing is kept, that new ones wait shows nothing.
+                    asks.starved = !crowded;
+                    asks.ask((CLOSED_MAX >> round).max(1));
+                    if self.close_oldest() {
+                        self.idle.count_closed(&mut self.idle.starved());
+                    }
+                    round += 1;
                 }
                 Some(left_ms) => self.core.sleep(left_ms).await,
                 None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
             }
         }
+        // What it has asked for last holds until it is answered.
+        std::future::pending().await
     }
 
     /// Closes an idle connection, wherever it lies.
@@ -208,39 +249,54 @@ impl Drop for Pool {
     }
 }
 
-/// What one that waits has asked for: that the next connection which would become idle is closed. Withdrawn when dropped.
-struct Asks<'i> {
-    idle: &'i Idle,
-    closed: Option<Arc<AtomicBool>>,
+/// What one that waits has asked for: that connections are closed instead of kept. Withdrawn when dropped.
+struct Asks<'p> {
+    pool: &'p Pool,
+    id: Option<u64>,
+    /// How many had been closed when it asked.
+    closed: u64,
+    /// It has waited longer than the server usually takes.
+    starved: bool,
 }
 
 impl Asks<'_> {
-    fn ask(&mut self) {
-        if self.closed.is_none() {
-            let closed = Arc::<AtomicBool>::default();
-            self.closed = Some(closed.clone());
-            let mut starved = self.idle.starved();
-            starved.push_back(closed);
-            self.idle.starved_count.store(starved.len(), Ordering::Relaxed);
+    /// Asks for as many as wait before it, and `more`.
+    fn ask(&mut self, more: u64) {
+        let idle = &self.pool.idle;
+        let mut starved = idle.starved();
+        if self.id.is_some_and(|id| starved.place(id).is_ok()) {
+            return;
         }
-    }
-
-    /// Whether it was done.
-    fn heard(&self) -> bool {
-        self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed))
-    }
-
-    fn withdraw(&mut self) {
-        if let Some(closed) = self.closed.take() {
-            let mut starved = self.idle.starved();
-            starved.retain(|other| !Arc::ptr_eq(other, &closed));
-            self.idle.starved_count.store(starved.len(), Ordering::Relaxed);
-        }
+        starved.last += 1;
+        (self.id, self.closed) = (Some(starved.last), starved.closed);
+        let until_closed = starved.closed + starved.queue.len() as u64 + more;
+        let id = starved.last;
+        starved.queue.push_back(Wait { id, until_closed });
+        idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 }
 
 impl Drop for Asks<'_> {
     fn drop(&mut self) {
-        self.withdraw();
+        let idle = &self.pool.idle;
+        if !self.starved && idle.helped.load(Ordering::Relaxed) > 0 {
+            idle.helped.store(0, Ordering::Relaxed);
+        }
+        let Some(id) = self.id else { return };
+        let mut starved = idle.starved();
+        let Ok(place) = starved.place(id) else { return };
+        starved.queue.remove(place);
+        idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
+        let helped = self.starved && starved.closed > self.closed;
+        if helped && idle.helped.fetch_add(1, Ordering::Relaxed) + 1 >= SHOWN_BY {
+            idle.crowded_until_ms.store(self.pool.core.now_ms() + CROWDED_MS, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Starved {
+    /// Where one stands in the queue. Numbers only grow.
+    fn place(&self, id: u64) -> Result<usize, usize> {
+        self.queue.binary_search_by_key(&id, |wait| wait.id)
     }
 }

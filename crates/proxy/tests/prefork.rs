@@ -3,12 +3,14 @@
 
 mod rig;
 
-use std::sync::{Arc, Barrier};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Method;
-use proxy::options::{Check, Options, Probe};
+use proxy::options::{Check, Options, Probe, Server};
 use proxy::{Proxy, Shared};
 use rig::{Caller, Origin, Rig};
 
@@ -133,4 +135,91 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
         assert_eq!(rig.get("/").text(), "ok");
     }
     assert_eq!(rig.shared.standing(0, 1), proxy::health::Standing::Up);
+}
+
+/// Three threads that each serve one connection until it ends, in the order in which the kernel hands them out. The
+/// body of each response is its number.
+fn three_workers() -> (Server, Arc<AtomicUsize>) {
+    let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let server = rig::server(listener.local_addr().unwrap());
+    let answers = Arc::new(AtomicUsize::new(0));
+    for _ in 0..3 {
+        let (listener, answers) = (listener.clone(), answers.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut caller = Caller::new(stream, Arc::default());
+                while caller.request().is_some() {
+                    thread::sleep(Duration::from_millis(1));
+                    let number = answers.fetch_add(1, Ordering::SeqCst).to_string();
+                    caller.send(&format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{number}",
+                        number.len()
+                    ));
+                }
+            }
+        });
+    }
+    (server, answers)
+}
+
+#[test]
+fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
+    let (server, answers) = three_workers();
+    let rig = Rig::on(1, Options::to(vec![server]));
+    // How many were answered while one request waited, at most.
+    let longest = AtomicUsize::new(0);
+    let clients = |requests: usize| {
+        thread::scope(|scope| {
+            for _ in 0..30 {
+                scope.spawn(|| {
+                    let mut client = rig.client();
+                    for _ in 0..requests {
+                        client.send(GET);
+                        let sent = answers.load(Ordering::SeqCst);
+                        let response = client.response(Method::Get).expect("an answer");
+                        let number: usize = response.text().parse().expect("a number");
+                        longest.fetch_max(number.saturating_sub(sent), Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+    };
+    // At first nobody knows how many the workers are.
+    clients(20);
+    longest.store(0, Ordering::SeqCst);
+    clients(100);
+    assert_eq!(answers.load(Ordering::SeqCst), 30 * (20 + 100));
+    assert!(longest.load(Ordering::SeqCst) <= 100, "one waited for {longest:?} others");
+}
+
+#[test]
+fn connections_are_kept_though_some_requests_are_slow() {
+    let over = Arc::new((Mutex::new(false), Condvar::new()));
+    let theirs = over.clone();
+    let origin = Origin::start(move |mut caller, _| {
+        while let Some(request) = caller.request() {
+            if request.starts_with(b"GET /slow ") {
+                let (over, told) = &*theirs;
+                drop(told.wait_while(over.lock().unwrap(), |over| !*over).unwrap());
+            }
+            caller.send(OK);
+        }
+    });
+    let rig = Rig::on(2, Options::to(vec![origin.server()]));
+    assert_eq!(rig.get("/").text(), "ok");
+    let slow: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = rig.client();
+            client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        })
+        .collect();
+    load(&rig, 2, 2_000);
+    // Some are closed, as nobody can know at first why the slow ones wait, but not for as long as they do.
+    assert!(origin.connections() < 1_000, "{}", origin.connections());
+    *over.0.lock().unwrap() = true;
+    over.1.notify_all();
+    for mut client in slow {
+        assert_eq!(client.response(Method::Get).expect("an answer").text(), "ok");
+    }
 }

@@ -231,7 +231,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn new(stream: TcpStream, record: Arc<Mutex<Vec<u8>>>) -> Caller {
+    pub fn new(stream: TcpStream, record: Arc<Mutex<Vec<u8>>>) -> Caller {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Caller { stream, record, machine: machine::Server::default(), bytes: Vec::new() }
