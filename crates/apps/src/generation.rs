@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use ring::Channel;
 
+use crate::log::{Teller, Urgency};
 use crate::options::Options;
 
 /// What is known of one seat. On a line of its own: every core counts here.
@@ -69,6 +70,8 @@ pub(crate) struct Generation {
     pub(crate) held: AtomicUsize,
     /// Whether a worker was ever ready.
     pub(crate) is_up: AtomicBool,
+    /// Whether the log has heard of a body that is not framed as its head says.
+    unframed_told: AtomicBool,
 }
 
 impl Generation {
@@ -93,6 +96,7 @@ impl Generation {
             threads,
             held: AtomicUsize::new(0),
             is_up: AtomicBool::new(false),
+            unframed_told: AtomicBool::new(false),
         })
     }
 
@@ -102,6 +106,14 @@ impl Generation {
         self.options.concurrency == 1
             && self.held.load(Ordering::Relaxed) > held_max
             && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Says, once, that a body is not framed as its head says.
+    pub(crate) fn tell_unframed(&self, teller: &Teller) {
+        if !self.unframed_told.swap(true, Ordering::Relaxed) {
+            let text = "it says Transfer-Encoding: chunked of a body that is not in chunks: the field is left out (told once)";
+            teller.tell(Urgency::Warn, text);
+        }
     }
 
     /// The seats of the worker at `place`.
