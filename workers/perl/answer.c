@@ -32,7 +32,7 @@ size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room) {
     if (count % 2)
         croak("the headers are no list of pairs");
     if ((size_t)count / 2 > room)
-        croak("more than %d headers", HEADERS_MAX);
+        croak("%ld header fields are more than %d", (long)count / 2, HEADERS_MAX);
     for (at = 0; at < count; at += 2) {
         SV **name = av_fetch(headers, at, 0), **value = av_fetch(headers, at + 1, 0);
         komainu_field *field = &fields[at / 2];
@@ -60,7 +60,15 @@ static int has_length(const komainu_field *fields, size_t count) {
 }
 
 uint16_t status_of(pTHX_ SV *value) {
-    IV status = SvIV(value);
+    IV status;
+    if (SvPOK(value)) {
+        STRLEN len, at;
+        const char *text = SvPV(value, len);
+        for (at = 0; at < len; at++)
+            if ((unsigned char)text[at] < ' ' || text[at] == 0x7f)
+                croak("the status is not one of three digits: it has control bytes");
+    }
+    status = SvIV(value);
     if (status < 100 || status > 999)
         croak("the status is not one of three digits: %" SVf, SVfARG(value));
     return (uint16_t)status;

@@ -294,8 +294,11 @@ static void end(struct exchange *x, int state) {
     enum stage stage = x->held->stage;
     x->held->request = NULL;
     x->held->stage = OVER;
-    if (is_copy || x->held->hijacked)
+    if (x->held->hijacked || (is_copy && state))
         return;
+    /* A copy that has come back from the application ends there. */
+    if (is_copy)
+        komainu_end(request);
     if (NIL_P(x->error)) {
         komainu_end(request);
     } else if (stage == NO_HEAD && !state && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {

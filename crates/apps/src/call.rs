@@ -10,7 +10,7 @@ use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
 
-use crate::chunks::Chunks;
+use crate::chunks::{self, Chunks};
 use crate::desk::{Desk, Errand, Expect, Fate};
 use crate::file;
 use crate::generation::Held;
@@ -196,7 +196,7 @@ impl<'c> Call<'c> {
             if let Some(head) = head {
                 let whole = stop.is_some_and(|stop| stop.part == Part::End);
                 let length = whole.then_some((body_end - head) as u64);
-                if let Err(why) = self.begin(x, &buffer[..head], length) {
+                if let Err(why) = self.begin(x, &buffer[..head], &buffer[head..body_end], length) {
                     self.teller.tell(Urgency::Error, &format!("its answer makes no response: {why}"));
                     return bad(x);
                 }
@@ -344,15 +344,26 @@ impl<'c> Call<'c> {
         Ok(Gathered { head, body_end: buffer.len(), stop: None })
     }
 
-    fn begin(&mut self, x: &mut Exchange<'_>, head: &[u8], body: Option<u64>) -> Result<(), &'static str> {
+    /// Begins the response: `body` is what came with its head, and all of it where `whole` tells its length.
+    fn begin(
+        &mut self,
+        x: &mut Exchange<'_>,
+        head: &[u8],
+        body: &[u8],
+        whole: Option<u64>,
+    ) -> Result<(), &'static str> {
         let reply = Reply::read(head, self.spelling)?;
         if reply.status.is_informational() {
             return Err("an interim status at the end");
         }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
-        let framed = reply.chunked && !self.errand.desk.generation.options.event_loop;
+        let says_framed = reply.chunked && !self.errand.desk.generation.options.event_loop;
+        let framed = says_framed && chunks::is_framed(body, whole.is_some());
+        if says_framed && !framed && x.content_wanted() {
+            self.errand.desk.generation.tell_unframed(self.teller);
+        }
         // To HEAD, no body says nothing of what there would be to GET.
-        let body = body.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
+        let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),
             _ => Length::Unknown,

@@ -9,6 +9,22 @@ const BROKEN: Fault = Fault::Broken("the application's chunks are none");
 /// Takes the application's framing off: the server has one of its own.
 pub(crate) struct Chunks(Body);
 
+/// Whether a body is in chunks, as its head says: a `whole` one is looked through, of another one the beginning.
+pub(crate) fn is_framed(bytes: &[u8], whole: bool) -> bool {
+    if whole { Chunks::new().content(bytes, true).is_ok() } else { may_begin(bytes) }
+}
+
+/// Whether a body that begins with these bytes may be in chunks: a size, an extension perhaps, and a line's end. What is too
+/// short to tell may be.
+fn may_begin(bytes: &[u8]) -> bool {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    match bytes.get(digits) {
+        None => true,
+        Some(b'\r') => digits > 0 && matches!(bytes.get(digits + 1), None | Some(b'\n')),
+        Some(byte) => digits > 0 && matches!(byte, b';' | b' ' | b'\t'),
+    }
+}
+
 impl Chunks {
     pub(crate) fn new() -> Chunks {
         Chunks(Body::new(Framing::Chunked, u64::MAX).expect("no length is announced"))
@@ -45,6 +61,20 @@ mod tests {
             let mut content = chunks.content(first, false).unwrap();
             content.extend(chunks.content(second, true).unwrap());
             assert_eq!(content, b"abcde");
+        }
+    }
+
+    #[test]
+    fn how_a_body_in_chunks_begins() {
+        for (bytes, expected) in [
+            ("", true),
+            ("1f", true),
+            ("3\r\nabc", true),
+            ("3;x=y\r\n", true),
+            ("no chunks", false),
+            ("\r\n", false),
+        ] {
+            assert_eq!(may_begin(bytes.as_bytes()), expected, "{bytes}");
         }
     }
 

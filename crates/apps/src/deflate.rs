@@ -17,8 +17,9 @@ const WINDOW_BITS_MIN: u8 = 9;
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// Codecs that a core keeps of each kind; more were a burst.
 const KEPT_MAX: usize = 4;
-/// Output is made room for in steps of at least so much.
+/// Output is made room for in steps of at least so much, and of at most so much.
 const ROOM_BYTES_MIN: usize = 512;
+const ROOM_BYTES_MAX: usize = 1024 * 1024;
 
 /// The compression that client and server have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,9 +188,10 @@ impl Inflater {
     }
 }
 
-/// Doubles the room, up to `len_max`.
+/// Doubles the room, by [`ROOM_BYTES_MAX`] at most, up to `len_max`.
 pub(crate) fn grow(into: &mut Vec<u8>, len_max: usize) {
-    let wanted = (into.capacity() * 2).clamp(ROOM_BYTES_MIN, len_max.max(ROOM_BYTES_MIN));
+    let more = into.capacity().min(ROOM_BYTES_MAX);
+    let wanted = (into.capacity() + more).clamp(ROOM_BYTES_MIN, len_max.max(ROOM_BYTES_MIN));
     into.reserve_exact(wanted.saturating_sub(into.len()));
 }
 

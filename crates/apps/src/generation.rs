@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use ring::Channel;
 
+use crate::log::{Teller, Urgency};
 use crate::options::Options;
 
 /// What is known of one seat. On a line of its own: every core counts here.
@@ -71,6 +72,8 @@ pub(crate) struct Generation {
     pub(crate) is_up: AtomicBool,
     /// A worker has said that its threads have one request at a time each.
     pub(crate) said_single: AtomicBool,
+    /// Whether the log has heard of a body that is not framed as its head says.
+    unframed_told: AtomicBool,
 }
 
 impl Generation {
@@ -96,6 +99,7 @@ impl Generation {
             held: AtomicUsize::new(0),
             is_up: AtomicBool::new(false),
             said_single: AtomicBool::new(false),
+            unframed_told: AtomicBool::new(false),
         })
     }
 
@@ -110,6 +114,14 @@ impl Generation {
         self.is_single()
             && self.held.load(Ordering::Relaxed) > held_max
             && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Says, once, that a body is not framed as its head says.
+    pub(crate) fn tell_unframed(&self, teller: &Teller) {
+        if !self.unframed_told.swap(true, Ordering::Relaxed) {
+            let text = "it says Transfer-Encoding: chunked of a body that is not in chunks: the field is left out (told once)";
+            teller.tell(Urgency::Warn, text);
+        }
     }
 
     /// The seats of the worker at `place`.

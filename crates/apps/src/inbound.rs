@@ -12,6 +12,8 @@ const TOO_LONG: u16 = 1009;
 
 /// Compressed bytes that are unmasked and inflated in one step: half a megabyte of zeros, at most.
 const INFLATED_BYTES: usize = 512;
+/// What an inflater holds beside the message: its window and its tables.
+const INFLATER_BYTES: usize = 48 * 1024;
 /// Room that is made for a message before any of it has come.
 const ROOM_BYTES_MAX: u64 = 16 * 1024;
 
@@ -92,8 +94,15 @@ impl Inbound {
     }
 
     /// Bytes of the message under way.
-    pub(crate) fn held_bytes(&self) -> usize {
+    pub(crate) fn message_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |message| message.record.len())
+    }
+
+    /// What the message under way holds of memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, |message| {
+            message.record.capacity() + message.inflater.as_ref().map_or(0, |_| INFLATER_BYTES)
+        })
     }
 
     /// From now on messages are left out, and the one under way too.

@@ -11,13 +11,15 @@
 //!   that ([`READ_BYTES_LONG`] at most); one inflater while a compressed message is under way;
 //! - to the client: `answer_ahead_bytes`, one record's part beyond it, and one pong: only the last ping is answered, as RFC 6455
 //!   section 5.5.3 allows. A client that has such a backlog is not listened to, and its worker waits;
+//! - of all sockets' messages together no more than `limits.memory`: growth is counted as it happens, and a message that would
+//!   grow while all of it is used up closes its socket;
 //! - work: after [`TURN_BYTES`] others have their turn, and frames that bring nothing are counted ([`Budget`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use net::{Exchange, Fault, Interest};
+use net::{Exchange, Fault, Interest, Pressure};
 use ring::Part;
 
 use crate::deflate::Agreement;
@@ -48,6 +50,7 @@ const GOING_AWAY: u16 = 1001;
 const POLICY: u16 = 1008;
 const FAILED: u16 = 1011;
 const RESTART: u16 = 1012;
+const TRY_AGAIN: u16 = 1013;
 /// And what only the application is told.
 const NO_CODE: u16 = 1005;
 const VANISHED: u16 = 1006;
@@ -271,9 +274,12 @@ impl<'s> Socket<'s> {
                 rest = &[];
                 break;
             }
-            let held_bytes = self.inbound.held_bytes();
+            let (message_bytes, held_bytes) = (self.inbound.message_bytes(), self.inbound.held_bytes());
             let heard = self.inbound.next(&mut rest, &errand.desk.codecs);
-            self.moved_bytes += FRAME_BYTES.max(self.inbound.held_bytes().saturating_sub(held_bytes));
+            self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
+            if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
+                self.weigh_growth(x);
+            }
             match heard {
                 Ok(Heard::Part) => {}
                 Ok(Heard::Idle) => self.pay(x),
@@ -290,6 +296,15 @@ impl<'s> Socket<'s> {
         }
         self.answer_ping(x);
         bytes.len() - rest.len()
+    }
+
+    /// The message under way has grown: that counts at once, and none grows while all memory is used up.
+    fn weigh_growth(&mut self, x: &mut Exchange<'_>) {
+        x.hold(self.held_bytes());
+        if x.core().memory().pressure() == Pressure::Exhausted {
+            self.fail(x, TRY_AGAIN, "the server is out of memory for now");
+            x.hold(self.held_bytes());
+        }
     }
 
     /// A frame that brings nothing has its price.

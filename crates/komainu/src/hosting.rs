@@ -1,5 +1,6 @@
 //! From an application of the configuration to its worker processes: what is started, and which are running.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -370,8 +371,29 @@ impl Hosting {
     }
 }
 
+/// The text without control characters, which would speak to the terminal of whoever reads the log: `\xHH` stands for each of
+/// their bytes.
+fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |char: char| char.is_control() && !matches!(char, '\t' | '\n');
+    if !text.contains(is_hidden) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for char in text.chars() {
+        match is_hidden(char) {
+            false => shown.push(char),
+            true => char
+                .encode_utf8(&mut [0; 4])
+                .bytes()
+                .for_each(|byte| shown.push_str(&format!("\\x{byte:02x}"))),
+        }
+    }
+    shown.into()
+}
+
 fn say(notices: &Notices, line: &Line<'_>) {
     let text = String::from_utf8_lossy(line.text);
+    let text = visible(&text);
     match (line.urgency, line.pid) {
         (Urgency::Error, _) => notices.error(&format!("{}: {text}", line.app)),
         (Urgency::Warn, _) => notices.warn(&format!("{}: {text}", line.app)),

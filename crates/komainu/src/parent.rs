@@ -42,7 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that has served for so long is started again without a pause.
 const PROVEN: Duration = Duration::from_secs(60);
 /// After the second signal to stop, the server is killed if it has not ended.
-const KILL_AFTER: Duration = Duration::from_secs(5);
+const KILL_AFTER: Duration = Duration::from_secs(2);
 
 /// A configuration and the text it was read from; none where it comes from the command line.
 struct Loaded {

@@ -177,6 +177,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
+    attend_to_the_end(happened, logs.clone())?;
     hosting.stop();
     logs.notices.info("stopped");
     logs.close();
@@ -206,11 +207,7 @@ fn attend(
                 // Whoever asked may have left.
                 let _ = asker.map(|asker| asker.send(outcome));
             }
-            Event::Stop if std::mem::replace(&mut stopping, true) => {
-                logs.notices.warn("told to stop again: not waiting for running requests");
-                logs.close();
-                std::process::exit(1);
-            }
+            Event::Stop if std::mem::replace(&mut stopping, true) => end_at_once(logs),
             Event::Stop => {
                 logs.notices.info("stopping: finishing what runs");
                 stop.drain();
@@ -218,6 +215,34 @@ fn attend(
         }
     }
     Err(io::Error::other("the engines ended without a word"))
+}
+
+/// How long the last lines may take where nobody waits any more.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+
+/// Told to stop again: ends the process whatever its threads do. The logs get a moment.
+fn end_at_once(logs: &Logs) -> ! {
+    logs.notices.warn("told to stop again: not waiting for running requests");
+    let (done, closed) = sync_channel(1);
+    let logs = logs.clone();
+    let closer = std::thread::Builder::new().spawn(move || {
+        logs.close();
+        let _ = done.send(());
+    });
+    if closer.is_ok() {
+        let _ = closed.recv_timeout(LAST_LINES_MAX);
+    }
+    std::process::exit(1);
+}
+
+/// While workers are waited for, another order to stop ends the process all the same.
+fn attend_to_the_end(happened: Receiver<Event>, logs: Logs) -> io::Result<()> {
+    std::thread::Builder::new().name("stop".into()).spawn(move || {
+        if happened.into_iter().any(|event| matches!(event, Event::Stop)) {
+            end_at_once(&logs);
+        }
+    })?;
+    Ok(())
 }
 
 fn event(order: Order) -> Event {

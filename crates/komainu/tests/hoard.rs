@@ -244,16 +244,23 @@ fn what_upstream_servers_send_without_end() {
     }
 }
 
-/// Zeros that a kilobyte stands for a megabyte of, in messages that are too long by them.
+/// So many zeros, as a message of permessage-deflate carries them.
+fn deflated_zeros(count: usize) -> Vec<u8> {
+    let mut codec = flate2::Compress::new(flate2::Compression::best(), false);
+    let mut bytes = Vec::with_capacity(count / 500 + 1024);
+    codec.compress_vec(&vec![0; count], &mut bytes, flate2::FlushCompress::Sync).unwrap();
+    assert!(bytes.ends_with(&[0, 0, 0xff, 0xff]));
+    bytes.truncate(bytes.len() - 4);
+    bytes
+}
+
+/// Zeros that a kilobyte stands for a megabyte of, in messages too long and in such as are just short enough.
 #[test]
 fn messages_that_inflate_to_a_great_deal() {
     let rig = sockets("websockets = { message = \"1MiB\" }");
     let before = resident_bytes(&rig);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
-    let mut zeros = Vec::with_capacity(100_000);
-    let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
-    compress.compress_vec(&vec![0; 25 << 20], &mut zeros, flate2::FlushCompress::Sync).unwrap();
-    assert_eq!(compress.total_in(), 25 << 20);
+    let zeros = deflated_zeros(100 << 20);
     let mut bytes = vec![0xc2, 0xff];
     bytes.extend((zeros.len() as u64).to_be_bytes());
     bytes.extend([0; 4]);
@@ -267,6 +274,43 @@ fn messages_that_inflate_to_a_great_deal() {
         let more = resident_bytes(&rig).saturating_sub(before);
         assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
     }
+    given_back(&rig, before);
+}
+
+/// Many messages at once, each short enough and never whole: what they inflate to is counted as it grows.
+#[test]
+fn messages_that_inflate_hold_no_more_than_the_budget() {
+    let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
+    let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
+    let rig = start(folder("sockets.py", SOCKETS), &config);
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let mut streams: Vec<_> = (0..60).map(|_| open(&rig, "/", offer)).collect();
+    let before = resident_bytes(&rig);
+    // 15 MiB of zeros, in a frame that is not the last one.
+    let zeros = deflated_zeros(15 << 20);
+    let mut bytes = vec![0x42, 0xfe];
+    bytes.extend((zeros.len() as u16).to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(zeros);
+    // The server may have closed the socket for want of memory.
+    streams.iter_mut().for_each(|stream| _ = stream.write_all(&bytes));
+    let mut statuses = Vec::new();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(100));
+        let more = resident_bytes(&rig).saturating_sub(before);
+        // The allocator keeps what buffers have outgrown for a moment.
+        assert!(more < (64 << 20) + BOUND_BYTES * 3 / 2, "{} MiB more", more >> 20);
+        let mut other = connect(rig.address);
+        other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        // Refused, it is closed at once, whatever it sends after that.
+        let _ = other.read_to_end(&mut answer);
+        statuses.push(String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect::<String>());
+    }
+    // The application answers no request with 500: it only has sockets.
+    assert!(statuses.iter().all(|status| ["500", "502", "503"].contains(&status.as_str())), "{statuses:?}");
+    logged(&rig, "disconnected 1013");
+    drop(streams);
     given_back(&rig, before);
 }
 

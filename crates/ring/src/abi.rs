@@ -9,6 +9,7 @@ use std::slice;
 use std::time::Duration;
 
 use crate::channel::{Attachment, ENVIRONMENT};
+use crate::copy;
 use crate::error::{Seat, Stop};
 use crate::part::FilePart;
 use crate::request::{DAMAGED, Request};
@@ -120,7 +121,10 @@ pub unsafe extern "C" fn komainu_attach(
     error_size: usize,
 ) -> *mut KomainuWorker {
     let text = match attach(abi, seat) {
-        Ok(worker) => return Box::into_raw(Box::new(KomainuWorker(worker))),
+        Ok(worker) => {
+            copy::watch();
+            return Box::into_raw(Box::new(KomainuWorker(worker)));
+        }
         Err(text) => text,
     };
     if error_size > 0 {
@@ -158,6 +162,9 @@ fn attach(abi: u32, seat: c_int) -> Result<Worker, String> {
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
+    if copy::is_one() {
+        return;
+    }
     // SAFETY: from `komainu_attach`, and not used again.
     drop(unsafe { Box::from_raw(worker) });
 }
@@ -172,6 +179,7 @@ pub unsafe extern "C" fn komainu_next(
     wait_ms: i64,
     request: *mut *mut KomainuRequest,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle.
     let worker = unsafe { &(*worker).0 };
     loop {
@@ -241,6 +249,9 @@ pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut c_char, size: usize) -> i64 {
+    if copy::is_one() {
+        return KOMAINU_CANCELLED.into();
+    }
     // SAFETY: a live handle, and a buffer of `size` bytes.
     let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
     count(request.read(buffer).map(Some))
@@ -256,6 +267,9 @@ pub unsafe extern "C" fn komainu_try_read(
     buffer: *mut c_char,
     size: usize,
 ) -> i64 {
+    if copy::is_one() {
+        return KOMAINU_CANCELLED.into();
+    }
     // SAFETY: a live handle, and a buffer of `size` bytes.
     let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
     count(request.try_read(buffer))
@@ -312,6 +326,7 @@ pub unsafe extern "C" fn komainu_head(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
     done(head.and_then(|head| request.respond(&head)))
@@ -328,6 +343,7 @@ pub unsafe extern "C" fn komainu_interim(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
     done(head.and_then(|head| request.interim(&head)))
@@ -343,6 +359,7 @@ pub unsafe extern "C" fn komainu_trailers(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle, and `count` fields.
     let (request, fields) = unsafe { (&mut (*request).request, encode(Vec::new(), fields, count)) };
     done(fields.and_then(|fields| request.trailers(&fields)))
@@ -359,6 +376,7 @@ pub unsafe extern "C" fn komainu_write(
     len: usize,
     flags: u32,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle, and `len` bytes.
     let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
     done(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
@@ -374,6 +392,7 @@ pub unsafe extern "C" fn komainu_try_write(
     body: *const c_char,
     len: usize,
 ) -> i64 {
+    copy::end_if_one();
     // SAFETY: a live handle, and `len` bytes.
     let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
     count(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
@@ -385,6 +404,9 @@ pub unsafe extern "C" fn komainu_try_write(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
+    if copy::is_one() {
+        return;
+    }
     // SAFETY: a live handle.
     unsafe { (*request).request.flush() }
 }
@@ -400,6 +422,7 @@ pub unsafe extern "C" fn komainu_file(
     offset: u64,
     len: u64,
 ) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle.
     done(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
 }
@@ -410,6 +433,7 @@ pub unsafe extern "C" fn komainu_file(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle.
     done(unsafe { (*request).request.hijack(fd) })
 }
@@ -420,6 +444,7 @@ pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int)
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
+    copy::end_if_one();
     // SAFETY: a live handle, not used again.
     done(unsafe { Box::from_raw(request) }.request.finish())
 }
@@ -430,6 +455,9 @@ pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32) {
+    if copy::is_one() {
+        return;
+    }
     // SAFETY: a live handle, not used again.
     unsafe { Box::from_raw(request) }.request.abort(reason);
 }

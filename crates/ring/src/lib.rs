@@ -87,6 +87,9 @@ mod channel;
 pub mod wire;
 
 #[cfg(not(loom))]
+mod copy;
+
+#[cfg(not(loom))]
 pub mod abi;
 
 #[cfg(all(not(loom), any(test, feature = "hostile")))]

@@ -133,7 +133,7 @@ int call_end(Call *self) {
     komainu_request *request = self->request;
     self->request = NULL;
     self->stage = OVER;
-    if (request && !is_copy)
+    if (request)
         komainu_end(request);
     return wake(&self->readers);
 }
@@ -375,7 +375,10 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     int whole = !request || self->disconnected || komainu_cancelled(request) != 0;
     (void)unused;
     self->request = NULL;
-    if (request && !is_copy) {
+    /* A copy that has come back from the application ends there. */
+    if (request && is_copy)
+        komainu_end(request);
+    if (request) {
         if (self->stage == NO_HEAD && !self->disconnected && komainu_head(request, 500, &field, 1) == KOMAINU_OK) {
             komainu_write(request, text, sizeof text - 1, KOMAINU_MORE);
             komainu_end(request);

@@ -307,7 +307,8 @@ static PyObject *call_write(Call *self, PyObject *piece) {
 static void end_request(Call *self) {
     komainu_request *request = self->request;
     self->request = NULL;
-    if (request && !is_copy)
+    /* A copy that has come back from the application ends there. */
+    if (request)
         komainu_end(request);
 }
 
@@ -497,7 +498,8 @@ static int next_request(komainu_worker *worker, komainu_request **request) {
         int code;
         if (PyErr_CheckSignals() != 0)
             return -1;
-        if (leaving || is_copy)
+        /* A copy ends in komainu_next. */
+        if (leaving && !is_copy)
             return 0;
         /* The other threads have their turn between two requests, as they had if this one read from a socket. */
         if (__atomic_load_n(&held_requests, __ATOMIC_RELAXED) > 0) {
