@@ -291,6 +291,9 @@ fn announce(addresses: &[net::Bind]) {
     }
     if out.is_terminal() {
         let _ = writeln!(out, "Ctrl-C stops it.");
+            net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+                format!("http://[::1]:{} (every IPv6 address)", address.port())
+            }
     }
     let _ = out.flush();
 }
