@@ -122,7 +122,8 @@ pub(crate) fn supervise(
     can_be_launched(&config)?;
     let threads = engine::threads(&config);
     let listens = engine::listens(&config);
-    let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
+    engine::enough_descriptors(&config)?;
+    let listeners = listens.into_iter().map(|listen| engine::bind(listen, threads));
     let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
     let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);
     let control = Socket::bind();

@@ -126,6 +126,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // What was needed to bind: nobody else starts with it, and no worker inherits it.
         privilege::drop_capabilities()?;
+    descriptors.suffice()?;
     }
     // Threads from here on.
     pass_signals(signals, inherited.is_some(), events.clone())?;
@@ -251,7 +252,7 @@ fn listeners(
 ) -> io::Result<Vec<net::Listener>> {
     let listens = engine::listens(config);
     let Some(inherited) = inherited else {
-        return listens.into_iter().map(|listen| net::Listener::bind(listen, threads)).collect();
+        return listens.into_iter().map(|listen| engine::bind(listen, threads)).collect();
     };
     let sockets = std::mem::take(&mut inherited.sockets);
     if sockets.len() != listens.len() {
