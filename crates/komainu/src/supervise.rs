@@ -55,7 +55,9 @@ struct Logs {
 
 impl Logs {
     /// Opens them, or has them opened by the supervisor, where there is one.
-    fn open(config: &Config, link: Option<&Link>) -> io::Result<Logs> {
+    fn open(config: &Config, link: Option<&Link>, again: bool) -> io::Result<Logs> {
+        // Who has served before goes on, whatever has become of its logs.
+        let open = if again { Sink::open_or_stderr } else { Sink::open };
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
             (Some(link), config::Sink::File(path)) => Target::Given {
                 path: path.clone(),
@@ -135,7 +137,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
         let events = events.clone();
         link.listen(move |order| _ = events.send(event(order)))?;
     }
-    let logs = Logs::open(&config, link.as_ref())?;
+    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.again))?;
     warning.iter().for_each(|text| logs.notices.warn(text));
     let (level, notice) = descriptors.notice(&config);
     logs.notices.at(level, &notice);
@@ -414,8 +416,8 @@ fn reload(
 ) -> Result<String, String> {
     let Some(reread) = reread else {
         // What there is besides a file can be loaded again all the same.
-        current.hosting.apply(&current.plan().config.apps).map_err(|error| error.to_string())?;
-        let text = "applications are loaded again; there is no configuration file to read";
+        let applied = current.hosting.apply(&current.plan().config.apps);
+        let text = "there is no configuration file to read: applications are loaded again";
         notices.info(text);
         return Ok(text.into());
     };
