@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use config::{AccessLog, Config};
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, Plan, Seat};
-use crate::control::{self, ServerInfo, Socket};
+use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{Handles, Hosting};
 use crate::link::{Link, Order};
@@ -67,9 +66,9 @@ impl Logs {
         };
         let access = match config.log.access {
             AccessLog::Off => None,
-            _ => Some(Sink::open(target(0, &config.log.file))?),
+            _ => Some(open(target(0, &config.log.file))?),
         };
-        let errors = Sink::open(target(1, &config.log.errors))?;
+        let errors = open(target(1, &config.log.errors))?;
         Ok(Logs { access, notices: Notices::new(errors, config.log.level) })
     }
 
@@ -104,7 +103,7 @@ pub(crate) struct Start {
 enum Event {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
-    Reload(Option<SyncSender<Result<String, String>>>),
+    Reload(Option<SyncSender<Reloaded>>),
     Reopen,
     /// A signal without a meaning.
     Unknown,
@@ -203,7 +202,7 @@ fn attend(
             Event::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
             Event::Reload(asker) => {
                 let outcome = match stopping {
-                    true => Err("the server is stopping".to_owned()),
+                    true => refused("the server is stopping"),
                     false => reload(current, reread, link, &logs.notices),
                 };
                 // Whoever asked may have left.
@@ -290,14 +289,8 @@ fn serve_control(
     let events = events.clone();
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
-        let outcome = match events.send(Event::Reload(Some(asker))) {
-            Ok(()) => outcome.recv().unwrap_or_else(|_| Err("the server ended".into())),
-            Err(_) => Err("the server ended".into()),
-        };
-        match outcome {
-            Ok(text) => json!({ "done": text }),
-            Err(text) => json!({ "error": text }),
-        }
+        let sent = events.send(Event::Reload(Some(asker)));
+        sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
     };
     let info = ServerInfo {
         hosting: hosting.clone(),
@@ -408,18 +401,14 @@ fn renewer(
 }
 
 /// Reads the configuration again and takes it over; the result for who asked, which the log has as well.
-fn reload(
-    current: &Current,
-    reread: Option<&Reread>,
-    link: Option<&Link>,
-    notices: &Notices,
-) -> Result<String, String> {
+fn reload(current: &Current, reread: Option<&Reread>, link: Option<&Link>, notices: &Notices) -> Reloaded {
     let Some(reread) = reread else {
         // What there is besides a file can be loaded again all the same.
         let applied = current.hosting.apply(&current.plan().config.apps);
         let text = "there is no configuration file to read: applications are loaded again";
         notices.info(text);
-        return Ok(text.into());
+        let told = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
+        return Reloaded { told, is_in_force: true };
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
     let before = current.plan();
@@ -427,11 +416,14 @@ fn reload(
         let plan = Plan::new(config, Some(&before), current.cores, Some(&current.hosting));
         plan.map_err(|error| error.to_string())
     };
-    let plan = reread().and_then(plan).map_err(|error| {
-        let text = format!("the configuration stays as it was:\n{error}");
-        notices.error(&text);
-        text
-    })?;
+    let plan = match reread().and_then(plan) {
+        Ok(plan) => plan,
+        Err(error) => {
+            let text = format!("the configuration stays as it was:\n{error}");
+            notices.error(&text);
+            return refused(&text);
+        }
+    };
     // Before applications are started from it.
     link.iter().for_each(|link| link.report("adopted"));
     let (new, old) = (&plan.config, &before.config);
@@ -446,17 +438,14 @@ fn reload(
         notices.error(&error.to_string());
         failures.push(error.to_string());
     }
-    let apps = plan.config.apps.len();
     *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     current.generation.fetch_add(1, Ordering::Release);
     notices.info("the configuration was read again");
-    match (failures.is_empty(), apps) {
-        (true, 0) => Ok("the new configuration is in force".into()),
-        (true, _) => Ok(format!("the new configuration is in force; applications being loaded: {apps}")),
-        (false, _) => {
-            Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n")))
-        }
-    }
+    let told = match failures.is_empty() {
+        true => Ok("the new configuration is in force".into()),
+        false => Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n"))),
+    };
+    Reloaded { told, is_in_force: true }
 }
 
 /// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.
