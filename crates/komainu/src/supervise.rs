@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,11 @@ use crate::privilege;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
 use crate::watch;
+
+/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
+const DRAIN_TOLD: Duration = Duration::from_millis(1_200);
+/// The longest wait for an event.
+const QUIET: Duration = Duration::from_secs(3_600);
 
 /// Where a configuration came from, to be read again.
 pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
@@ -171,11 +176,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
         Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
     }
-    let stop = server.stop();
+    let (stop, counters) = (server.stop(), server.counters().to_vec());
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || events.send(Event::Ended(server.join())))?;
-    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop)?;
+    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop, &counters)?;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
@@ -193,9 +198,24 @@ fn attend(
     link: Option<&Link>,
     logs: &Logs,
     stop: &net::Stop,
+    counters: &[Arc<net::Counters>],
 ) -> io::Result<bool> {
     let mut stopping = false;
-    for event in happened {
+    let mut tell_at = None;
+    loop {
+        let wait = tell_at.map_or(QUIET, |at: Instant| at.saturating_duration_since(Instant::now()));
+        let event = match happened.recv_timeout(wait) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                if tell_at.take().is_some() {
+                    tell_of_draining(current, counters, &logs.notices);
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the engines ended without a word"));
+            }
+        };
         match event {
             Event::Ended(drained) => return drained,
             Event::Reopen => logs.reopen(),
@@ -216,10 +236,29 @@ fn attend(
             Event::Stop => {
                 logs.notices.info("stopping: finishing what runs");
                 stop.drain();
+                tell_at = Some(Instant::now() + DRAIN_TOLD);
             }
         }
     }
-    Err(io::Error::other("the engines ended without a word"))
+}
+
+/// Says what a stop waits for: without a word it looks as if it hung.
+fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &Notices) {
+    let drain = current.plan().config.timeouts.drain;
+    // Idle connections are closed by now, or about to be: what is open has a request.
+    let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
+    if requests > 0 && drain > DRAIN_TOLD {
+        notices.warn(&format!(
+            "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
+             a second signal ends them at once",
+            drain.as_secs()
+        ));
+    }
+}
+
+/// A reload that has changed nothing.
+fn refused(text: &str) -> Reloaded {
+    Reloaded { told: Err(text.to_owned()), is_in_force: false }
 }
 
 fn event(order: Order) -> Event {
