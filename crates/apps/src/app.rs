@@ -1,7 +1,7 @@
 //! An application: what the server holds of it.
 
 use std::io;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use crate::handle::Handle;
 use crate::log::{Log, Teller};
 use crate::mail::{Inbox, Mailbox, Order, lock};
 use crate::options::Options;
+use crate::outcome::Failure;
 use crate::process::Process;
 use crate::supervisor::{Board, Supervisor};
 
@@ -78,6 +79,15 @@ impl App {
     /// The same, with other options from now on; all but the name may differ.
     pub fn reload_with(&self, options: Options) {
         self.mailbox.send(Order::Reload(Some(Box::new(options))));
+    }
+
+    /// What becomes of the load that is under way, once that is known, or of the last one; the sender is dropped where
+    /// the application is stopped before.
+    #[must_use]
+    pub fn outcome(&self) -> Receiver<Result<(), Failure>> {
+        let (tell, told) = sync_channel(1);
+        self.mailbox.send(Order::Tell(tell));
+        told
     }
 
     /// Its processes and what they cost; empty where the supervisor has ended.

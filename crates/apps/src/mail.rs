@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
@@ -10,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::generation::Generation;
 use crate::options::Options;
+use crate::outcome::Failure;
 
 /// Why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub(crate) enum Order {
     Stop,
     /// Somebody asked for the processes.
     Look,
+    /// Tell what becomes of the load that is under way.
+    Tell(SyncSender<Result<(), Failure>>),
     /// Requests wait for a worker.
     Need,
     /// The holder of this seat is stuck, or broke the channel's rules.

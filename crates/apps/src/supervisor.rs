@@ -14,6 +14,7 @@ use crate::log::{Teller, Urgency};
 use crate::mail::{Inbox, Mailbox, Notice, Order, Why, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
+use crate::outcome::{Failure, Outcome};
 use crate::process::Process;
 
 /// How often everything is looked at without a reason.
@@ -51,6 +52,7 @@ pub(crate) struct Supervisor {
     board: Arc<Board>,
     crews: Vec<(Role, Crew)>,
     orphans: Orphans,
+    outcome: Outcome,
     number: u64,
     /// The application does not load, and the cores know.
     down: bool,
@@ -79,6 +81,7 @@ impl Supervisor {
             board,
             crews: Vec::new(),
             orphans: Orphans::default(),
+            outcome: Outcome::default(),
             number: 0,
             down: false,
             slack_since: None,
@@ -219,7 +222,9 @@ impl Supervisor {
                 self.down = false;
                 self.teller.tell(Urgency::Info, "the application loads again");
                 self.broadcast(&Notice::Serve(crew.shared.clone()));
+                self.outcome.settle(Ok(()));
             }
+            Role::Serving if !self.is_coming() => self.outcome.settle(Ok(())),
             Role::Coming if crew.ready() >= crew.want => {
                 self.down = false;
                 self.teller.tell(Urgency::Info, &format!("generation {} takes over", crew.shared.number));
@@ -234,6 +239,7 @@ impl Supervisor {
                 for (_, crew) in self.crews.iter().filter(|(_, crew)| crew.damaged) {
                     self.broadcast(&Notice::Damaged { generation: crew.shared.number });
                 }
+                self.outcome.settle(Ok(()));
             }
             _ => {}
         }
@@ -248,13 +254,26 @@ impl Supervisor {
             Role::Coming => {
                 self.teller.tell(Urgency::Error, "the generation before it goes on");
                 self.dismiss(at);
+                self.outcome.settle(Err(Failure { why: text.into(), serves: self.serves() }));
             }
             Role::Serving if self.crews[at].1.ready() == 0 => {
+                if !self.is_coming() {
+                    self.outcome.settle(Err(Failure { why: text.into(), serves: false }));
+                }
                 self.down = true;
                 self.broadcast(&Notice::Down { why: text.into(), show: self.options.show_errors });
             }
             _ => {}
         }
+    }
+
+    fn is_coming(&self) -> bool {
+        self.crews.iter().any(|(role, _)| *role == Role::Coming)
+    }
+
+    /// Whether a worker of the generation that serves can answer.
+    fn serves(&self) -> bool {
+        self.crews.iter().any(|(role, crew)| *role == Role::Serving && crew.ready() > 0)
     }
 
     fn dismiss(&mut self, at: usize) {
@@ -283,7 +302,14 @@ impl Supervisor {
         match order {
             Order::Reload(options) if self.stopping.is_none() => self.reload(options),
             Order::Reload(_) | Order::Look => {}
+            Order::Tell(asker) if self.stopping.is_none() => {
+                let under_way = self.is_coming() || !self.serves();
+                self.outcome.ask(asker, under_way);
+            }
+            // It is told by the end of the channel.
+            Order::Tell(_) => {}
             Order::Stop => {
+                self.outcome.close();
                 let stop_max = Duration::from_millis(self.options.stop_ms_max);
                 self.stopping = Some(now + stop_max + WHERE_MAX + ROUND);
                 // Whoever waits for a worker will get none.
@@ -346,9 +372,14 @@ impl Supervisor {
                 self.dismiss(at);
             }
         }
+        self.outcome.begin();
         match self.crew() {
             Ok(crew) => self.crews.push((Role::Coming, crew)),
-            Err(error) => self.teller.tell(Urgency::Error, &format!("it cannot be loaded anew: {error}")),
+            Err(error) => {
+                let why = format!("it cannot be loaded anew: {error}");
+                self.teller.tell(Urgency::Error, &why);
+                self.outcome.settle(Err(Failure { why, serves: self.serves() }));
+            }
         }
     }
 

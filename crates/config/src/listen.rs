@@ -85,13 +85,21 @@ impl Listen {
         }
     }
 
-    /// True when both would bind the same socket.
+    /// True when one cannot be bound beside the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         if let (Self::Unix(this), Self::Unix(that)) = (self, other) {
             return this == that;
         }
+        // A wildcard takes the port on every address of its family.
+        let same = |this: &SocketAddr, that: &SocketAddr| {
+            let (one, other) = (this.ip(), that.ip());
+            this.port() == that.port()
+                && one.is_ipv4() == other.is_ipv4()
+                && (one == other || one.is_unspecified() || other.is_unspecified())
+        };
         let others = other.sockets();
-        self.sockets().iter().any(|socket| socket.port() != 0 && others.contains(socket))
+        let taken = |socket: &SocketAddr| others.iter().any(|other| same(socket, other));
+        self.sockets().iter().any(|socket| socket.port() != 0 && taken(socket))
     }
 }
 
@@ -262,7 +270,11 @@ mod tests {
         assert!(overlap("localhost:80", "127.0.0.1:80"));
         assert!(overlap("unix:/a", "unix:/a"));
         assert!(!overlap("0.0.0.0:80", "[::]:80"));
-        assert!(!overlap(":80", "127.0.0.1:80"));
+        assert!(overlap(":80", "127.0.0.1:80"));
+        assert!(overlap("[::1]:80", "[::]:80"));
+        assert!(overlap("localhost:80", "0.0.0.0:80"));
+        assert!(!overlap("0.0.0.0:80", "[::1]:80"));
+        assert!(!overlap(":80", "127.0.0.1:81"));
         assert!(!overlap(":0", ":0"));
         assert!(!overlap("unix:/a", "unix:/b"));
     }

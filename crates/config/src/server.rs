@@ -395,8 +395,12 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Check) {
         }
         let overlaps = |first: &Listener| first.address.overlaps(address);
         let Some(first) = config.listen[..index].iter().position(overlaps) else { continue };
-        let title = format!("`listen` has `{address}` twice");
-        let label = format!("taken by `{}` already", config.listen[first].address);
+        let before = &config.listen[first].address;
+        let title = match before == address {
+            true => format!("`listen` has `{address}` twice"),
+            false => format!("`listen` has `{address}` beside `{before}`"),
+        };
+        let label = format!("taken by `{before}` already");
         check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
     }
     for (listener, item) in config.listen.iter_mut().zip(items) {

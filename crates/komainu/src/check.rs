@@ -9,6 +9,8 @@ use http::path::{has_encoded_slash, normal_path};
 
 use crate::assemble::empty_segments;
 use crate::cli::Check;
+use crate::privilege::Identity;
+use crate::sink;
 
 /// Reads a configuration file. Warnings go to stderr.
 ///
@@ -74,6 +76,8 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let plan =
         crate::assemble::Plan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
+    users_exist(config)?;
+    logs_have_folders(config)?;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,
         None => {
@@ -82,6 +86,33 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
         }
     };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}
+
+/// The users and groups that a start would look for.
+fn users_exist(config: &Config) -> Result<(), String> {
+    let look = |user: &Option<String>, group: &Option<String>| {
+        user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
+    };
+    look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
+    config.apps.iter().try_for_each(|(name, app)| {
+        look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
+    })
+}
+
+/// The logs could be opened, as far as can be seen without making files.
+fn logs_have_folders(config: &Config) -> Result<(), String> {
+    sink::files(config).into_iter().flatten().try_for_each(|path| {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let fault = match std::fs::metadata(folder) {
+            Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
+            Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
+            // One that this user may not look into is the server's matter.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) => format!("its folder: {error}"),
+            Ok(_) => return Ok(()),
+        };
+        Err(format!("error: cannot open the log {}: {fault}", path.display()))
+    })
 }
 
 fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {

@@ -78,8 +78,8 @@ pub(crate) struct Run {
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
-    /// Threads that serve; 0 for one a core
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Threads that serve, at most 1024; 0 for one a core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) threads: u32,
     /// Bytes that a request body may have: 64MiB, 500k, or unlimited; a larger one is answered 413
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use apps::{Launcher, Process, Usage};
 
-use crate::hosting::Hosting;
+use crate::hosting::{Hosting, Loading};
 use crate::link::Link;
 use crate::notice::Notices;
 
@@ -30,8 +30,11 @@ const CLIENTS_MAX: usize = 64;
 /// The pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
-/// How long `komainu status` and `komainu reload` wait for the document: a reload reads files and starts processes.
-const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// How long `komainu status` and `komainu reload` wait for a sign of life.
+const ALIVE_MAX: Duration = Duration::from_secs(5);
+/// How long they wait for the document of a server that lives: a reload lasts as long as applications may take to load,
+/// which is a day at most.
+const ANSWER_MAX: Duration = Duration::from_secs(86_400 + 120);
 /// A document larger than this is no server's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -91,6 +94,14 @@ fn own_folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
+/// What has become of a reload, before applications are loaded.
+pub(crate) struct Reloaded {
+    /// For people.
+    pub(crate) told: Result<String, String>,
+    /// Applications are being loaded by the configuration as it is now.
+    pub(crate) is_in_force: bool,
+}
+
 /// What a server says about itself.
 pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
@@ -99,8 +110,8 @@ pub(crate) struct ServerInfo {
     pub(crate) memory: net::MemoryBudget,
     /// The process id of the supervisor, and the link to it, where there is one.
     pub(crate) supervisor: Option<(u32, Link)>,
-    /// Reads the configuration again, waits until that is done, and returns the document for the client.
-    pub(crate) reload: Box<dyn Fn() -> Value + Send + Sync>,
+    /// Reads the configuration again, and waits until that is done.
+    pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
 }
 
 /// A server's socket. Its file is removed when it is dropped.
@@ -199,15 +210,34 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
         Err(error) => return send(client, &json!({ "error": error.to_string() })),
     };
     let document = match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
+        ("ping", "") => json!({ "pid": std::process::id() }),
         ("status", "") => status(info),
-        ("reload", "") => (info.reload)(),
+        ("reload", "") => {
+            let outcome = (info.reload)();
+            let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
+            reloaded(outcome.told, &loading)
+        }
         ("reload", app) => match info.hosting.reload(app) {
-            true => json!({ "done": format!("application {app}: loading its code again") }),
-            false => json!({ "error": format!("there is no application {app}") }),
+            Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
+            None => json!({ "error": format!("there is no application {app}") }),
         },
         (other, _) => json!({ "error": format!("unknown command {other:?}: send \"status\" or \"reload\"") }),
     };
     send(client, &document)
+}
+
+/// What is told of a reload, once the applications are loaded or do not load.
+fn reloaded(told: Result<String, String>, loading: &[Loading]) -> Value {
+    let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
+    match told {
+        Err(error) => {
+            let errors: Vec<String> = [error].into_iter().chain(failures).collect();
+            json!({ "error": errors.join("\n") })
+        }
+        Ok(_) if !failures.is_empty() => json!({ "error": failures.join("\n") }),
+        Ok(done) if loading.is_empty() => json!({ "done": done }),
+        Ok(done) => json!({ "done": format!("{done}; applications loaded anew: {}", loading.len()) }),
+    }
 }
 
 /// Reads up to a newline, or to the end of the stream.
@@ -317,14 +347,7 @@ pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
 }
 
 fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
-    let mut server = UnixStream::connect(path).map_err(|error| {
-        io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
-    })?;
-    server.set_read_timeout(Some(ANSWER_MAX))?;
-    server.set_write_timeout(Some(CLIENT_MAX))?;
-    server.write_all(format!("{line}\n").as_bytes())?;
-    let mut text = String::new();
-    (&server).take(ANSWER_BYTES_MAX).read_to_string(&mut text)?;
+    let text = exchange(path, "ping", ALIVE_MAX).and_then(|_| exchange(path, line, ANSWER_MAX))?;
     if text.is_empty() {
         return Err(io::Error::other("the server ended before it answered"));
     }
@@ -332,6 +355,25 @@ fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
     match answer["error"].as_str() {
         Some(error) => Err(io::Error::other(error)),
         None => Ok(answer),
+    }
+}
+
+/// Sends a line, and reads what comes back.
+fn exchange(path: &Path, line: &str, patience: Duration) -> io::Result<String> {
+    let mut server = UnixStream::connect(path).map_err(|error| {
+        io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
+    })?;
+    server.set_read_timeout(Some(patience))?;
+    server.set_write_timeout(Some(CLIENT_MAX))?;
+    server.write_all(format!("{line}\n").as_bytes())?;
+    let mut text = String::new();
+    match (&server).take(ANSWER_BYTES_MAX).read_to_string(&mut text) {
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the server does not answer on its control socket: it is starting, or stuck",
+        )),
+        Err(error) => Err(error),
     }
 }
 

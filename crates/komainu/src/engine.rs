@@ -1,7 +1,10 @@
 //! What the engine is given: its addresses, its threads, its limits, and its share of the descriptors.
 
+use std::io;
+
 use config::{Action, Config};
-use net::{Bind, Cidr, Listen, Sources};
+use net::{Bind, Cidr, Listen, Listener, Sources};
+use rustix::process::{Resource, getrlimit};
 
 use crate::memory;
 
@@ -13,8 +16,6 @@ const DESCRIPTORS_BASE: u64 = 24;
 /// What a core and a process of an application need.
 const DESCRIPTORS_PER_CORE: u64 = 2;
 const DESCRIPTORS_PER_PROCESS: u64 = 6;
-/// So many connections are tried for at least, whatever the limit.
-const CONNECTIONS_MIN: u64 = 16;
 /// A limit that leaves fewer connections than this is worth a warning.
 const CONNECTIONS_FEW: u64 = 1024;
 
@@ -23,6 +24,8 @@ const CONNECTIONS_FEW: u64 = 1024;
 pub(crate) struct Descriptors {
     /// The limit on open files.
     limit: u64,
+    /// What the server and the fewest processes of its applications cannot do without.
+    needed: u64,
     /// Kept for the server itself.
     kept: u64,
     /// Kept for files that are held open.
@@ -41,17 +44,19 @@ impl Descriptors {
         let processes = |app: &config::App| {
             app.workers.as_ref().map_or(cores.max(2), |workers| u64::from(workers.max)) + 1
         };
-        let processes: u64 = config.apps.iter().map(|(_, app)| processes(app)).sum();
-        let needed = DESCRIPTORS_BASE
-            + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64)
-            + processes * DESCRIPTORS_PER_PROCESS;
+        let fewest = |app: &config::App| app.workers.as_ref().map_or(1, |workers| u64::from(workers.min)) + 1;
+        let of_processes = |count: &dyn Fn(&config::App) -> u64| {
+            config.apps.iter().map(|(_, app)| count(app)).sum::<u64>() * DESCRIPTORS_PER_PROCESS
+        };
+        let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64);
         // A request that is passed on needs a second connection.
         let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
         let passing_on =
             routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
         Descriptors {
             limit,
-            kept: needed.max((limit / 8).min(DESCRIPTORS_KEPT_MAX)),
+            needed: own + of_processes(&fewest),
+            kept: (own + of_processes(&processes)).max((limit / 8).min(DESCRIPTORS_KEPT_MAX)),
             files: files_open.min(limit / 8),
             per_connection: if passing_on { 2 } else { 1 },
         }
@@ -59,7 +64,23 @@ impl Descriptors {
 
     /// The connections that there is room for.
     fn connections(&self) -> u64 {
-        self.limit.saturating_sub(self.kept + self.files) / self.per_connection
+        (self.limit.saturating_sub(self.kept + self.files) / self.per_connection).max(1)
+    }
+
+    /// Refuses a limit that the server itself needs more than.
+    ///
+    /// # Errors
+    /// What is needed, and how to have it.
+    pub(crate) fn suffice(&self) -> io::Result<()> {
+        let needed = self.needed + self.per_connection;
+        match self.limit >= needed {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "the limit on open files is {}, and this server needs at least {needed}: \
+                 raise it with `ulimit -n`, or `LimitNOFILE=` in the systemd unit",
+                self.limit
+            ))),
+        }
     }
 
     /// What to say of it at the start.
@@ -88,7 +109,7 @@ impl Descriptors {
 /// The engine's options.
 pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
     let limits = &config.limits;
-    let room = descriptors.connections().max(CONNECTIONS_MIN) as usize;
+    let room = descriptors.connections() as usize;
     let connections_max = limits.connections_max.map_or(room, |max| max as usize);
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     net::Options {
@@ -115,6 +136,44 @@ pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Option
         release_memory: Some(memory::release),
         ..net::Options::default()
     }
+}
+
+/// Refuses a limit on descriptors that is too low, before anything is opened.
+///
+/// # Errors
+/// [`Descriptors::suffice`]'s.
+pub(crate) fn enough_descriptors(config: &Config) -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    Descriptors::new(config, limit).suffice()
+}
+
+/// Ports below this one are for root.
+const PORT_OF_ALL_MIN: u16 = 1_024;
+
+/// Binds an address.
+///
+/// # Errors
+/// The system's, with what to do about it.
+pub(crate) fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
+    let port = match &listen.at {
+        Bind::Any(port) => Some(*port),
+        Bind::Tcp(address) => Some(address.port()),
+        Bind::Unix(_) => None,
+    };
+    Listener::bind(listen, threads).map_err(|error| {
+        let remedy = match (error.kind(), port) {
+            (io::ErrorKind::PermissionDenied, Some(1..PORT_OF_ALL_MIN)) => {
+                "start as root with `user` set, give it CAP_NET_BIND_SERVICE (`AmbientCapabilities=` in the systemd \
+                 unit), or take a port from 1024 on"
+                    .to_owned()
+            }
+            (io::ErrorKind::AddrInUse, Some(port)) => {
+                format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which")
+            }
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("{error}: {remedy}"))
+    })
 }
 
 /// How many threads serve. Beside applications too, one for each processor: on two of them a single one was measured to
@@ -219,10 +278,10 @@ mod tests {
         assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
         config.limits.connections_max = Some(100);
         assert_eq!(notice(&config, 256).0, config::Level::Info);
-        // Even next to nothing leaves a server that answers.
-        assert_eq!(
-            options(&config::Config::default(), &Descriptors::new(&config, 8)).limits.connections_max,
-            16
-        );
+        // Next to nothing leaves one connection, and less than what the server itself needs is no start.
+        let of = |limit| Descriptors::new(&config, limit);
+        assert_eq!((of(28).connections(), of(28).suffice().is_ok()), (1, true));
+        let error = of(27).suffice().unwrap_err().to_string();
+        assert!(["27", "28", "ulimit -n", "LimitNOFILE"].iter().all(|part| error.contains(part)), "{error}");
     }
 }

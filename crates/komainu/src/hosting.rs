@@ -7,8 +7,9 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers};
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
@@ -332,12 +333,17 @@ impl Hosting {
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
-    /// Loads one of them anew; false where there is none of this name.
-    pub(crate) fn reload(&self, name: &str) -> bool {
+    /// Loads one of them anew; `None` where there is none of this name.
+    pub(crate) fn reload(&self, name: &str) -> Option<Loading> {
         let running = self.running();
-        let found = running.iter().find(|(_, app)| app.name() == name);
-        found.iter().for_each(|(_, app)| app.reload());
-        found.is_some()
+        let (config, app) = running.iter().find(|(_, app)| app.name() == name)?;
+        app.reload();
+        Some(Loading::of(config, app))
+    }
+
+    /// For each of them, what becomes of the latest load.
+    pub(crate) fn loading(&self) -> Vec<Loading> {
+        self.running().iter().map(|(config, app)| Loading::of(config, app)).collect()
     }
 
     /// The folder of each.
@@ -389,6 +395,58 @@ fn visible(text: &str) -> Cow<'_, str> {
         }
     }
     shown.into()
+}
+
+/// An application that is being loaded.
+pub(crate) struct Loading {
+    name: String,
+    until: Instant,
+    start_max: Duration,
+    outcome: Receiver<Result<(), apps::Failure>>,
+}
+
+/// The supervisor of an application is given a moment more, to tell that it took too long.
+const LOADING_GRACE: Duration = Duration::from_secs(2);
+
+impl Loading {
+    fn of(config: &config::App, app: &App) -> Loading {
+        let start_max = config.timeouts.start;
+        Loading {
+            name: app.name().to_owned(),
+            until: Instant::now() + start_max + LOADING_GRACE,
+            start_max,
+            outcome: app.outcome(),
+        }
+    }
+
+    /// Waits until it is loaded or does not load, and tells why not, for people.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let name = &self.name;
+        match self.outcome.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => None,
+            Ok(Err(failure)) => {
+                let rest = if failure.serves { "the old one goes on serving" } else { "nothing serves it" };
+                let why = first_line(&failure.why);
+                Some(format!(
+                    "application {name} does not load: {why}; {rest} (all its words are in the log)"
+                ))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let start_s = self.start_max.as_secs();
+                Some(format!("application {name} is not loaded after {start_s} s (timeouts.start)"))
+            }
+            Err(RecvTimeoutError::Disconnected) => Some(format!("application {name} was stopped")),
+        }
+    }
+}
+
+/// What tells most of an application's last words: the first line, or below a Python traceback the last.
+fn first_line(words: &str) -> &str {
+    let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
+    match lines.next() {
+        Some(line) if line.starts_with("Traceback (") => lines.next_back().unwrap_or(line),
+        line => line.unwrap_or("it says nothing"),
+    }
 }
 
 fn say(notices: &Notices, line: &Line<'_>) {

@@ -116,7 +116,7 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
             check::parse_silently(&path, &text)
         });
         let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };
-        return supervise::serve(start, announce).map_err(failed);
+        return served(start);
     }
     let text = check::read_text(&path)?;
     let config = check::parse(&path, &text)?;
@@ -125,7 +125,7 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
         Rights::Keep(warning) => {
             let reread: supervise::Reread = Box::new(move || check::read(&path));
             let start = Start { config, reread: Some(reread), watch: false, inherited: None, warning };
-            supervise::serve(start, announce).map_err(failed)
+            served(start)
         }
     }
 }
@@ -156,7 +156,16 @@ fn serve_targets(run: &Run) -> Result<(), String> {
         },
     };
     let start = Start { config, reread: None, watch: run.app.watch, inherited, warning };
-    supervise::serve(start, announce).map_err(failed)
+    served(start)
+}
+
+/// Serves; what goes wrong, the supervisor is told as well, where there is one.
+fn served(start: Start) -> Result<(), String> {
+    let link = start.inherited.as_ref().map(|given| given.link.clone());
+    supervise::serve(start, announce).map_err(|error| {
+        link.iter().for_each(|link| link.report(&format!("failed {error}")));
+        failed(error)
+    })
 }
 
 /// The configuration that the arguments stand for.
@@ -291,6 +300,9 @@ fn announce(addresses: &[net::Bind]) {
     }
     if out.is_terminal() {
         let _ = writeln!(out, "Ctrl-C stops it.");
+            net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+                format!("http://[::1]:{} (every IPv6 address)", address.port())
+            }
     }
     let _ = out.flush();
 }

@@ -12,8 +12,10 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use apps::{Launch, Usage};
@@ -34,13 +36,15 @@ use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
 use crate::notice::Notices;
 use crate::privilege::{self, Identity};
-use crate::sink::{Sink, Target, open_file};
+use crate::sink::{self, Sink, Target, open_file};
 
 /// The pause before a server that dies again and again is started: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that has served for so long is started again without a pause.
 const PROVEN: Duration = Duration::from_secs(60);
+/// For the last words of a server that has ended.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 /// After the second signal to stop, the server is killed if it has not ended.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
@@ -59,9 +63,13 @@ struct State {
     offered: Mutex<Option<Loaded>>,
     listeners: Mutex<Vec<Listener>>,
     control: Option<Socket>,
-    /// The files of the logs, in the order of [`logs`].
+    /// The files of the logs, in the order of [`sink::files`].
     logs: [Option<PathBuf>; 2],
     launched: Mutex<Launched>,
+    /// A server has served: the next one has to, whatever has become of its logs.
+    served: AtomicBool,
+    /// Why the last server could not start, in its own words.
+    reason: Mutex<Option<String>>,
 }
 
 /// Processes of applications with a `user` of their own.
@@ -77,6 +85,8 @@ struct Launched {
 const ENDS_MAX: usize = 4096;
 /// Processes that were started here and run.
 const GROUPS_MAX: usize = 4096;
+/// Of the reason why a server could not start.
+const REASON_CHARS_MAX: usize = 2_000;
 /// Descriptors that one question brings.
 const QUESTION_DESCRIPTORS_MAX: usize = 4096;
 
@@ -93,20 +103,16 @@ struct Child {
     pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
     since: Instant,
-    is_ready: bool,
+    /// Ends once all that the server said is heard.
+    hearer: JoinHandle<()>,
 }
 
-/// The files of the access log and of the error log, where they are files.
-pub(crate) fn logs(config: &Config) -> [Option<PathBuf>; 2] {
-    let file = |sink: &config::Sink| match sink {
-        config::Sink::File(path) => Some(path.clone()),
-        _ => None,
-    };
-    let access = match config.log.access {
-        config::AccessLog::Off => None,
-        _ => file(&config.log.file),
-    };
-    [access, file(&config.log.errors)]
+/// Waits until the last words of a server that has ended are heard: they are in the link still.
+fn hear_out(child: &Child) {
+    let until = Instant::now() + LAST_WORDS_MAX;
+    while !child.hearer.is_finished() && Instant::now() < until {
+        std::thread::sleep(ENDED_LOOK);
+    }
 }
 
 /// Binds, opens and starts what the configuration says, and stays until it is told to stop; the exit status of the server.
@@ -122,7 +128,8 @@ pub(crate) fn supervise(
     can_be_launched(&config)?;
     let threads = engine::threads(&config);
     let listens = engine::listens(&config);
-    let listeners = listens.into_iter().map(|listen| Listener::bind(listen, threads));
+    engine::enough_descriptors(&config)?;
+    let listeners = listens.into_iter().map(|listen| engine::bind(listen, threads));
     let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
     let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);
     let control = Socket::bind();
@@ -131,7 +138,7 @@ pub(crate) fn supervise(
     }
     let (file, text) = file.unzip();
     let state = Arc::new(State {
-        logs: logs(&config),
+        logs: sink::files(&config),
         identity,
         file,
         current: Mutex::new(Loaded { config, text }),
@@ -139,6 +146,8 @@ pub(crate) fn supervise(
         listeners: Mutex::new(listeners),
         control: control.ok(),
         launched: Mutex::default(),
+        served: AtomicBool::new(false),
+        reason: Mutex::default(),
     });
     // Workers that lose their parent on purpose become children of this process.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -159,14 +168,13 @@ fn keep_serving(
     events: &Receiver<Event>,
     notices: &Notices,
 ) -> io::Result<u8> {
-    let (mut failures, mut served) = (0, false);
+    let mut failures = 0;
     loop {
         let mut child = start(state, sender)?;
         let mut stops = 0;
         let status = watch(state, &mut child, events, notices, &mut stops)?;
         state.kill_launched();
-        served |= child.is_ready;
-        if stops > 0 || !served {
+        if stops > 0 || !state.served.load(Ordering::Relaxed) {
             // It has said why, if it could not start.
             return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
         }
@@ -178,11 +186,11 @@ fn keep_serving(
             _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
         };
         failures += 1;
-        let text = format!("the server (process {}) died: {status}; it is started again", child.pid);
-        match pause.is_zero() {
-            true => notices.error(&text),
-            false => notices.error(&format!("{text} in {} ms", pause.as_millis())),
-        }
+        hear_out(&child);
+        let reason = lock(&state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
+        let text = format!("the server (process {}) died: {status}{reason}; it is started again", child.pid);
+        let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
+        notices.error(&format!("{text}{when}"));
         let until = Instant::now() + pause;
         while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
             match event {
@@ -208,7 +216,7 @@ fn watch(
         let order = match events.recv_timeout(wait) {
             Ok(Event::Ended(status)) => return Ok(status),
             Ok(Event::Ready) => {
-                child.is_ready = true;
+                state.served.store(true, Ordering::Relaxed);
                 continue;
             }
             Ok(Event::Signal(SIGUSR1)) => {
@@ -273,12 +281,14 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
     let link = Arc::new(ours);
     let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
     // Processes that it starts end with it: the kernel kills them then.
-    std::thread::Builder::new().name("server-link".into()).spawn(move || {
+    let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
         let restricted = privilege::restrict_children();
         let mut descriptors = Vec::new();
         while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
             if packet.text == "ready" {
                 let _ = events.send(Event::Ready);
+            } else if let Some(reason) = packet.text.strip_prefix("failed ") {
+                *lock(&asked.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect());
             } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {
                 descriptors.extend(packet.descriptors);
             } else {
@@ -307,7 +317,7 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
             }
         }
     })?;
-    Ok(Child { pid: process.id(), pidfd, link, since: Instant::now(), is_ready: false })
+    Ok(Child { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
 }
 
 /// Whether the files and users are there of applications that this process will start.
@@ -354,6 +364,9 @@ impl State {
     fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
         let Identity { name, uid, gid, groups } = &self.identity;
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        if self.served.load(Ordering::Relaxed) {
+            link::send(link, "again", &[])?;
+        }
         link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
         if let Some(text) = &lock(&self.current).text {
             link::send(link, "config", &[memory(text)?.as_fd()])?;
@@ -510,6 +523,8 @@ pub(crate) struct Inherited {
     /// For each listener of the configuration, its sockets.
     pub(crate) sockets: Vec<Vec<OwnedFd>>,
     pub(crate) supervisor: u32,
+    /// Another server has served before this one.
+    pub(crate) again: bool,
 }
 
 impl Inherited {
@@ -530,11 +545,13 @@ impl Inherited {
             control: None,
             sockets: Vec::new(),
             supervisor,
+            again: false,
         };
         for packet in packets {
             match packet.words() {
                 ("identity", words) => given.identity = parse_identity(words).ok_or_else(invalid)?,
                 ("config", "") => given.text = Some(text_of(packet)?),
+                ("again", "") => given.again = true,
                 ("control", "") => {
                     given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
                 }

@@ -45,6 +45,17 @@ impl From<&config::Sink> for Target {
     }
 }
 
+impl Target {
+    /// Opens what is not a standard stream; `None` for those, and for a FIFO without a reader.
+    fn open(&self) -> io::Result<Option<File>> {
+        match self {
+            Target::Stdout | Target::Stderr => Ok(None),
+            Target::File(path) => open_file(path),
+            Target::Given { open, .. } => open(),
+        }
+    }
+}
+
 /// Opens a log; `None` where it is a FIFO without a reader.
 pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
 
@@ -106,7 +117,19 @@ impl Sink {
     /// # Errors
     /// Where the file cannot be opened for appending.
     pub(crate) fn open(target: Target) -> io::Result<Sink> {
-        let output = Output::open(target)?;
+        Sink::start(Output::open(target)?)
+    }
+
+    /// The same, for a server that has to serve whatever has become of its logs: the lines go to stderr until the target
+    /// can be opened, which is tried at each of them and at every [`Sink::reopen`].
+    ///
+    /// # Errors
+    /// Where there can be no thread.
+    pub(crate) fn open_or_stderr(target: Target) -> io::Result<Sink> {
+        Sink::start(Output::open(target.clone()).unwrap_or_else(|error| Output::instead(target, &error)))
+    }
+
+    fn start(output: Output) -> io::Result<Sink> {
         let (orders, inbox) = channel();
         let counts = Arc::new(Counts::default());
         let theirs = counts.clone();
@@ -189,6 +212,8 @@ struct Output {
     target: Target,
     /// `None` for the standard streams, and for a FIFO that nobody has read yet.
     file: Option<File>,
+    /// It could not be opened when the server was started again: lines go to stderr.
+    on_stderr: bool,
     /// Whether the last write failed; said once, not for every line.
     failing: bool,
     /// Lines that could not be written since then.
@@ -198,13 +223,31 @@ struct Output {
 }
 
 impl Output {
+    fn of(target: Target) -> Output {
+        Output { target, file: None, on_stderr: false, failing: false, lost_lines: 0, torn: false }
+    }
+
+    /// Writes to stderr, as the target cannot be opened.
+    fn instead(target: Target, error: &io::Error) -> Output {
+        let output = Output { on_stderr: true, ..Output::of(target) };
+        output.complain(&format!("{error}; its lines go to stderr until it can be opened"));
+        output
+    }
+
+    /// Whether the target can be opened by now.
+    fn comes_back(&mut self) -> bool {
+        let Ok(file) = self.target.open() else { return false };
+        (self.file, self.on_stderr) = (file, false);
+        self.complain("it can be opened again: its lines go there");
+        true
+    }
+
     fn open(target: Target) -> io::Result<Output> {
-        let mut output = Output { target, file: None, failing: false, lost_lines: 0, torn: false };
-        output.file = match &output.target {
-            Target::Stdout | Target::Stderr => return Ok(output),
-            Target::File(path) => open_file(path)?,
-            Target::Given { open, .. } => open()?,
-        };
+        let mut output = Output::of(target);
+        if matches!(output.target, Target::Stdout | Target::Stderr) {
+            return Ok(output);
+        }
+        output.file = output.target.open()?;
         if output.file.is_none() {
             output.failing = true;
             output.complain(
@@ -216,6 +259,11 @@ impl Output {
     }
 
     fn write(&mut self, lines: &[u8]) {
+        if self.on_stderr && !self.comes_back() {
+            // There is no better place.
+            let _ = io::stderr().write_all(lines);
+            return;
+        }
         match self.try_write(lines) {
             Ok(()) if std::mem::take(&mut self.failing) => self.tell_lost(),
             Ok(()) => {}
@@ -233,14 +281,8 @@ impl Output {
     fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
         // A FIFO: somebody may have begun to read it.
-        match &self.target {
-            Target::File(path) if self.file.is_none() => {
-                self.file = open_file(path).map_err(|error| (0, error))?;
-            }
-            Target::Given { open, .. } if self.file.is_none() => {
-                self.file = open().map_err(|error| (0, error))?;
-            }
-            _ => {}
+        if self.file.is_none() {
+            self.file = self.target.open().map_err(|error| (0, error))?;
         }
         let out: &mut dyn Write = match (&mut self.file, &self.target) {
             (Some(file), _) => file,
@@ -283,11 +325,30 @@ impl Output {
 
     fn reopen(&mut self) {
         self.tell_lost();
+        if self.on_stderr {
+            if !self.comes_back() {
+                self.complain("it can still not be opened; its lines go to stderr");
+            }
+            return;
+        }
         match Output::open(self.target.clone()) {
             Ok(opened) => *self = opened,
             Err(error) => _ = writeln!(io::stderr(), "komainu: {error}; the old file stays in use"),
         }
     }
+}
+
+/// The files of the access log and of the error log, where they are files.
+pub(crate) fn files(config: &config::Config) -> [Option<PathBuf>; 2] {
+    let file = |sink: &config::Sink| match sink {
+        config::Sink::File(path) => Some(path.clone()),
+        _ => None,
+    };
+    let access = match config.log.access {
+        config::AccessLog::Off => None,
+        _ => file(&config.log.file),
+    };
+    [access, file(&config.log.errors)]
 }
 
 /// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a

@@ -5,20 +5,19 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{AccessLog, Config};
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, Plan, Seat};
-use crate::control::{self, ServerInfo, Socket};
+use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{Handles, Hosting};
 use crate::link::{Link, Order};
@@ -28,6 +27,11 @@ use crate::privilege;
 use crate::router::{Router, Shared, Table};
 use crate::sink::{Sink, Target};
 use crate::watch;
+
+/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
+const DRAIN_TOLD: Duration = Duration::from_millis(1_200);
+/// The longest wait for an event.
+const QUIET: Duration = Duration::from_secs(3_600);
 
 /// Where a configuration came from, to be read again.
 pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
@@ -55,7 +59,9 @@ struct Logs {
 
 impl Logs {
     /// Opens them, or has them opened by the supervisor, where there is one.
-    fn open(config: &Config, link: Option<&Link>) -> io::Result<Logs> {
+    fn open(config: &Config, link: Option<&Link>, again: bool) -> io::Result<Logs> {
+        // Who has served before goes on, whatever has become of its logs.
+        let open = if again { Sink::open_or_stderr } else { Sink::open };
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
             (Some(link), config::Sink::File(path)) => Target::Given {
                 path: path.clone(),
@@ -65,9 +71,9 @@ impl Logs {
         };
         let access = match config.log.access {
             AccessLog::Off => None,
-            _ => Some(Sink::open(target(0, &config.log.file))?),
+            _ => Some(open(target(0, &config.log.file))?),
         };
-        let errors = Sink::open(target(1, &config.log.errors))?;
+        let errors = open(target(1, &config.log.errors))?;
         Ok(Logs { access, notices: Notices::new(errors, config.log.level) })
     }
 
@@ -102,7 +108,7 @@ pub(crate) struct Start {
 enum Event {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
-    Reload(Option<SyncSender<Result<String, String>>>),
+    Reload(Option<SyncSender<Reloaded>>),
     Reopen,
     /// A signal without a meaning.
     Unknown,
@@ -126,6 +132,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // What was needed to bind: nobody else starts with it, and no worker inherits it.
         privilege::drop_capabilities()?;
+    descriptors.suffice()?;
     }
     // Threads from here on.
     pass_signals(signals, inherited.is_some(), events.clone())?;
@@ -134,7 +141,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
         let events = events.clone();
         link.listen(move |order| _ = events.send(event(order)))?;
     }
-    let logs = Logs::open(&config, link.as_ref())?;
+    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.again))?;
     warning.iter().for_each(|text| logs.notices.warn(text));
     let (level, notice) = descriptors.notice(&config);
     logs.notices.at(level, &notice);
@@ -169,11 +176,11 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
         Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
     }
-    let stop = server.stop();
+    let (stop, counters) = (server.stop(), server.counters().to_vec());
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || events.send(Event::Ended(server.join())))?;
-    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop)?;
+    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop, &counters)?;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
@@ -192,16 +199,31 @@ fn attend(
     link: Option<&Link>,
     logs: &Logs,
     stop: &net::Stop,
+    counters: &[Arc<net::Counters>],
 ) -> io::Result<bool> {
     let mut stopping = false;
-    for event in happened {
+    let mut tell_at = None;
+    loop {
+        let wait = tell_at.map_or(QUIET, |at: Instant| at.saturating_duration_since(Instant::now()));
+        let event = match happened.recv_timeout(wait) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                if tell_at.take().is_some() {
+                    tell_of_draining(current, counters, &logs.notices);
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the engines ended without a word"));
+            }
+        };
         match event {
             Event::Ended(drained) => return drained,
             Event::Reopen => logs.reopen(),
             Event::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
             Event::Reload(asker) => {
                 let outcome = match stopping {
-                    true => Err("the server is stopping".to_owned()),
+                    true => refused("the server is stopping"),
                     false => reload(current, reread, link, &logs.notices),
                 };
                 // Whoever asked may have left.
@@ -211,10 +233,29 @@ fn attend(
             Event::Stop => {
                 logs.notices.info("stopping: finishing what runs");
                 stop.drain();
+                tell_at = Some(Instant::now() + DRAIN_TOLD);
             }
         }
     }
-    Err(io::Error::other("the engines ended without a word"))
+}
+
+/// Says what a stop waits for: without a word it looks as if it hung.
+fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &Notices) {
+    let drain = current.plan().config.timeouts.drain;
+    // Idle connections are closed by now, or about to be: what is open has a request.
+    let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
+    if requests > 0 && drain > DRAIN_TOLD {
+        notices.warn(&format!(
+            "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
+             a second signal ends them at once",
+            drain.as_secs()
+        ));
+    }
+}
+
+/// A reload that has changed nothing.
+fn refused(text: &str) -> Reloaded {
+    Reloaded { told: Err(text.to_owned()), is_in_force: false }
 }
 
 /// How long the last lines may take where nobody waits any more.
@@ -276,7 +317,7 @@ fn listeners(
 ) -> io::Result<Vec<net::Listener>> {
     let listens = engine::listens(config);
     let Some(inherited) = inherited else {
-        return listens.into_iter().map(|listen| net::Listener::bind(listen, threads)).collect();
+        return listens.into_iter().map(|listen| engine::bind(listen, threads)).collect();
     };
     let sockets = std::mem::take(&mut inherited.sockets);
     if sockets.len() != listens.len() {
@@ -312,14 +353,8 @@ fn serve_control(
     let events = events.clone();
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
-        let outcome = match events.send(Event::Reload(Some(asker))) {
-            Ok(()) => outcome.recv().unwrap_or_else(|_| Err("the server ended".into())),
-            Err(_) => Err("the server ended".into()),
-        };
-        match outcome {
-            Ok(text) => json!({ "done": text }),
-            Err(text) => json!({ "error": text }),
-        }
+        let sent = events.send(Event::Reload(Some(asker)));
+        sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
     };
     let info = ServerInfo {
         hosting: hosting.clone(),
@@ -430,18 +465,14 @@ fn renewer(
 }
 
 /// Reads the configuration again and takes it over; the result for who asked, which the log has as well.
-fn reload(
-    current: &Current,
-    reread: Option<&Reread>,
-    link: Option<&Link>,
-    notices: &Notices,
-) -> Result<String, String> {
+fn reload(current: &Current, reread: Option<&Reread>, link: Option<&Link>, notices: &Notices) -> Reloaded {
     let Some(reread) = reread else {
         // What there is besides a file can be loaded again all the same.
-        current.hosting.apply(&current.plan().config.apps).map_err(|error| error.to_string())?;
-        let text = "applications are loaded again; there is no configuration file to read";
+        let applied = current.hosting.apply(&current.plan().config.apps);
+        let text = "there is no configuration file to read: applications are loaded again";
         notices.info(text);
-        return Ok(text.into());
+        let told = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
+        return Reloaded { told, is_in_force: true };
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
     let before = current.plan();
@@ -449,11 +480,14 @@ fn reload(
         let plan = Plan::new(config, Some(&before), current.cores, Some(&current.hosting));
         plan.map_err(|error| error.to_string())
     };
-    let plan = reread().and_then(plan).map_err(|error| {
-        let text = format!("the configuration stays as it was:\n{error}");
-        notices.error(&text);
-        text
-    })?;
+    let plan = match reread().and_then(plan) {
+        Ok(plan) => plan,
+        Err(error) => {
+            let text = format!("the configuration stays as it was:\n{error}");
+            notices.error(&text);
+            return refused(&text);
+        }
+    };
     // Before applications are started from it.
     link.iter().for_each(|link| link.report("adopted"));
     let (new, old) = (&plan.config, &before.config);
@@ -468,17 +502,14 @@ fn reload(
         notices.error(&error.to_string());
         failures.push(error.to_string());
     }
-    let apps = plan.config.apps.len();
     *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     current.generation.fetch_add(1, Ordering::Release);
     notices.info("the configuration was read again");
-    match (failures.is_empty(), apps) {
-        (true, 0) => Ok("the new configuration is in force".into()),
-        (true, _) => Ok(format!("the new configuration is in force; applications being loaded: {apps}")),
-        (false, _) => {
-            Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n")))
-        }
-    }
+    let told = match failures.is_empty() {
+        true => Ok("the new configuration is in force".into()),
+        false => Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n"))),
+    };
+    Reloaded { told, is_in_force: true }
 }
 
 /// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.

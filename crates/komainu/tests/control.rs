@@ -1,6 +1,7 @@
 //! The control socket: `komainu status` and `komainu reload`, and clients that behave badly.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests are tests too
 
+mod hosted;
 mod rig;
 
 use std::fs;
@@ -123,6 +124,57 @@ fn a_reload_waits_for_its_result() {
     let (code, said) = reload();
     assert!(code == Some(1) && said.contains("`listen` changes only when"), "{code:?} {said}");
     rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn a_reload_tells_of_an_application_that_does_not_load() {
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], ['one']] }");
+    write(
+        &folder,
+        &format!("listen = \"127.0.0.1:0\"\n{}", hosted::only("psgi = \"app.psgi\"\nworkers = 2")),
+    );
+    let mut command = hosted::server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", runtime(&folder));
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "one");
+    let pid = rig.child.id().to_string();
+    let reload = |more: &[&str]| {
+        let done = run(&rig, &[&["reload", "--pid", &pid], more].concat());
+        (done.status.code(), text(&done.stdout) + &text(&done.stderr))
+    };
+    rig.folder.write("app.psgi", "die \"no table of goods\\nand more\\n\";");
+    for more in [&[][..], &["shop"]] {
+        let (code, said) = reload(more);
+        assert_eq!(code, Some(1), "{said}");
+        for part in ["application shop does not load: ", "no table of goods", "the old one goes on serving"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        rig.get("/").expect(200, "one");
+    }
+    rig.folder.write("app.psgi", "sub { [200, [], ['two']] }");
+    let (code, said) = reload(&["shop"]);
+    assert!(code == Some(0) && said.contains("shop"), "{said}");
+    rig.get("/").expect(200, "two");
+    let (code, said) = reload(&["shelf"]);
+    assert!(code == Some(1) && said.contains("no application shelf"), "{said}");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_waited_for() {
+    let rig = start(FILES);
+    let pid = rig.child.id().to_string();
+    rig.signal("-STOP");
+    for command in ["status", "reload"] {
+        let done = run(&rig, &[command, "--pid", &pid]);
+        let said = text(&done.stderr);
+        assert!(
+            done.status.code() == Some(1) && said.contains("does not answer on its control socket"),
+            "{said}"
+        );
+    }
+    rig.signal("-CONT");
+    assert!(run(&rig, &["status", "--pid", &pid]).status.success());
 }
 
 #[test]

@@ -54,11 +54,80 @@ fn a_stop_does_not_wait_for_ever() {
 }
 
 #[test]
+fn a_stop_tells_what_it_waits_for() {
+    let folder = Folder::new();
+    folder.write("www/large", vec![b'x'; 20_000_000]);
+    let mut rig = Rig::config(
+        folder,
+        "[timeouts]\ndrain = \"60s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"www\"\n",
+    );
+    let mut stuck = rig.connect();
+    stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stuck.read_exact(&mut [0; 1000]).unwrap();
+    rig.signal("-TERM");
+    eventually("it is told", || {
+        rig.told().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
+    });
+    rig.signal("-TERM");
+    assert_eq!(rig.ended().code(), Some(1));
+}
+
+#[test]
+fn a_server_without_descriptors_does_not_start() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = std::process::Command::new("prlimit");
+    command.args(["--nofile=20:20", env!("CARGO_BIN_EXE_komainu"), "run", "--listen", "127.0.0.1:0"]);
+    let done = command.arg(folder.at("www")).output().unwrap();
+    let errors = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{errors}");
+    assert!(["is 20", "ulimit -n", "LimitNOFILE"].iter().all(|part| errors.contains(part)), "{errors}");
+}
+
+#[test]
+fn what_a_start_would_refuse_a_check_refuses() {
+    let folder = Folder::new();
+    folder.write("file", "").write("folder/file", "");
+    let path = folder.at("k.toml");
+    for (config, part) in [
+        ("user = \"nobody-of-this-name\"\n", "no user nobody-of-this-name"),
+        ("user = \"0\"\ngroup = \"none-of-this-name\"\n", "no group none-of-this-name"),
+        ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: its folder"),
+        ("[log]\nerrors = \"file/errors.log\"\n", "is not a folder"),
+        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "it is a folder"),
+        ("listen = [\":8080\", \"127.0.0.1:8080\"]\n", "`127.0.0.1:8080` beside `:8080`"),
+    ] {
+        folder.write("k.toml", format!("{config}[[route]]\nrespond = \"a\"\n"));
+        let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
+        assert!(!ok && errors.contains(part), "{part}: {out}{errors}");
+    }
+}
+
+#[test]
+fn every_ipv6_address_is_announced_as_that() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let mut command = komainu();
+    command.args(["run", "--listen", "[::]:0"]).arg(folder.at("www"));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let read =
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(read.is_ok() && line.contains("http://[::1]:") && line.contains("every IPv6 address"), "{line}");
+}
+
+#[test]
 fn a_second_server_on_the_same_port_is_refused() {
     let rig = Rig::files(&[("a", "A")]);
     let www = rig.folder.at("www");
     let (ok, _, errors) = run(&["run", "--listen", &rig.address.to_string(), www.to_str().unwrap()]);
     assert!(!ok && errors.contains(&rig.address.to_string()) && errors.contains("in use"), "{errors}");
+    assert!(errors.contains("ss -ltnp"), "{errors}");
 }
 
 #[test]

@@ -341,6 +341,43 @@ fn a_server_that_dies_is_started_again_on_the_same_sockets() {
 }
 
 #[test]
+fn a_server_is_started_again_though_its_logs_cannot_be_opened() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = files("user = \"65534\"\ngroup = \"65534\"");
+    let before = serving(&rig);
+    fs::remove_dir_all(rig.folder.at("logs")).unwrap();
+    assert!(kill(before, "-KILL"));
+    rig.get("/a").expect(200, "A");
+    assert_ne!(before, serving(&rig));
+    eventually("it is said, and lines go to stderr", || {
+        rig.told().contains("cannot open the log") && rig.told().contains("\"GET /a HTTP/1.1\" 200")
+    });
+    rig.folder.write("logs/nothing", "");
+    rig.signal("-USR1");
+    rig.get("/a").expect(200, "A");
+    let lines = || fs::read_to_string(rig.folder.at("logs/access.log")).unwrap_or_default();
+    eventually("lines go to the log again", || lines().contains("GET /a"));
+}
+
+#[test]
+fn why_a_server_cannot_be_started_again_stands_in_the_log() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = files("user = \"65534\"\ngroup = \"65534\"");
+    fs::remove_dir_all(rig.folder.at("www")).unwrap();
+    assert!(kill(serving(&rig), "-KILL"));
+    eventually("the reason is told", || {
+        errors(&rig).contains("died: exit status: 1: ") && errors(&rig).contains("www")
+    });
+    rig.folder.write("www/a", "back");
+    eventually("it serves again", || errors(&rig).lines().any(|line| line.contains("again in")));
+    rig.get("/a").expect(200, "back");
+}
+
+#[test]
 fn a_stop_of_the_supervisor_stops_everything() {
     if !can_be_tested() {
         return;

@@ -150,6 +150,7 @@ fn mistakes_are_told_at_once() {
         (&["--body-max", "12x", "app.psgi"], "no unit of size"),
         (&["--max-memory", "1k", "app.psgi"], "too small"),
         (&["--max-requests", "0", "app.psgi"], "0 is not in"),
+        (&["--threads", "5000", "www"], "5000 is not in 0..=1024"),
         (&["--user", "", "www"], "a value is required for '--user <USER>'"),
         (&["--log-level", "loud", "app.psgi"], "possible values: error, warn, info, debug"),
     ] {

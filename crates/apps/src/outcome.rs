@@ -1,0 +1,56 @@
+//! What becomes of loading an application, told to whoever asks.
+
+use std::sync::mpsc::SyncSender;
+
+/// Those that wait for an outcome at the same time; the first of them gets none where there are more.
+const ASKERS_MAX: usize = 256;
+
+/// Why an application does not load.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// In its own words.
+    pub why: String,
+    /// The code that was loaded before serves on.
+    pub serves: bool,
+}
+
+/// The last outcome, and who waits for the next.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    failure: Option<Failure>,
+    askers: Vec<SyncSender<Result<(), Failure>>>,
+}
+
+impl Outcome {
+    /// A load begins.
+    pub(crate) fn begin(&mut self) {
+        self.failure = None;
+    }
+
+    /// It has ended.
+    pub(crate) fn settle(&mut self, outcome: Result<(), Failure>) {
+        self.failure = outcome.as_ref().err().cloned();
+        for asker in self.askers.drain(..) {
+            // Whoever asked may have lost patience.
+            let _ = asker.try_send(outcome.clone());
+        }
+    }
+
+    /// Answers now where nothing is under way, and else when it has ended.
+    pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), Failure>>, under_way: bool) {
+        match (&self.failure, under_way) {
+            (None, true) => {
+                if self.askers.len() >= ASKERS_MAX {
+                    self.askers.remove(0);
+                }
+                self.askers.push(asker);
+            }
+            (failure, _) => _ = asker.try_send(failure.clone().map_or(Ok(()), Err)),
+        }
+    }
+
+    /// Nobody will be told any more.
+    pub(crate) fn close(&mut self) {
+        self.askers.clear();
+    }
+}
