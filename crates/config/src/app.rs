@@ -181,22 +181,22 @@ directives! {
 directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
-        /// For the head of an answer. Then the client gets 504, and the worker is killed; the log says which request, and
+        /// How long a worker may take until the head of its answer. Then the client gets 504, and the worker is killed; the log says which request, and
         /// where the worker was.
         "request" request: Duration = "60s", WAIT;
         /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
         /// is cut short, and the worker is killed.
         "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
-        /// For a request to wait for a worker; then it is answered 503.
+        /// How long a request may wait for a worker; then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
-        /// For the application to load.
+        /// How long the application may take to load.
         "start" start: Duration = "60s", WAIT;
-        /// For a worker that was told to leave; then it is killed.
+        /// How long a worker may take to end after it was asked to; then it is killed.
         "stop" stop: Duration = "30s", WAIT;
-        /// Without a byte either way on a connection that a Ruby application has taken over (`rack.hijack`, such as a
-        /// WebSocket of Action Cable). Then it is closed.
+        /// How long a connection that a Ruby application has taken over (`rack.hijack`, such as a WebSocket of Action
+        /// Cable) may carry no byte either way. Then it is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// Without need, before one of the workers above `min` is sent away.
+        /// How long a worker above `min` may have no work before it is stopped.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
     }
 }
@@ -207,7 +207,7 @@ directives! {
         /// A message from the client, over all its fragments and as it is without compression; a longer one closes the socket
         /// with the code 1009.
         "message" message_bytes_max: u64 = "16MiB", Size { min: KIB, max: GIB };
-        /// Without a byte from the client; half-way a ping asks for one. Then the socket is closed.
+        /// How long the client may send nothing; half-way the server sends a ping. Then the socket is closed.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
         /// Whether messages are compressed where the client offers that (permessage-deflate). Each is compressed by itself, so that
         /// an idle socket holds nothing for it.
