@@ -52,7 +52,7 @@ directives! {
     /// app = "shop"
     /// ```
     ///
-    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it anew: the new workers take
+    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it again: the new workers take
     /// over when they are ready, and no request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
@@ -105,8 +105,8 @@ directives! {
         "timeouts" timeouts: AppTimeouts = {}, table();
         /// What becomes of a request whose client closes its side of the connection before it has its answer. `"ignore"`: it
         /// is begun, and answered to a client that only closed its sending side (`nc -N`, some health checks); an ASGI
-        /// application is told `http.disconnect` all the same. `"cancel"`: it is given up, and not begun if it still waits for a
-        /// worker. A connection that is reset always gives its request up.
+        /// application gets `http.disconnect` all the same. `"cancel"`: the request is dropped, and not begun if it still waits for a
+        /// worker. Where the client resets the connection, the server always drops the request.
         "client_abort" client_abort: ClientAbort = "ignore",
             Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
         /// What holds for each WebSocket. For ASGI.
@@ -121,7 +121,7 @@ directives! {
         "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
         /// Whether a request's body is read to its end before a worker is asked: beyond `body_ahead`, into a temporary file. An
         /// upload that trickles then holds no worker, and a body without a length (`Transfer-Encoding: chunked`) gets one.
-        /// Without it, the application gets the body as it comes.
+        /// With `false`, the application gets the body as it comes.
         "request_buffering" request_buffering: Option<bool> =
             absent("`true`; `false` for `asgi` and `handler`, which wait for slow bodies at no cost, or want them as they come"),
             Maybe(Flag);
@@ -184,7 +184,7 @@ directives! {
         /// How long a worker may take until the head of its answer. Then the client gets 504, and the worker is killed; the log says which request, and
         /// where the worker was.
         "request" request: Duration = "60s", WAIT;
-        /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
+        /// How long a worker may pause between two pieces of an answer while the client waits for more. Then the answer
         /// is cut short, and the worker is killed.
         "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
         /// How long a request may wait for a worker; then it is answered 503.
@@ -261,7 +261,7 @@ directives! {
         /// Which of the application's `targets` answers.
         "target" target: Option<String> = absent("the one that the application names first"),
             Maybe(Text { what: "the name of a target", parse: name });
-        /// Taken off the start of the path, and told to the application as the place where it is mounted
+        /// What is taken off the start of the path. The application gets it as the place where it is mounted
         /// (`SCRIPT_NAME`): `true` takes off what the route's `path` says before its final `/*`, a text takes off that text.
         "strip_prefix" strip_prefix: StripPrefix = false,
             Toggle {

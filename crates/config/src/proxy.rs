@@ -68,7 +68,7 @@ directives! {
     /// proxy = "http://127.0.0.1:8000"
     /// ```
     ///
-    /// What is passed on is written anew from the request as it was understood, and fields that concern one
+    /// Komainu writes each request to the upstream server from what it has parsed, and fields that concern one
     /// connection alone (RFC 9110 section 7.6.1) are not passed on. With `files` in the same route, files come
     /// first, and upstream servers get what no file answers.
     ///
@@ -212,7 +212,7 @@ directives! {
     ProxyTimeouts in "`timeouts` of `proxy`" {
         /// To connect, name resolution and TLS handshake included.
         "connect" connect: Duration = "5s", WAIT;
-        /// From the request's last byte to the whole head of the response.
+        /// How long the server may take from the request's last byte to the whole head of the response.
         "head" head: Duration = "60s", WAIT;
         /// How long the server may send or take nothing of a body.
         "between" between: Duration = "60s", WAIT;

@@ -195,8 +195,8 @@ directives! {
 }
 
 directives! {
-    /// Logs. SIGUSR1 opens their files anew, after they were moved away; lines of requests answered before go to the old
-    /// files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
+    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; lines of requests answered before
+    /// go to the old files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
     /// waiting: its lines are dropped, and counted on stderr, until somebody reads it.
     ///
     /// ```toml
@@ -213,7 +213,7 @@ directives! {
         "file" file: Sink = "stdout", Output;
         /// Where errors and notices go.
         "errors" errors: Sink = "stderr", Output;
-        /// What is told of errors and notices: this level and those before it of `"error"`, `"warn"`,
+        /// Which errors and notices are logged: this level and those before it of `"error"`, `"warn"`,
         /// `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
@@ -237,7 +237,7 @@ directives! {
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
         /// The largest file held in memory; larger ones are held open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
-        /// How old knowledge of a file may be.
+        /// How long what is known of a file is used before the file is looked at again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Check(Check),
     /// Show the servers that run: their processes, and what each costs
     Status(Status),
-    /// Load the applications of a running server anew, and read its configuration again; no request is lost
+    /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
     /// Put load on a server, and measure what it does and what it costs
     Bench(Box<Bench>),
@@ -91,7 +91,7 @@ pub(crate) struct Run {
     #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1, default_value = "off",
         default_missing_value = "combined", value_parser = LogFormatParser)]
     pub(crate) log: LogFormat,
-    /// What is told on stderr: this level and those above it
+    /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
     /// Show the contents of folders that have no index.html
@@ -114,7 +114,7 @@ pub(crate) struct RunApp {
     /// Requests that one worker answers at once, each in a thread of its own; not for Perl [default: 1]
     #[arg(long, value_name = "N", value_parser = count(1..=256))]
     pub(crate) worker_threads: Option<u32>,
-    /// For an answer, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
+    /// How long an answer may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
     #[arg(long, short, value_name = "TIME", value_parser = timeout)]
     pub(crate) timeout: Option<Duration>,
     /// Replace a worker after so many requests [default: never]
@@ -126,10 +126,10 @@ pub(crate) struct RunApp {
     /// Set an environment variable. May be repeated
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// Set those of a file that are not set yet: NAME=VALUE lines. May be repeated; --env goes before
+    /// Set the variables of a file, NAME=VALUE lines, that are not set yet. May be repeated; --env comes first
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
-    /// Load the application anew when a file beside it changes
+    /// Load the application again when a file beside it changes
     #[arg(long, visible_alias = "reload")]
     pub(crate) watch: bool,
     /// How a Python application is called [default: seen from the application]
@@ -268,7 +268,7 @@ impl TypedValueParser for LogFormatParser {
             }
             let message = format!(
                 "`{text}` is no format of the access log (off, combined, json); if it is a target, write \
-                 `--log=combined {text}`, or put --log last\n"
+                 `--log=combined {text}`, or put --log last"
             );
             command.clone().error(ErrorKind::InvalidValue, message)
         })
