@@ -241,7 +241,7 @@ impl<'c> Call<'c> {
         let body = &buffer[head.unwrap_or(0)..body_end];
         let begins = head.filter(|head| !body.is_empty() && !reply::accepts_upgrade(&buffer[..*head]));
         if let Some(head) = begins
-            && self.begin(x, &buffer[..head], None).is_err()
+            && self.begin(x, &buffer[..head], body, None).is_err()
         {
             return bad(x);
         }

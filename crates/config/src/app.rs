@@ -52,7 +52,7 @@ directives! {
     /// app = "shop"
     /// ```
     ///
-    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it anew: the new workers take
+    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it again: the new workers take
     /// over when they are ready, and no request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
@@ -105,8 +105,8 @@ directives! {
         "timeouts" timeouts: AppTimeouts = {}, table();
         /// What becomes of a request whose client closes its side of the connection before it has its answer. `"ignore"`: it
         /// is begun, and answered to a client that only closed its sending side (`nc -N`, some health checks); an ASGI
-        /// application is told `http.disconnect` all the same. `"cancel"`: it is given up, and not begun if it still waits for a
-        /// worker. A connection that is reset always gives its request up.
+        /// application gets `http.disconnect` all the same. `"cancel"`: the request is dropped, and not begun if it still waits for a
+        /// worker. Where the client resets the connection, the server always drops the request.
         "client_abort" client_abort: ClientAbort = "ignore",
             Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
         /// What holds for each WebSocket. For ASGI.
@@ -121,7 +121,7 @@ directives! {
         "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
         /// Whether a request's body is read to its end before a worker is asked: beyond `body_ahead`, into a temporary file. An
         /// upload that trickles then holds no worker, and a body without a length (`Transfer-Encoding: chunked`) gets one.
-        /// Without it, the application gets the body as it comes.
+        /// With `false`, the application gets the body as it comes.
         "request_buffering" request_buffering: Option<bool> =
             absent("`true`; `false` for `asgi` and `handler`, which wait for slow bodies at no cost, or want them as they come"),
             Maybe(Flag);
@@ -181,22 +181,23 @@ directives! {
 directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
-        /// For the head of an answer. Then the client gets 504, and the worker is killed; the log says which request, and
-        /// where the worker was. An event loop (ASGI) is killed only where it does not let go of the request within 1 s.
+        /// How long a worker may take until the head of its answer. Then the client gets 504, and the worker is killed; the log
+        /// says which request, and where the worker was. An event loop (ASGI) is killed only if it does not release the
+        /// request within 1 s.
         "request" request: Duration = "60s", WAIT;
-        /// Between two pieces of an answer while the client waits for more: the longest pause of a stream. Then the answer
+        /// How long a worker may pause between two pieces of an answer while the client waits for more. Then the answer
         /// is cut short, and the worker is killed.
         "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
-        /// For a request to wait for a worker; then it is answered 503.
+        /// How long a request may wait for a worker; then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
-        /// For the application to load.
+        /// How long the application may take to load.
         "start" start: Duration = "60s", WAIT;
-        /// For a worker that was told to leave; then it is killed.
+        /// How long a worker may take to end after it was asked to; then it is killed.
         "stop" stop: Duration = "30s", WAIT;
-        /// Without a byte either way on a connection that a Ruby application has taken over (`rack.hijack`, such as a
-        /// WebSocket of Action Cable). Then it is closed.
+        /// How long a connection that a Ruby application has taken over (`rack.hijack`, such as a WebSocket of Action
+        /// Cable) may carry no byte either way. Then it is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// Without need, before one of the workers above `min` is sent away.
+        /// How long a worker above `min` may have no work before it is stopped.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
     }
 }
@@ -207,7 +208,7 @@ directives! {
         /// A message from the client, over all its fragments and as it is without compression; a longer one closes the socket
         /// with the code 1009.
         "message" message_bytes_max: u64 = "16MiB", Size { min: KIB, max: GIB };
-        /// Without a byte from the client; half-way a ping asks for one. Then the socket is closed.
+        /// How long the client may send nothing; half-way the server sends a ping. Then the socket is closed.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
         /// Whether messages are compressed where the client offers that (permessage-deflate). Each is compressed by itself, so that
         /// an idle socket holds nothing for it.
@@ -261,7 +262,7 @@ directives! {
         /// Which of the application's `targets` answers.
         "target" target: Option<String> = absent("the one that the application names first"),
             Maybe(Text { what: "the name of a target", parse: name });
-        /// Taken off the start of the path, and told to the application as the place where it is mounted
+        /// What is taken off the start of the path. The application gets it as the place where it is mounted
         /// (`SCRIPT_NAME`): `true` takes off what the route's `path` says before its final `/*`, a text takes off that text.
         "strip_prefix" strip_prefix: StripPrefix = false,
             Toggle {

@@ -2,7 +2,7 @@
 
 use crate::check::{Check, Fault};
 use crate::network::{SOURCE, Source};
-use crate::node::Node;
+use crate::node::{Data, Node};
 use crate::record::directives;
 use crate::shape::{Kind, Maybe, OneOrMore, Shape, Text, Toggle};
 use serde_json::json;
@@ -63,6 +63,12 @@ impl Listen {
         };
         if host.starts_with('[') && !host.ends_with(']') {
             return Err(no_port(text));
+        }
+        if port_text.split_whitespace().any(|word| word == "ssl") {
+            return Err(Fault::new(
+                "TLS for clients is not supported yet",
+                "put a TLS proxy in front, and listen without `ssl`",
+            ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
             let fault =
@@ -176,7 +182,7 @@ directives! {
     /// listen = ["127.0.0.1:8080", { address = ":80", proxy_protocol = ["10.0.0.0/8"] }]
     /// ```
     Listener in "`listen`" {
-        /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` for all of the machine's, `"localhost:8080"`, or `"unix:/run/k.sock"`.
+        /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` or `"*:80"` for every address of the machine, IPv4 and IPv6, `"localhost:8080"`, or `"unix:/run/k.sock"`.
         /// `"[::]:80"` takes IPv6 connections alone. Port 0 is any free port.
         "address" address: Listen = required(""), Address;
         /// Whether a proxy in front says who the client is ahead of HTTP, by the PROXY protocol, version 1 or 2: a list of
@@ -215,6 +221,15 @@ impl Shape for Address {
 
     fn read(&self, node: &Node, check: &mut Check) -> Option<Listen> {
         let shape = Text { what: "an address such as \":80\" or \"127.0.0.1:8080\"", parse: Listen::parse };
+        // A port alone, `listen = 8080`, has its remedy.
+        let port = match node.data {
+            Data::Integer(number) => Some(number.to_string()),
+            _ => None,
+        };
+        if let Some(fault) = port.as_deref().and_then(|port| Listen::parse(port).err()) {
+            check.fault(&node.at, port.as_deref().unwrap_or_default(), fault);
+            return None;
+        }
         match shape.read(node, check)? {
             Listen::Unix(path) => Some(Listen::Unix(check.resolve(&path.to_string_lossy()))),
             address => Some(address),

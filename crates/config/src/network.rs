@@ -50,7 +50,7 @@ directives! {
     /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]
     /// ```
     ///
-    /// Then the client's address is the last one that they tell and that is not one of them; and it is what the access
+    /// Then the client's address is the last one that they name and that is not one of them; and it is what the access
     /// log, `$client_ip`, `hash:client`, the application's `REMOTE_ADDR` and the PROXY protocol to upstream servers
     /// have. So it is with its scheme, `http` or `https`. Nobody else is believed.
     TrustedProxies in "`trusted_proxies`" {

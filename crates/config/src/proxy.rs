@@ -68,7 +68,7 @@ directives! {
     /// proxy = "http://127.0.0.1:8000"
     /// ```
     ///
-    /// What is passed on is written anew from the request as it was understood, and fields that concern one
+    /// Komainu writes each request to the upstream server from what it has parsed, and fields that concern one
     /// connection alone (RFC 9110 section 7.6.1) are not passed on. With `files` in the same route, files come
     /// first, and upstream servers get what no file answers.
     ///
@@ -106,7 +106,7 @@ directives! {
         "timeouts" timeouts: ProxyTimeouts = {}, table();
         /// When a request is sent again; `false` never.
         "retry" retry: Retry = {}, Toggle { on: None, off: Retry::none, shape: table() };
-        /// When a server that fails is left alone for a while; `false` never.
+        /// When a server that fails is ejected: it gets no requests for a time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Requests of the proxy's own that find out which servers are well. Just a path asks for that path; `true`
         /// only connects.
@@ -212,18 +212,18 @@ directives! {
     ProxyTimeouts in "`timeouts` of `proxy`" {
         /// To connect, name resolution and TLS handshake included.
         "connect" connect: Duration = "5s", WAIT;
-        /// From the request's last byte to the whole head of the response.
+        /// How long the server may take from the request's last byte to the whole head of the response.
         "head" head: Duration = "60s", WAIT;
-        /// Between two pieces of a body, either way.
+        /// How long the server may send or take nothing of a body.
         "between" between: Duration = "60s", WAIT;
-        /// For the whole request, retries and body included.
+        /// How long the whole request may take, retries and body included.
         "total" total: Option<Duration> = "unlimited", Unlimited(WAIT);
-        /// In the queue for a server that has all the requests it may have.
+        /// How long a request may wait in the queue while every server is at its `connections`.
         "queue" queue: Duration = "10s", WAIT;
-        /// On an upgraded connection where nothing moves.
+        /// How long an upgraded connection (a WebSocket) may carry no byte either way before it is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// For the server's `100 Continue`, after which the body is sent without. Who sends the body all the same does not
-        /// wait.
+        /// How long Komainu waits for the server's `100 Continue`; then it sends the body without. It does not wait for
+        /// clients that send the body at once.
         "continue" expect: Duration = "1s", WAIT;
     }
 }
@@ -247,15 +247,16 @@ directives! {
 }
 
 directives! {
-    /// When a server that fails is left alone for a while: connections that do not come about, break before the
-    /// response, time out, or bring no valid response. A lone server never is, and where all are, they are asked all
-    /// the same.
+    /// When a server is ejected, so that it gets no requests for a time. Failures are connections that are refused, close
+    /// before the response, time out, or bring no valid response. A server without another beside it is never ejected;
+    /// where all servers are, they get requests all the same.
     Eject in "`eject` of `proxy`", check eject_agrees {
         /// Failures in a row.
         "failures" failures_max: u32 = 3, Count { min: 1, max: 1000 };
-        /// How long the first time. Each further time doubles it; then one request tries whether it is back.
+        /// How long a server is ejected the first time. Each further time doubles it. Afterwards one request tests whether
+        /// the server answers again.
         "first" first: Duration = "5s", WAIT;
-        /// How long at most.
+        /// The longest time that a server is ejected.
         "max" max: Duration = "5m", WAIT;
     }
 }
@@ -312,7 +313,7 @@ directives! {
     Forwarded in "`forwarded` of `proxy`" {
         /// Whether `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` are written.
         "x_forwarded" x_forwarded: bool = true, Flag;
-        /// Whether `Forwarded` (RFC 7239) is.
+        /// Whether `Forwarded` (RFC 7239) is written.
         "standard" standard: bool = false, Flag;
         /// Our name in `Via`; `false` for no `Via`. A mark of this route and process follows it, by which a request that comes
         /// back is known: it is answered 508.

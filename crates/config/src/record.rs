@@ -137,7 +137,7 @@ impl<R: Record> Shape for Brief<R> {
     fn kind(&self) -> Kind {
         let mut kind = table::<R>().kind();
         let mut schemas = vec![kind.schema];
-        let keys = std::iter::once(self.key).chain(self.number);
+        let keys = std::iter::once(self.key).chain(self.number.filter(|number| *number != self.key));
         for directive in keys.filter_map(|key| R::DIRECTIVES.iter().find(|directive| directive.name == key)) {
             schemas.push((directive.kind)().schema);
             kind.text.push_str(&format!(", or just its `{}`", directive.name));
@@ -186,7 +186,7 @@ const FOREIGN: [(&str, &str); 33] = [
     ("error_log", "`errors` in `[log]`"),
     ("error_page", "`error_pages`"),
     ("file_server", "`files`"),
-    ("gzip", "`compress` in `files = { ... }`"),
+    ("gzip", "`compress = true`, at the top of the file, in a site or in a route"),
     ("keepalive_timeout", "`idle` in `[timeouts]`"),
     ("location", "a `[[site.route]]` with `path`"),
     ("port", "`listen = \":PORT\"`"),
@@ -211,7 +211,17 @@ const FOREIGN: [(&str, &str); 33] = [
     ("worker_processes", "`threads`"),
 ];
 
+/// Keys that people write for TLS towards clients, and the tables where they write them.
+const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
+const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
+
 fn unknown<R: Record>(entry: &Entry, check: &mut Check) {
+    if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
+        let title = format!("unknown key `{}` in {}", entry.key, R::PLACE);
+        let finding = check.error(&entry.key_at, title, "no such key here");
+        finding.help("TLS for clients is not supported yet: put a TLS proxy in front");
+        return;
+    }
     let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
     let near = nearest(&entry.key, names());
     let label = match near {

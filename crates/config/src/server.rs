@@ -76,15 +76,15 @@ directives! {
     /// ```
     Config in "the file's top level", check config_agrees {
         /// Addresses to listen on, or tables with more to say.
-        "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address"));
+        "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user who serves: a name or a number. Only for a server that is started as root: it binds its addresses and
         /// opens its logs as root, and what reads from the network and runs applications does so as this user, without
         /// a capability. `"root"` keeps root's rights. Changes at a restart.
         "user" user: Option<String> = absent("the user that starts it; started as root, `www-data`, or else `nobody`"),
-            Maybe(Text { what: "a user", parse: account });
+            Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
         /// The group who serves: a name or a number. Groups that `user` is a member of are kept beside it.
-        "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "a group", parse: account });
-        /// Proxies in front of this server whose word on who the client is counts.
+        "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "the name or number of a group, in quotes", parse: account });
+        /// Proxies in front of this server. The server takes the client's address and scheme from what they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
         /// Threads that serve; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
@@ -180,22 +180,23 @@ directives! {
     /// idle = "2m"
     /// ```
     Timeouts in "`[timeouts]`" {
-        /// For a whole request head, from its first byte, or from the start of the connection.
+        /// How long a client may take to send a whole request head, from its first byte, or from the start of the
+        /// connection. Then it is answered 408, or the connection is closed where nothing was sent.
         "head" head: Duration = "15s", PATIENCE;
-        /// Without a byte of a request body.
+        /// How long a client may send nothing of its request body before it is answered 408.
         "body" body: Duration = "30s", PATIENCE;
-        /// Without a byte of a response taken by the client.
+        /// How long a client may take nothing of its response before the connection is closed.
         "write" write: Duration = "30s", PATIENCE;
-        /// For the next request on a connection that is kept alive.
+        /// How long a kept connection may wait for its next request before it is closed.
         "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
-        /// For running requests, once the server was told to stop (SIGTERM).
+        /// How long running requests may take to end after SIGTERM; then their connections are closed.
         "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
     }
 }
 
 directives! {
-    /// Logs. SIGUSR1 opens their files anew, after they were moved away; lines of requests answered before go to the old
-    /// files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
+    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; lines of requests answered before
+    /// go to the old files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
     /// waiting: its lines are dropped, and counted on stderr, until somebody reads it.
     ///
     /// ```toml
@@ -212,7 +213,7 @@ directives! {
         "file" file: Sink = "stdout", Output;
         /// Where errors and notices go.
         "errors" errors: Sink = "stderr", Output;
-        /// What is told of errors and notices: this level and those before it of `"error"`, `"warn"`,
+        /// Which errors and notices are logged: this level and those before it of `"error"`, `"warn"`,
         /// `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
@@ -236,7 +237,7 @@ directives! {
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
         /// The largest file held in memory; larger ones are held open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
-        /// How old knowledge of a file may be.
+        /// How long what is known of a file is used before the file is looked at again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
 }
@@ -282,7 +283,14 @@ impl Config {
             }
             Err(error) => {
                 let end = text.len()..text.len();
-                check.error(&error.span().unwrap_or(end), "this is no TOML".to_owned(), error.message());
+                let at = error.span().unwrap_or(end);
+                let finding = check.error(&at, "this is no TOML".to_owned(), error.message());
+                if looks_like_nginx(text) {
+                    finding.help(
+                        "this file looks like a configuration of nginx; Komainu reads TOML: `[[site]]` is nginx's \
+                         `server`, `[[site.route]]` its `location`, `threads` its `worker_processes`",
+                    );
+                }
                 None
             }
         };
@@ -329,6 +337,15 @@ impl Config {
     }
 }
 
+/// Whether the first line that is no comment is a directive or a block of nginx: TOML has no line that ends so.
+fn looks_like_nginx(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let Some(line) = lines.next() else { return false };
+    line.starts_with(|first: char| first.is_ascii_lowercase())
+        && !line.contains('=')
+        && (line.ends_with(';') || line.ends_with('{') || line.ends_with('}') || lines.next() == Some("{"))
+}
+
 /// Where each key stands.
 fn homes() -> Vec<(&'static str, &'static str)> {
     let keys =
@@ -341,9 +358,9 @@ fn homes() -> Vec<(&'static str, &'static str)> {
 pub struct Settings<'a> {
     /// Bytes of a request body; unlimited if absent.
     pub body_bytes_max: Option<u64>,
-    /// Without a byte of the request's body.
+    /// How long the client may send nothing of its request body.
     pub body_timeout: Duration,
-    /// Without a byte of the response taken by the client.
+    /// How long the client may take nothing of its response.
     pub write_timeout: Duration,
     /// Whether requests with encoded slashes are answered.
     pub encoded_slashes: EncodedSlashes,

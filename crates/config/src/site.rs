@@ -257,9 +257,9 @@ directives! {
 directives! {
     /// Timeouts that a site or route may set for itself.
     RouteTimeouts in "`timeouts` of a site or route" {
-        /// Without a byte of the request's body.
+        /// How long the client may send nothing of its request body before it is answered 408.
         "body" body: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
-        /// Without a byte of the response taken by the client.
+        /// How long the client may take nothing of its response before the connection is closed.
         "write" write: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
     }
 }
@@ -343,9 +343,8 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
     let actions: Vec<&Entry> = Action::NAMES.iter().filter_map(|name| node.entry(name)).collect();
     match actions.as_slice() {
         [] => {
-            let finding =
-                check.error(&node.at, "a route without an action".to_owned(), "what shall this route do?");
-            finding.help(format!("add one of {}", Action::NAMES.join(", ")));
+            let label = format!("a route needs one of {}", Action::NAMES.join(", "));
+            check.error(&node.at, "a route without an action".to_owned(), label);
         }
         [_] => {}
         [files, other] if files.key == "files" && matches!(other.key.as_str(), "proxy" | "app") => {}

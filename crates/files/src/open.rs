@@ -134,6 +134,7 @@ impl Root {
     pub fn open(path: &Path, symlinks: Symlinks) -> io::Result<Root> {
         let explain = |errno: Errno| {
             let error = io::Error::from(errno);
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
             io::Error::new(error.kind(), format!("cannot serve {}: {error}", path.display()))
         };
         let folder = open_folder(path, Patience::Blocking).map_err(explain)?;

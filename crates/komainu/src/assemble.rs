@@ -103,6 +103,8 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let mut pages = Vec::new();
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
+    let server_pages = error_pages([&config.error_pages]);
+    let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
     if let Some(seat) = seat {
         seat.handles.let_go();
@@ -111,16 +113,23 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
         let route = |index| self::route(plan, seat, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
-        pages.push(error_pages([&site.error_pages, &config.error_pages])?);
+        let own = error_pages([&site.error_pages, &config.error_pages]);
+        pages.push(own.map_err(|error| placed("error_pages", "site", site.line, &error))?);
         let settings = config.settings(Some(site_index), None);
         edits.push(self::edits(&settings.response_headers));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
     }
-    pages.push(error_pages([&config.error_pages])?);
+    pages.push(server_pages);
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = introducers(&config.trusted_proxies);
     Ok(Table { routes: Routes::compile(&config.sites), sites, empty_segments, pages, edits, introducers })
+}
+
+/// An error with its directive and where that stands; line 0 for none.
+fn placed(directive: &str, table: &str, line: u32, error: &io::Error) -> io::Error {
+    let place = if line > 0 { format!(" (the {table} in line {line})") } else { String::new() };
+    io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
 }
 
 /// What `merge_slashes` says.
@@ -183,7 +192,8 @@ fn route(
             // Compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
             options.root_report = seat.map(|seat| root_report(seat.notices));
-            Handler::Files(Box::new(Files::new(options)?))
+            let files = Files::new(options);
+            Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line, &error))?))
         }
         Action::Redirect(redirect) => {
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
@@ -365,6 +375,7 @@ fn error_pages<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<O
 
 fn page(path: &Path) -> io::Result<Page> {
     let named = |error: io::Error| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
     };
     if std::fs::metadata(path).map_err(named)?.len() > PAGE_BYTES_MAX {

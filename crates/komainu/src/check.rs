@@ -82,7 +82,8 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
         Some(url) => explain(config, url, arguments)?,
         None => {
             let routes: usize = config.sites.iter().map(|site| site.routes.len()).sum();
-            format!("{}: fine: {} sites, {routes} routes\n", arguments.config.display(), config.sites.len())
+            let (sites, routes) = (counted(config.sites.len(), "site"), counted(routes, "route"));
+            format!("{}: fine: {sites}, {routes}\n", arguments.config.display())
         }
     };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
@@ -113,6 +114,11 @@ fn logs_have_folders(config: &Config) -> Result<(), String> {
         };
         Err(format!("error: cannot open the log {}: {fault}", path.display()))
     })
+}
+
+/// `1 site`, `2 sites`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {

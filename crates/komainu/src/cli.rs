@@ -1,9 +1,12 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{EnumValueParser, NonEmptyStringValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
@@ -41,7 +44,7 @@ pub(crate) enum Command {
     Check(Check),
     /// Show the servers that run: their processes, and what each costs
     Status(Status),
-    /// Load the applications of a running server anew, and read its configuration again; no request is lost
+    /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
     /// Put load on a server, and measure what it does and what it costs
     Bench(Box<Bench>),
@@ -79,16 +82,16 @@ pub(crate) struct Run {
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
     /// Threads that serve, at most 1024; 0 for one a core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub(crate) threads: u32,
-    /// Bytes that a request body may have: 64MiB, 500k, or unlimited; a larger one is answered 413
+    /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a larger one is answered 413
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
     pub(crate) body_max: BodyMax,
     /// Write an access log to stdout
     #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1, default_value = "off",
-        default_missing_value = "combined")]
+        default_missing_value = "combined", value_parser = LogFormatParser)]
     pub(crate) log: LogFormat,
-    /// What is told on stderr: this level and those above it
+    /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
     /// Show the contents of folders that have no index.html
@@ -106,27 +109,27 @@ pub(crate) struct Run {
 #[command(next_help_heading = "Application")]
 pub(crate) struct RunApp {
     /// Worker processes [default: one for each core, and at least 2]
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, short, value_name = "N", value_parser = count(1..=1024))]
     pub(crate) workers: Option<u32>,
-    /// Requests that one worker answers at once, each in a thread of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) worker_threads: u32,
-    /// For an answer, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
+    /// Requests that one worker answers at once, each in a thread of its own; not for Perl [default: 1]
+    #[arg(long, value_name = "N", value_parser = count(1..=256))]
+    pub(crate) worker_threads: Option<u32>,
+    /// How long an answer may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
     #[arg(long, short, value_name = "TIME", value_parser = timeout)]
     pub(crate) timeout: Option<Duration>,
     /// Replace a worker after so many requests [default: never]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
-    pub(crate) max_requests: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX))]
+    pub(crate) max_requests: Option<u32>,
     /// Replace a worker above so much memory of its own: 300MiB [default: never]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) max_memory: Option<u64>,
     /// Set an environment variable. May be repeated
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// Set those of a file that are not set yet: NAME=VALUE lines. May be repeated; --env goes before
+    /// Set the variables of a file, NAME=VALUE lines, that are not set yet. May be repeated; --env comes first
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
-    /// Load the application anew when a file beside it changes
+    /// Load the application again when a file beside it changes
     #[arg(long, visible_alias = "reload")]
     pub(crate) watch: bool,
     /// How a Python application is called [default: seen from the application]
@@ -138,11 +141,15 @@ impl RunApp {
     /// The first flag given that means nothing without an application.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         [
+            ("--workers", self.workers.is_some()),
+            ("--worker-threads", self.worker_threads.is_some()),
             ("--timeout", self.timeout.is_some()),
             ("--max-requests", self.max_requests.is_some()),
             ("--max-memory", self.max_memory.is_some()),
             ("--env", !self.env.is_empty()),
             ("--env-file", !self.env_file.is_empty()),
+            ("--watch", self.watch),
+            ("--interface", self.interface.is_some()),
         ]
         .into_iter()
         .find_map(|(flag, given)| given.then_some(flag))
@@ -184,7 +191,7 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// The server of this process id; all of this user unless given
-    #[arg(long)]
+    #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
     /// As JSON, for programs
     #[arg(long)]
@@ -194,7 +201,7 @@ pub(crate) struct Status {
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
     /// The server of this process id; not needed where one runs
-    #[arg(long)]
+    #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
     /// Load this application alone, and leave the configuration
     #[arg(value_name = "APP")]
@@ -228,25 +235,60 @@ fn told(fault: config::Fault) -> String {
     }
 }
 
-/// A size as the configuration takes it, or as nginx does: 500k, 10m, 1g, with or without a B.
-fn size(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let short = lower.strip_suffix('b').unwrap_or(&lower);
-    let unit = [('k', "KiB"), ('m', "MiB"), ('g', "GiB")]
-        .into_iter()
-        .find_map(|(letter, unit)| short.strip_suffix(letter).map(|digits| format!("{digits}{unit}")));
-    config::size(unit.as_deref().unwrap_or(text)).map_err(told)
+/// Reads a whole number within a range; the error says which numbers a flag takes.
+fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!("write a whole number from {} to {}", range.start(), range.end())),
+    }
+}
+
+fn process_id(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
+}
+
+/// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.
+#[derive(Clone)]
+struct LogFormatParser;
+
+impl TypedValueParser for LogFormatParser {
+    type Value = LogFormat;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        flag: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<LogFormat, clap::Error> {
+        let text = value.to_string_lossy();
+        EnumValueParser::new().parse_ref(command, flag, value).map_err(|error| {
+            if !text.contains(['/', '.', ':']) && !Path::new(value).exists() {
+                return error;
+            }
+            let message = format!(
+                "`{text}` is no format of the access log (off, combined, json); if it is a target, write \
+                 `--log=combined {text}`, or put --log last"
+            );
+            command.clone().error(ErrorKind::InvalidValue, message)
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let formats = [LogFormat::Off, LogFormat::Combined, LogFormat::Json];
+        Some(Box::new(formats.into_iter().filter_map(|format| clap::ValueEnum::to_possible_value(&format))))
+    }
 }
 
 fn body_max(text: &str) -> Result<BodyMax, String> {
     if text == "unlimited" {
         return Ok(BodyMax(None));
     }
-    size(text).map(|bytes| BodyMax(Some(bytes)))
+    config::size(text).map_err(told).map(|bytes| BodyMax(Some(bytes)))
 }
 
 fn memory(text: &str) -> Result<u64, String> {
-    match size(text)? {
+    match config::size(text).map_err(told)? {
         bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
         bytes => Ok(bytes),
     }

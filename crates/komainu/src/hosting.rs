@@ -162,7 +162,7 @@ struct Target {
 }
 
 fn target(app: &config::App) -> Result<Target, String> {
-    let file = |language: &'static Language, file: &Path| {
+    let file = |directive: &str, language: &'static Language, file: &Path| {
         let file = std::path::absolute(file).map_err(|error| error.to_string())?;
         match file.is_file() {
             true => Ok(Target {
@@ -170,7 +170,7 @@ fn target(app: &config::App) -> Result<Target, String> {
                 folder: file.parent().map(Path::to_owned),
                 arguments: vec![file.into()],
             }),
-            false => Err(format!("there is no file {}", file.display())),
+            false => Err(format!("`{directive}`: there is no file {}", file.display())),
         }
     };
     let named = |interface: &str, named: &str| {
@@ -179,7 +179,8 @@ fn target(app: &config::App) -> Result<Target, String> {
             let arguments = vec![interface.into(), named.into()];
             return Ok(Target { language: &PYTHON, arguments, folder: None });
         }
-        let mut target = file(&PYTHON, Path::new(place))?;
+        let directive = if interface == "auto" { "python" } else { interface };
+        let mut target = file(directive, &PYTHON, Path::new(place))?;
         if !name.is_empty() {
             target.arguments[0].push(format!(":{name}"));
         }
@@ -191,12 +192,12 @@ fn target(app: &config::App) -> Result<Target, String> {
         target
     };
     match app {
-        config::App { psgi: Some(psgi), .. } => file(&PERL, psgi),
-        config::App { rack: Some(rack), .. } => file(&RUBY, rack),
+        config::App { psgi: Some(psgi), .. } => file("psgi", &PERL, psgi),
+        config::App { rack: Some(rack), .. } => file("rack", &RUBY, rack),
         config::App { python: Some(python), .. } => named("auto", python).map(several),
         config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
         config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
-        config::App { handler: Some(handler), .. } => file(&NATIVE, handler),
+        config::App { handler: Some(handler), .. } => file("handler", &NATIVE, handler),
         _ => Err("it is of no language".into()),
     }
 }

@@ -174,7 +174,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     for target in &run.targets {
         if is_url(target) {
             origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
-        } else if let Some(app) = application(run, target) {
+        } else if let Some(app) = application(run, target).map_err(|text| format!("error: {text}"))? {
             apps.push(app);
         } else {
             check_folder(Path::new(target))?;
@@ -229,31 +229,61 @@ fn configuration(run: &Run) -> Result<Config, String> {
 }
 
 /// The application that a target is, with its name; `None` where it is none.
-fn application(run: &Run, target: &str) -> Option<(String, App)> {
+///
+/// # Errors
+/// A flag that this kind of application does not take, or an address that looks like `MODULE:NAME`.
+fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
     let file = || Some(PathBuf::from(target));
     let callable = || Some(target.to_owned());
-    let kind = match (path.extension().and_then(|extension| extension.to_str()), run.app.interface) {
-        (Some("psgi" | "pl"), None) => App { psgi: file(), ..App::default() },
-        (Some("ru" | "rb"), None) => App { rack: file(), ..App::default() },
-        (Some("so"), None) => App { handler: file(), ..App::default() },
-        _ if path.is_dir() => return None,
+    let given = &run.app;
+    let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
+        (Some("psgi" | "pl"), _) => App { psgi: file(), ..App::default() },
+        (Some("ru" | "rb"), _) => App { rack: file(), ..App::default() },
+        (Some("so"), _) => App { handler: file(), ..App::default() },
+        _ if Path::new(target).is_dir() => return Ok(None),
+        _ if is_address(target) => return Err(address_hint(target)),
         (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
         (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },
         (Some("py"), None) => App { python: callable(), ..App::default() },
         _ if target.contains(':') => App { python: callable(), ..App::default() },
-        _ => return None,
+        _ => return Ok(None),
     };
-    let given = &run.app;
+    let is_python = kind.psgi.is_none() && kind.rack.is_none() && kind.handler.is_none();
+    if given.interface.is_some() && !is_python {
+        return Err(format!("--interface is for an application in Python, and {target} is none"));
+    }
+    if given.worker_threads.is_some_and(|threads| threads > 1) && kind.psgi.is_some() {
+        return Err(format!(
+            "--worker-threads is not for an application in Perl, and {target} is one: its workers answer one request \
+             at a time; write --workers"
+        ));
+    }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
     // Who runs it from the command line wants to see why it does not run.
-    let mut app = App { workers, threads: given.worker_threads, show_errors: true, ..kind };
+    let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
-    app.recycle.requests = given.max_requests;
+    app.recycle.requests = given.max_requests.map(u64::from);
     app.recycle.memory_bytes = given.max_memory;
-    let name = path.file_stem()?.to_string_lossy();
-    Some((name.split('.').next().unwrap_or_default().to_owned(), app))
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    Ok(Some((name.split('.').next().unwrap_or_default().to_owned(), app)))
+}
+
+/// Whether a target is `HOST:PORT`, `:PORT` or a port: no Python name begins with a digit.
+fn is_address(target: &str) -> bool {
+    let authority = target.split('/').next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map_or(target, |(_, port)| port);
+    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn address_hint(target: &str) -> String {
+    let authority = match target.split('/').next().unwrap_or_default() {
+        port if !port.contains(':') => format!("127.0.0.1:{port}"),
+        port if port.starts_with(':') => format!("127.0.0.1{port}"),
+        authority => authority.to_owned(),
+    };
+    format!("{target}: an upstream server is a URL: write \"http://{authority}\"")
 }
 
 /// The variables that the application is given beside the server's own: what `--env` says goes before what is set already,
@@ -273,13 +303,17 @@ fn is_url(target: &str) -> bool {
     target.starts_with("unix:") || target.contains("://")
 }
 
+/// What `komainu run` takes.
+const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, unix:PATH), or an \
+    application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.so (native)";
+
 fn check_folder(target: &Path) -> Result<(), String> {
     let shown = target.display();
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("error: {shown}: this is a file; name the folder to serve")),
+        Ok(_) => Err(format!("error: {shown}: this is a file, and none that can be run; {TARGETS}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("error: {shown}: there is no such folder"))
+            Err(format!("error: {shown}: there is no such folder; {TARGETS}"))
         }
         Err(error) => Err(format!("error: {shown}: {error}")),
     }
@@ -291,6 +325,9 @@ fn announce(addresses: &[net::Bind]) {
     for address in addresses {
         let shown = match address {
             net::Bind::Any(port) => format!("http://localhost:{port} (every address)"),
+            net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+                format!("http://[::1]:{} (every IPv6 address)", address.port())
+            }
             net::Bind::Tcp(address) if address.ip().is_unspecified() => {
                 format!("http://localhost:{} (every IPv4 address)", address.port())
             }
@@ -300,9 +337,6 @@ fn announce(addresses: &[net::Bind]) {
     }
     if out.is_terminal() {
         let _ = writeln!(out, "Ctrl-C stops it.");
-            net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
-                format!("http://[::1]:{} (every IPv6 address)", address.port())
-            }
     }
     let _ = out.flush();
 }

@@ -72,8 +72,10 @@ impl Notices {
             News::Spill { why } => {
                 return self.warn(&format!("slow clients hold upstream connections: {why}"));
             }
-            News::Turn { server, turn: Turn::Ejected } => (Level::Warn, server, "left alone for a while"),
-            News::Turn { server, turn: Turn::Back } => (Level::Info, server, "answers again"),
+            News::Turn { server, turn: Turn::Ejected } => {
+                (Level::Warn, server, "ejected: it gets no requests for a time")
+            }
+            News::Turn { server, turn: Turn::Back } => (Level::Info, server, "back in service"),
             News::Turn { server, turn: Turn::Ill } => {
                 (Level::Error, server, "out of service: its checks fail")
             }

@@ -202,6 +202,7 @@ fn write(mut output: Output, inbox: &Receiver<Order>, counts: &Counts) {
         }
         match counts.dropped_lines.swap(0, Ordering::Relaxed) {
             0 => {}
+            1 => output.complain("1 line dropped: they are not taken fast enough"),
             count => output.complain(&format!("{count} lines dropped: they are not taken fast enough")),
         }
     }
@@ -309,6 +310,7 @@ impl Output {
     fn tell_lost(&mut self) {
         match std::mem::take(&mut self.lost_lines) {
             0 => {}
+            1 => self.complain("1 line was dropped while it could not be written"),
             count => self.complain(&format!("{count} lines were dropped while it could not be written")),
         }
     }

@@ -87,7 +87,7 @@ fn shown(server: &Value) -> String {
     let supervisor = Some(&server["supervisor"]).filter(|supervisor| supervisor.is_object());
     let all: Vec<&Value> = supervisor.into_iter().chain([server]).chain(apps).collect();
     let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
-    let mut total = vec![format!("{} processes", all.len())];
+    let mut total = vec![format!("{} process{}", all.len(), if all.len() == 1 { "" } else { "es" })];
     total.resize(6, String::new());
     // Resident memory cannot be summed: what is shared would count again for each process.
     total.extend([cpu(sum("cpu_ms")), String::new()]);

@@ -132,7 +132,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // What was needed to bind: nobody else starts with it, and no worker inherits it.
         privilege::drop_capabilities()?;
-    descriptors.suffice()?;
+        descriptors.suffice()?;
     }
     // Threads from here on.
     pass_signals(signals, inherited.is_some(), events.clone())?;

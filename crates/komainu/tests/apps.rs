@@ -104,7 +104,7 @@ fn what_is_missing_is_told_at_once() {
         text(&output.stderr)
     };
     let folder = folder("app.psgi", PERL);
-    assert!(told(&["shop.psgi"], &folder).contains("there is no file"));
+    assert!(told(&["shop.psgi"], &folder).contains("`psgi`: there is no file /"));
     folder.write("config.ru", RUBY);
     let two = told(&["app.psgi", "config.ru"], &folder);
     assert!(two.contains("one application"), "{two}");

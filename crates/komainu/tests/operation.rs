@@ -242,7 +242,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    assert!(rig.told().contains("were dropped while it could not be written"), "{}", rig.told());
+    assert!(rig.told().contains("dropped while it could not be written"), "{}", rig.told());
 }
 
 #[test]
@@ -582,4 +582,33 @@ fn every_address_means_both_families() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[test]
+fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
+    let folder = Folder::new();
+    folder.write("www/a", "A");
+    let place = folder.path().display().to_string();
+    for (config, said) in [
+        (
+            "\n[[route]]\nfiles = \"nofolder\"\n",
+            format!("`files` (the route in line 2): cannot serve {place}/nofolder"),
+        ),
+        (
+            "error_pages = { 404 = \"./x.html\" }\n[[route]]\nfiles = \"www\"\n",
+            format!("`error_pages`: cannot read the error page {place}/x.html"),
+        ),
+        (
+            "[[site]]\nerror_pages = { 404 = \"x.html\" }\n[[site.route]]\nfiles = \"www\"\n",
+            format!("`error_pages` (the site in line 1): cannot read the error page {place}/x.html"),
+        ),
+    ] {
+        folder.write("k.toml", config);
+        for command in ["check", "start"] {
+            let output =
+                komainu().args([command, "-c", "k.toml"]).current_dir(folder.path()).output().unwrap();
+            let errors = text(&output.stderr);
+            assert!(!output.status.success() && errors.contains(&said), "{errors}");
+        }
+    }
 }

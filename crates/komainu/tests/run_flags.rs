@@ -35,7 +35,7 @@ fn refused(folder: &Folder, arguments: &[&str]) -> String {
 
 #[test]
 fn bodies() {
-    let rig = echo(&["--body-max", "1k", "-w", "1"]);
+    let rig = echo(&["--body-max", "1KiB", "-w", "1"]);
     assert_eq!((post(&rig, 1024), post(&rig, 1025)), (200, 413));
     let rig = echo(&["--body-max", "unlimited", "-w", "1"]);
     assert_eq!(post(&rig, (16 << 20) + 1), 200);
@@ -54,7 +54,7 @@ fn a_timeout_in_seconds() {
 
 #[test]
 fn workers_are_replaced_after_so_many_requests_or_so_much_memory() {
-    for (flag, value, path) in [("--max-requests", "5", "/"), ("--max-memory", "64m", "/grow")] {
+    for (flag, value, path) in [("--max-requests", "5", "/"), ("--max-memory", "64MiB", "/grow")] {
         let rig = echo(&[flag, value, "--workers", "1"]);
         let first = ready(&rig, 1);
         eventually("another worker", || {
@@ -144,13 +144,29 @@ fn mistakes_are_told_at_once() {
         (&["--timeout", "9", "www"], "--timeout is for an application"),
         (&["--env", "A", "app.psgi"], "write A=VALUE"),
         (&["--env-file", "bad.env", "app.psgi"], "bad.env:2: write B=VALUE"),
-        (&["--env-file", "none.env", "app.psgi"], "none.env: No such file"),
+        (&["--env-file", "none.env", "app.psgi"], "--env-file none.env: No such file"),
         (&["--timeout", "0", "app.psgi"], "too short"),
         (&["--timeout", "2w", "app.psgi"], "no unit of time"),
         (&["--body-max", "12x", "app.psgi"], "no unit of size"),
-        (&["--max-memory", "1k", "app.psgi"], "too small"),
-        (&["--max-requests", "0", "app.psgi"], "0 is not in"),
-        (&["--threads", "5000", "www"], "5000 is not in 0..=1024"),
+        (&["--max-memory", "1KiB", "app.psgi"], "too small"),
+        (&["--max-requests", "0", "app.psgi"], "'--max-requests <N>': write a whole number from 1 to"),
+        (&["--max-requests", "x", "app.psgi"], "'--max-requests <N>': write a whole number from 1 to"),
+        (&["--body-max", "5MB", "app.psgi"], "write \"5MiB\""),
+        (&["--workers", "2", "www"], "--workers is for an application"),
+        (
+            &["--interface", "asgi", "app.psgi"],
+            "--interface is for an application in Python, and app.psgi is none",
+        ),
+        (&["--worker-threads", "4", "app.psgi"], "--worker-threads is not for an application in Perl"),
+        (&["--log", "www/"], "write `--log=combined www/`, or put --log last"),
+        (&["--log", "jsno", "www"], "[possible values: off, combined, json]"),
+        (&["127.0.0.1:3000"], "write \"http://127.0.0.1:3000\""),
+        (&["localhost:3000/api"], "write \"http://localhost:3000\""),
+        (&[":3000"], "write \"http://127.0.0.1:3000\""),
+        (&["3000"], "write \"http://127.0.0.1:3000\""),
+        (&["app.php"], "a target is a folder, an upstream server (http://HOST:PORT"),
+        (&["bad.env"], "this is a file, and none that can be run; a target is"),
+        (&["--threads", "5000", "www"], "'--threads <N>': write a whole number from 0 to 1024"),
         (&["--user", "", "www"], "a value is required for '--user <USER>'"),
         (&["--log-level", "loud", "app.psgi"], "possible values: error, warn, info, debug"),
     ] {
