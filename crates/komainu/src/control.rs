@@ -32,7 +32,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
 /// How long `komainu status` and `komainu reload` wait for a sign of life.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
-/// How long they wait for the document of a server that lives: a reload lasts as long as applications may take to load,
+/// How long `komainu status` waits for the document of a server that lives.
+const STATUS_MAX: Duration = Duration::from_secs(20);
+/// How long `komainu reload` does: a reload lasts as long as applications may take to load,
 /// which is a day at most.
 const ANSWER_MAX: Duration = Duration::from_secs(86_400 + 120);
 /// A document larger than this is no server's.
@@ -347,7 +349,8 @@ pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
 }
 
 fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
-    let text = exchange(path, "ping", ALIVE_MAX).and_then(|_| exchange(path, line, ANSWER_MAX))?;
+    let patience = if line == "status" { STATUS_MAX } else { ANSWER_MAX };
+    let text = exchange(path, "ping", ALIVE_MAX).and_then(|_| exchange(path, line, patience))?;
     if text.is_empty() {
         return Err(io::Error::other("the server ended before it answered"));
     }

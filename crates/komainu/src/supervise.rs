@@ -126,13 +126,13 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     // Before anything is started: a signal that comes early must find us listening.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
+    descriptors.suffice()?;
     let options = engine::options(&config, &descriptors);
     let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // What was needed to bind: nobody else starts with it, and no worker inherits it.
         privilege::drop_capabilities()?;
-        descriptors.suffice()?;
     }
     // Threads from here on.
     pass_signals(signals, inherited.is_some(), events.clone())?;
