@@ -73,64 +73,6 @@ fn a_stop_tells_what_it_waits_for() {
 }
 
 #[test]
-fn a_server_without_descriptors_does_not_start() {
-    let folder = Folder::new();
-    folder.write("www/a", "A");
-    let mut command = std::process::Command::new("prlimit");
-    command.args(["--nofile=20:20", env!("CARGO_BIN_EXE_komainu"), "run", "--listen", "127.0.0.1:0"]);
-    let done = command.arg(folder.at("www")).output().unwrap();
-    let errors = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(1), "{errors}");
-    assert!(["is 20", "ulimit -n", "LimitNOFILE"].iter().all(|part| errors.contains(part)), "{errors}");
-}
-
-#[test]
-fn what_a_start_would_refuse_a_check_refuses() {
-    let folder = Folder::new();
-    folder.write("file", "").write("folder/file", "");
-    let path = folder.at("k.toml");
-    for (config, part) in [
-        ("user = \"nobody-of-this-name\"\n", "no user nobody-of-this-name"),
-        ("user = \"0\"\ngroup = \"none-of-this-name\"\n", "no group none-of-this-name"),
-        ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: its folder"),
-        ("[log]\nerrors = \"file/errors.log\"\n", "is not a folder"),
-        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "it is a folder"),
-        ("listen = [\":8080\", \"127.0.0.1:8080\"]\n", "`127.0.0.1:8080` beside `:8080`"),
-    ] {
-        folder.write("k.toml", format!("{config}[[route]]\nrespond = \"a\"\n"));
-        let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
-        assert!(!ok && errors.contains(part), "{part}: {out}{errors}");
-    }
-}
-
-#[test]
-fn every_ipv6_address_is_announced_as_that() {
-    if std::net::TcpListener::bind("[::1]:0").is_err() {
-        return;
-    }
-    let folder = Folder::new();
-    folder.write("www/a", "A");
-    let mut command = komainu();
-    command.args(["run", "--listen", "[::]:0"]).arg(folder.at("www"));
-    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let read =
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(read.is_ok() && line.contains("http://[::1]:") && line.contains("every IPv6 address"), "{line}");
-}
-
-#[test]
-fn a_second_server_on_the_same_port_is_refused() {
-    let rig = Rig::files(&[("a", "A")]);
-    let www = rig.folder.at("www");
-    let (ok, _, errors) = run(&["run", "--listen", &rig.address.to_string(), www.to_str().unwrap()]);
-    assert!(!ok && errors.contains(&rig.address.to_string()) && errors.contains("in use"), "{errors}");
-    assert!(errors.contains("ss -ltnp"), "{errors}");
-}
-
-#[test]
 fn the_configuration_is_read_again() {
     let folder = Folder::new();
     folder.write("one/a", "one").write("two/a", "two");
@@ -582,33 +524,4 @@ fn every_address_means_both_families() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-#[test]
-fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
-    let folder = Folder::new();
-    folder.write("www/a", "A");
-    let place = folder.path().display().to_string();
-    for (config, said) in [
-        (
-            "\n[[route]]\nfiles = \"nofolder\"\n",
-            format!("`files` (the route in line 2): cannot serve {place}/nofolder"),
-        ),
-        (
-            "error_pages = { 404 = \"./x.html\" }\n[[route]]\nfiles = \"www\"\n",
-            format!("`error_pages`: cannot read the error page {place}/x.html"),
-        ),
-        (
-            "[[site]]\nerror_pages = { 404 = \"x.html\" }\n[[site.route]]\nfiles = \"www\"\n",
-            format!("`error_pages` (the site in line 1): cannot read the error page {place}/x.html"),
-        ),
-    ] {
-        folder.write("k.toml", config);
-        for command in ["check", "start"] {
-            let output =
-                komainu().args([command, "-c", "k.toml"]).current_dir(folder.path()).output().unwrap();
-            let errors = text(&output.stderr);
-            assert!(!output.status.success() && errors.contains(&said), "{errors}");
-        }
-    }
 }
