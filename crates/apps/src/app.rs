@@ -9,22 +9,22 @@ use std::time::Duration;
 use net::Core;
 
 use crate::handle::Handle;
-use crate::log::{Log, Teller};
-use crate::mail::{Inbox, Mailbox, Order, lock};
+use crate::log::{AppLog, Log};
+use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::outcome::Failure;
-use crate::process::Process;
-use crate::supervisor::{Board, Supervisor};
+use crate::process::ProcessInfo;
+use crate::supervisor::{Supervisor, SupervisorStatus};
 
 /// How long the supervisor may take to tell of its processes.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// An application with its processes, shared by all cores. Its processes are told to end when it is dropped.
 pub struct App {
-    teller: Teller,
-    mailbox: Arc<Mailbox>,
-    inboxes: Vec<Arc<Inbox>>,
-    board: Arc<Board>,
+    app_log: AppLog,
+    commands: Arc<CommandQueue>,
+    inboxes: Vec<Arc<EventQueue>>,
+    board: Arc<SupervisorStatus>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -37,21 +37,21 @@ impl App {
         // Forked workers lose their parent on purpose, and become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let options = Arc::new(options);
-        let teller = Teller { app: options.name.as_str().into(), log };
-        let mailbox = Arc::new(Mailbox::new()?);
-        let inboxes: Vec<Arc<Inbox>> = (0..cores.max(1)).map(|_| Arc::default()).collect();
-        let board = Arc::new(Board { look: Mutex::default() });
+        let app_log = AppLog { app: options.name.as_str().into(), log };
+        let commands = Arc::new(CommandQueue::new()?);
+        let inboxes: Vec<Arc<EventQueue>> = (0..cores.max(1)).map(|_| Arc::default()).collect();
+        let board = Arc::new(SupervisorStatus { look: Mutex::default() });
         let supervisor = Supervisor::new(
             options.clone(),
-            teller.clone(),
-            mailbox.clone(),
+            app_log.clone(),
+            commands.clone(),
             inboxes.clone(),
             board.clone(),
         )?;
         let thread = std::thread::Builder::new()
             .name(format!("app-{}", options.name))
             .spawn(move || supervisor.run())?;
-        Ok(App { teller, mailbox, inboxes, board, supervisor: Mutex::new(Some(thread)) })
+        Ok(App { app_log, commands, inboxes, board, supervisor: Mutex::new(Some(thread)) })
     }
 
     /// The way to it from core `index`; to be made once on each.
@@ -60,49 +60,49 @@ impl App {
     /// Where there is no such core.
     #[must_use]
     pub fn handle(&self, core: &Core, index: usize) -> Handle {
-        let (inbox, mailbox) = (self.inboxes[index].clone(), self.mailbox.clone());
-        Handle::new(core, index, inbox, mailbox, self.teller.clone())
+        let (inbox, commands) = (self.inboxes[index].clone(), self.commands.clone());
+        Handle::new(core, index, inbox, commands, self.app_log.clone())
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.teller.app
+        &self.app_log.app
     }
 
     /// Loads the application anew; its workers take over when they are ready, and no request is lost. If it does not
     /// load, that is told in the log, and the old workers go on.
     pub fn reload(&self) {
-        self.mailbox.send(Order::Reload(None));
+        self.commands.send(SupervisorCommand::Reload(None));
     }
 
     /// The same, with other options from now on; all but the name may differ.
     pub fn reload_with(&self, options: Options) {
-        self.mailbox.send(Order::Reload(Some(Box::new(options))));
+        self.commands.send(SupervisorCommand::Reload(Some(Box::new(options))));
     }
 
     /// What becomes of the load that is under way, once that is known, or of the last one; the sender is dropped where
     /// the application is stopped before.
     #[must_use]
     pub fn outcome(&self) -> Receiver<Result<(), Failure>> {
-        let (tell, told) = sync_channel(1);
-        self.mailbox.send(Order::Tell(tell));
-        told
+        let (report, reported) = sync_channel(1);
+        self.commands.send(SupervisorCommand::Tell(report));
+        reported
     }
 
     /// Its processes and what they cost; empty where the supervisor has ended.
     #[must_use]
-    pub fn processes(&self) -> Vec<Process> {
-        let (tell, told) = sync_channel(1);
-        *lock(&self.board.look) = Some(tell);
-        self.mailbox.send(Order::Look);
-        told.recv_timeout(LOOK_MAX).unwrap_or_default()
+    pub fn processes(&self) -> Vec<ProcessInfo> {
+        let (report, reported) = sync_channel(1);
+        *lock(&self.board.look) = Some(report);
+        self.commands.send(SupervisorCommand::Look);
+        reported.recv_timeout(LOOK_MAX).unwrap_or_default()
     }
 
     /// Ends its processes, which finish what they hold as long as they may; waits for that. To be called when the cores
     /// have no more requests.
     pub fn stop(&self) {
-        self.mailbox.send(Order::Stop);
+        self.commands.send(SupervisorCommand::Stop);
         if let Some(thread) = lock(&self.supervisor).take() {
             // It has told the log why, if it panicked.
             let _ = thread.join();
@@ -112,6 +112,6 @@ impl App {
 
 impl Drop for App {
     fn drop(&mut self) {
-        self.mailbox.send(Order::Stop);
+        self.commands.send(SupervisorCommand::Stop);
     }
 }

@@ -11,15 +11,15 @@ use net::{Exchange, Fault, Interest};
 use ring::{Error, FilePart, Part, Received};
 
 use crate::chunks::{self, Chunks};
-use crate::desk::{Desk, Errand, Expect, Fate};
+use crate::dispatcher::{Completion, Deadline, Dispatcher, PendingRequest};
 use crate::file;
-use crate::generation::Held;
+use crate::generation::HeldWorker;
 use crate::hijack;
-use crate::log::{Teller, Urgency};
-use crate::reply::{self, Reply, Spelling};
-use crate::upgrade::{self, Wish};
+use crate::log::{AppLog, AppLogLevel};
+use crate::reply::{self, AppResponse, HeaderNameCache};
+use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::Upload;
-use crate::websocket::Socket;
+use crate::websocket::WebSocketSession;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
@@ -30,11 +30,11 @@ const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
 
 /// How a call ended.
-pub(crate) enum Ended {
+pub(crate) enum CallOutcome {
     /// The client has its response.
     Answered,
     /// By another end than an answer, and nothing was sent.
-    Unanswered(Fate),
+    Unanswered(Completion),
     /// The application failed, and nothing was sent.
     Failed,
     /// What the worker said makes no response, and nothing was sent.
@@ -43,12 +43,12 @@ pub(crate) enum Ended {
 
 /// A call under way.
 pub(crate) struct Call<'c> {
-    pub(crate) errand: Errand,
+    pub(crate) pending: PendingRequest,
     pub(crate) upload: &'c mut Upload,
     /// The client wants a WebSocket.
-    wish: Option<&'c Wish>,
-    pub(crate) spelling: &'c Spelling,
-    pub(crate) teller: &'c Teller,
+    upgrade_request: Option<&'c UpgradeRequest>,
+    pub(crate) header_names: &'c HeaderNameCache,
+    pub(crate) app_log: &'c AppLog,
     /// Whether the length of the response was told: then files can be sent by the kernel.
     length_known: bool,
     /// An event loop was told that the client has closed its sending side.
@@ -58,11 +58,11 @@ pub(crate) struct Call<'c> {
     /// Bytes of the body that may still come, as far as its length was announced.
     left: u64,
     /// The log was told that more of it came.
-    excess_told: bool,
+    excess_reported: bool,
 }
 
 /// What stands in the buffer after a look at the answer: a head, then body, then what ended the look.
-struct Gathered {
+struct ReceivedParts {
     /// Where the head ends, if there was one.
     head: Option<usize>,
     /// Where the body ends.
@@ -73,23 +73,23 @@ struct Gathered {
 
 impl<'c> Call<'c> {
     pub(crate) fn new(
-        errand: Errand,
+        pending: PendingRequest,
         upload: &'c mut Upload,
-        wish: Option<&'c Wish>,
-        spelling: &'c Spelling,
-        teller: &'c Teller,
+        upgrade_request: Option<&'c UpgradeRequest>,
+        header_names: &'c HeaderNameCache,
+        app_log: &'c AppLog,
     ) -> Call<'c> {
         Call {
-            errand,
+            pending,
             upload,
-            wish,
-            spelling,
-            teller,
+            upgrade_request,
+            header_names,
+            app_log,
             length_known: false,
             closed_reported: false,
             chunks: None,
             left: u64::MAX,
-            excess_told: false,
+            excess_reported: false,
         }
     }
 
@@ -97,33 +97,33 @@ impl<'c> Call<'c> {
     ///
     /// # Errors
     /// The client's; and [`Fault::Broken`] where the response cannot be brought to its end.
-    pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<Ended, Fault> {
+    pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_given() {
-                self.upload.go_on(x, &self.errand).await?;
+                self.upload.go_on(x, &self.pending).await?;
                 let client = self.upload.waits_for_client();
-                self.errand.expect(if client { Expect::Client(x.body_ms()) } else { worker(x) });
+                self.pending.expect(if client { Deadline::Client(x.body_ms()) } else { worker(x) });
             }
             if x.is_spilling() {
                 x.take_turns().await;
             }
             if let Err(fate) = self.wait(x).await {
-                if fate == Fate::Late {
-                    self.tell_late(x);
+                if fate == Completion::Late {
+                    self.log_late(x);
                 }
                 return fated(x, fate);
             }
             if x.is_half_closed() && self.watches_end() {
-                if self.errand.desk.generation.options.cancels_closed {
+                if self.pending.dispatcher.generation.options.cancels_closed {
                     return Err(Fault::Gone);
                 }
                 self.closed_reported = true;
-                self.errand.report_client_closed();
+                self.pending.report_client_closed();
             }
-            let desk: Rc<Desk> = self.errand.desk.clone();
-            let mut buffer = desk.buffer();
+            let dispatcher: Rc<Dispatcher> = self.pending.dispatcher.clone();
+            let mut buffer = dispatcher.buffer();
             let ended = self.answer(x, &mut buffer).await;
-            desk.give_back(buffer);
+            dispatcher.give_back(buffer);
             if let Some(ended) = ended? {
                 return Ok(ended);
             }
@@ -131,55 +131,59 @@ impl<'c> Call<'c> {
     }
 
     /// Waits for the worker; for the client too where it has to send, or has not taken what there is.
-    async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Fate> {
+    async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Completion> {
         x.hold(self.upload.held_bytes());
         let wanted = (self.upload.waits_for_client(), x.unsent() > 0);
         match wanted {
-            (false, false) if self.watches_end() => self.errand.news(Some((x, Interest::END))).await,
-            (false, false) => self.errand.news(None).await,
-            (read, write) => self.errand.news(Some((x, Interest::of(read, write)))).await,
+            (false, false) if self.watches_end() => self.pending.news(Some((x, Interest::END))).await,
+            (false, false) => self.pending.news(None).await,
+            (read, write) => self.pending.news(Some((x, Interest::of(read, write)))).await,
         }
     }
 
     /// Tells the log which request took too long.
-    fn tell_late(&self, x: &Exchange<'_>) {
-        let Some(untold) = self.errand.desk.may_tell() else { return };
-        let options = &self.errand.desk.generation.options;
+    fn log_late(&self, x: &Exchange<'_>) {
+        let Some(unreported) = self.pending.dispatcher.may_log() else { return };
+        let options = &self.pending.dispatcher.generation.options;
         let (what, limit_ms, name) = match x.has_begun() {
             false => ("no answer", options.request_ms_max, "timeouts.request"),
             true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
         };
-        let (held_ms, pid) = self.errand.held();
-        let more = if untold > 0 { format!(" (and {untold} more like it)") } else { String::new() };
+        let (held_ms, pid) = self.pending.held();
+        let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
         let text = format!(
             "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
             request_line(x),
             limit_ms as f64 / 1000.0,
             held_ms as f64 / 1000.0,
         );
-        self.teller.tell(Urgency::Warn, &text);
+        self.app_log.report(AppLogLevel::Warn, &text);
     }
 
     /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
     /// gives the request up.
     fn watches_end(&self) -> bool {
-        let generation = &self.errand.desk.generation;
+        let generation = &self.pending.dispatcher.generation;
         generation.options.cancels_closed || !self.closed_reported && !generation.is_single()
     }
 
     /// Takes and sends what there is of the answer.
-    async fn answer(&mut self, x: &mut Exchange<'_>, buffer: &mut Vec<u8>) -> Result<Option<Ended>, Fault> {
+    async fn answer(
+        &mut self,
+        x: &mut Exchange<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<CallOutcome>, Fault> {
         loop {
             buffer.clear();
             let gathered = match self.gather(buffer) {
                 Ok(gathered) => gathered,
-                Err(Error::Fault(fault)) => {
-                    self.teller.tell(Urgency::Error, &fault.to_string());
+                Err(Error::WorkerFault(fault)) => {
+                    self.app_log.report(AppLogLevel::Error, &fault.to_string());
                     return bad(x);
                 }
                 Err(Error::Void) => return bad(x),
             };
-            let Gathered { head, body_end, stop } = gathered;
+            let ReceivedParts { head, body_end, stop } = gathered;
             if let Some(Received { part: Part::Aborted(_), .. }) = stop {
                 return self.give_up(x, buffer, head, body_end).await;
             }
@@ -188,16 +192,23 @@ impl<'c> Call<'c> {
             {
                 return Box::pin(self.hijack(x, part)).await;
             }
-            if let (Some(head), Some(wish)) = (head, self.wish)
+            if let (Some(head), Some(upgrade_request)) = (head, self.upgrade_request)
                 && reply::accepts_upgrade(&buffer[..head])
             {
-                return Box::pin(self.upgrade(x, wish, &buffer[..head], &buffer[head..body_end], stop)).await;
+                return Box::pin(self.upgrade(
+                    x,
+                    upgrade_request,
+                    &buffer[..head],
+                    &buffer[head..body_end],
+                    stop,
+                ))
+                .await;
             }
             if let Some(head) = head {
                 let whole = stop.is_some_and(|stop| stop.part == Part::End);
                 let length = whole.then_some((body_end - head) as u64);
                 if let Err(why) = self.begin(x, &buffer[..head], &buffer[head..body_end], length) {
-                    self.teller.tell(Urgency::Error, &format!("its answer makes no response: {why}"));
+                    self.app_log.report(AppLogLevel::Error, &format!("its answer makes no response: {why}"));
                     return bad(x);
                 }
             }
@@ -214,13 +225,13 @@ impl<'c> Call<'c> {
                 Some(stop) => {
                     self.special(x, stop.part, more).await?;
                     if stop.last {
-                        return Ok(Some(Ended::Answered));
+                        return Ok(Some(CallOutcome::Answered));
                     }
                 }
                 None if buffer.len() >= TOGETHER_BYTES => {}
                 None => {
                     x.try_flush()?;
-                    self.errand.expect(worker(x));
+                    self.pending.expect(worker(x));
                     return Ok(None);
                 }
             }
@@ -234,7 +245,7 @@ impl<'c> Call<'c> {
         buffer: &[u8],
         head: Option<usize>,
         body_end: usize,
-    ) -> Result<Option<Ended>, Fault> {
+    ) -> Result<Option<CallOutcome>, Fault> {
         if self.closed_reported {
             return Err(Fault::Gone);
         }
@@ -246,7 +257,7 @@ impl<'c> Call<'c> {
             return bad(x);
         }
         if !x.has_begun() {
-            return Ok(Some(Ended::Failed));
+            return Ok(Some(CallOutcome::Failed));
         }
         if self.chunks.is_none() {
             self.send(x, body, false).await?;
@@ -259,36 +270,36 @@ impl<'c> Call<'c> {
     async fn upgrade(
         &mut self,
         x: &mut Exchange<'_>,
-        wish: &Wish,
+        upgrade_request: &UpgradeRequest,
         head: &[u8],
         body: &[u8],
         stop: Option<Received>,
-    ) -> Result<Option<Ended>, Fault> {
-        let limits = self.errand.desk.generation.options.websockets;
-        let (Ok(reply), Some(limits)) = (Reply::read(head, self.spelling), limits) else {
-            self.teller.tell(Urgency::Error, "its answer makes no WebSocket");
+    ) -> Result<Option<CallOutcome>, Fault> {
+        let limits = self.pending.dispatcher.generation.options.websockets;
+        let (Ok(reply), Some(limits)) = (AppResponse::read(head, self.header_names), limits) else {
+            self.app_log.report(AppLogLevel::Error, "its answer makes no WebSocket");
             return bad(x);
         };
-        let deflate = wish.deflate.filter(|_| limits.compress);
+        let deflate = upgrade_request.deflate.filter(|_| limits.compress);
         x.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", b"websocket");
-            lines.line(b"Sec-WebSocket-Accept", &wish.accept);
+            lines.line(b"Sec-WebSocket-Accept", &upgrade_request.accept);
             if let Some(deflate) = &deflate {
                 lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
             }
-            reply.write_if(self.spelling, lines, |name| !upgrade::is_of_handshake(name));
+            reply.write_if(self.header_names, lines, |name| !upgrade::is_of_handshake(name));
         });
         x.try_flush()?;
-        let socket = Socket::new(&self.errand, limits, deflate, self.teller);
-        socket.run(x, &mut self.errand, body, stop.is_some_and(|stop| stop.last)).await?;
-        Ok(Some(Ended::Answered))
+        let socket = WebSocketSession::new(&self.pending, limits, deflate, self.app_log);
+        socket.run(x, &mut self.pending, body, stop.is_some_and(|stop| stop.last)).await?;
+        Ok(Some(CallOutcome::Answered))
     }
 
     /// The application takes the connection over. Its worker is free as soon as the descriptor is here.
-    async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<Ended>, Fault> {
+    async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
         let process = self.process(x).await?;
-        let idle_ms = self.errand.desk.generation.options.hijacked_ms;
+        let idle_ms = self.pending.dispatcher.generation.options.hijacked_ms;
         let taken = match idle_ms {
             Some(idle_ms) => hijack::take(&process, part).map(|socket| (socket, idle_ms)),
             None => Err("its language takes no connections over".into()),
@@ -296,52 +307,53 @@ impl<'c> Call<'c> {
         let (socket, idle_ms) = match taken {
             Ok(taken) if x.take_over() => taken,
             Ok(_) => {
-                self.teller.tell(Urgency::Error, "it took a connection over before it had read the request");
+                self.app_log
+                    .report(AppLogLevel::Error, "it took a connection over before it had read the request");
                 return bad(x);
             }
             Err(why) => {
-                self.teller.tell(Urgency::Error, &why);
+                self.app_log.report(AppLogLevel::Error, &why);
                 return bad(x);
             }
         };
-        self.errand.file_taken();
+        self.pending.file_taken();
         // The request ends now; should its worker die instead, the socket says so.
         let mut rest = Vec::new();
-        while self.errand.news(None).await.is_ok() {
+        while self.pending.news(None).await.is_ok() {
             rest.clear();
-            match self.errand.receive(&mut rest, TOGETHER_BYTES) {
+            match self.pending.receive(&mut rest, TOGETHER_BYTES) {
                 Ok(Some(Received { last: false, .. }) | None) => {}
                 Ok(Some(_)) | Err(_) => break,
             }
         }
         hijack::relay(x, socket, idle_ms).await?;
-        Ok(Some(Ended::Answered))
+        Ok(Some(CallOutcome::Answered))
     }
 
     /// Takes parts as long as they are head and body; what is neither ends the look. Log lines are told on the way.
-    fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<Gathered, Error> {
+    fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, Error> {
         let mut head = None;
         while buffer.len() < TOGETHER_BYTES {
             let body_end = buffer.len();
             let room = TOGETHER_BYTES - body_end;
-            let Some(mut received) = self.errand.receive(buffer, room)? else {
-                return Ok(Gathered { head, body_end, stop: None });
+            let Some(mut received) = self.pending.receive(buffer, room)? else {
+                return Ok(ReceivedParts { head, body_end, stop: None });
             };
             match received.part {
                 Part::Head => head = Some(buffer.len()),
                 Part::Data => {}
                 Part::Log(_) => {
-                    self.teller.output(None, &buffer[body_end..]);
+                    self.app_log.output(None, &buffer[body_end..]);
                     buffer.truncate(body_end);
                 }
-                _ => return Ok(Gathered { head, body_end, stop: Some(received) }),
+                _ => return Ok(ReceivedParts { head, body_end, stop: Some(received) }),
             }
             if received.last {
                 received.part = Part::End;
-                return Ok(Gathered { head, body_end: buffer.len(), stop: Some(received) });
+                return Ok(ReceivedParts { head, body_end: buffer.len(), stop: Some(received) });
             }
         }
-        Ok(Gathered { head, body_end: buffer.len(), stop: None })
+        Ok(ReceivedParts { head, body_end: buffer.len(), stop: None })
     }
 
     /// Begins the response: `body` is what came with its head, and all of it where `whole` tells its length.
@@ -352,15 +364,15 @@ impl<'c> Call<'c> {
         body: &[u8],
         whole: Option<u64>,
     ) -> Result<(), &'static str> {
-        let reply = Reply::read(head, self.spelling)?;
+        let reply = AppResponse::read(head, self.header_names)?;
         if reply.status.is_informational() {
             return Err("an interim status at the end");
         }
         // Servers of an event loop frame whatever their applications say; those of PSGI and Rack leave it to them.
-        let says_framed = reply.chunked && !self.errand.desk.generation.options.event_loop;
+        let says_framed = reply.chunked && !self.pending.dispatcher.generation.options.event_loop;
         let framed = says_framed && chunks::is_framed(body, whole.is_some());
         if says_framed && !framed && x.content_wanted() {
-            self.errand.desk.generation.tell_unframed(self.teller);
+            self.pending.dispatcher.generation.tell_unframed(self.app_log);
         }
         // To HEAD, no body says nothing of what there would be to GET.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
@@ -373,7 +385,7 @@ impl<'c> Call<'c> {
             Length::Known(bytes) if x.request().method() != Method::Head => bytes,
             _ => u64::MAX,
         };
-        x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.spelling, lines));
+        x.begin_lines(reply.status, length, reply.own, |lines| reply.write(self.header_names, lines));
         self.chunks = (framed && x.content_wanted()).then(|| Box::new(Chunks::new()));
         Ok(())
     }
@@ -399,16 +411,16 @@ impl<'c> Call<'c> {
             u64::MAX => u64::MAX,
             left => left - taken,
         };
-        if taken < bytes && !std::mem::replace(&mut self.excess_told, true) {
+        if taken < bytes && !std::mem::replace(&mut self.excess_reported, true) {
             let text = format!("{}: more body written than announced", request_line(x));
-            self.teller.tell(Urgency::Warn, &text);
+            self.app_log.report(AppLogLevel::Warn, &text);
         }
         taken
     }
 
     /// Makes room for a client that has more to read than is kept for it. After the `last` piece no worker waits for it.
     async fn hold_back(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        match x.backlog() > x.ahead_bytes_max(self.errand.desk.generation.options.answer_ahead_bytes) {
+        match x.backlog() > x.ahead_bytes_max(self.pending.dispatcher.generation.options.answer_ahead_bytes) {
             true => Box::pin(self.make_room(x, last)).await,
             false => Ok(()),
         }
@@ -416,8 +428,8 @@ impl<'c> Call<'c> {
 
     /// The client is far behind. After the `last` piece no worker waits for it any more.
     async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        let options = &self.errand.desk.generation.options;
-        self.errand.expect(Expect::Nobody);
+        let options = &self.pending.dispatcher.generation.options;
+        self.pending.expect(Deadline::Nobody);
         while x.backlog() > x.ahead_bytes_max(options.answer_ahead_bytes) {
             let spilled = match &options.spill {
                 Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
@@ -427,36 +439,36 @@ impl<'c> Call<'c> {
             let Err((quota, why)) = spilled else { continue };
             if quota.is_to_report() {
                 let text = format!("slow clients hold workers: {why}");
-                self.teller.tell(Urgency::Warn, &text);
+                self.app_log.report(AppLogLevel::Warn, &text);
             }
             if last {
                 break;
             }
             return self.hold(x).await;
         }
-        self.errand.expect(worker(x));
+        self.pending.expect(worker(x));
         Ok(())
     }
 
     /// The worker waits until the client has taken everything; others who wait for a worker may end that.
     async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let desk = self.errand.desk.clone();
-        let _held = Held::new(&desk.generation);
-        self.errand.expect(Expect::Taker(x.write_ms()));
-        desk.give_up_slowest();
+        let dispatcher = self.pending.dispatcher.clone();
+        let _held = HeldWorker::new(&dispatcher.generation);
+        self.pending.expect(Deadline::Taker(x.write_ms()));
+        dispatcher.give_up_slowest();
         let mut unsent = u64::MAX;
         while !x.try_flush()? {
             if x.unsent() < unsent {
                 unsent = x.unsent();
-                self.errand.expect(Expect::Taker(x.write_ms()));
+                self.pending.expect(Deadline::Taker(x.write_ms()));
             }
-            match self.errand.news(Some((x, Interest::of(false, true)))).await {
+            match self.pending.news(Some((x, Interest::of(false, true)))).await {
                 Ok(()) => x.take_turns().await,
-                Err(Fate::TooSlow) => {
-                    if desk.is_cut_to_report() {
+                Err(Completion::TooSlow) => {
+                    if dispatcher.is_cut_to_report() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
                                     temporary files have no more room";
-                        self.teller.tell(Urgency::Warn, text);
+                        self.app_log.report(AppLogLevel::Warn, text);
                     }
                     return Err(Fault::Timeout);
                 }
@@ -464,8 +476,8 @@ impl<'c> Call<'c> {
             }
         }
         // What the worker has sent meanwhile set no news then.
-        self.errand.look_again();
-        self.errand.expect(worker(x));
+        self.pending.look_again();
+        self.pending.expect(worker(x));
         Ok(())
     }
 
@@ -473,20 +485,22 @@ impl<'c> Call<'c> {
     async fn special(&mut self, x: &mut Exchange<'_>, part: Part, more: &[u8]) -> Result<(), Fault> {
         match part {
             Part::Interim => {
-                let reply = Reply::read(more, self.spelling);
+                let reply = AppResponse::read(more, self.header_names);
                 let fits =
                     |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
                 match reply {
                     Ok(reply) if fits(reply.status) => {
-                        x.inform(reply.status, |lines| reply.write(self.spelling, lines));
+                        x.inform(reply.status, |lines| reply.write(self.header_names, lines));
                         x.try_flush()?;
                         self.hold_back(x, false).await?;
                     }
-                    _ => self.teller.tell(Urgency::Error, "an interim answer that is none was left out"),
+                    _ => {
+                        self.app_log.report(AppLogLevel::Error, "an interim answer that is none was left out")
+                    }
                 }
                 Ok(())
             }
-            Part::Trailers => x.end(&reply::trailers(more, self.spelling)),
+            Part::Trailers => x.end(&reply::trailers(more, self.header_names)),
             Part::File(part) => self.send_file(x, part).await,
             Part::Head | Part::Data | Part::Log(_) | Part::End | Part::Aborted(_) => Ok(()),
         }
@@ -495,9 +509,9 @@ impl<'c> Call<'c> {
     /// The worker's process. A worker that has just begun may answer before the supervisor has heard of it.
     async fn process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
         for _ in 0..PROCESS_LOOKS_MAX {
-            match self.errand.process() {
+            match self.pending.process() {
                 Some(process) => return Ok(process),
-                None if self.errand.is_void() => break,
+                None if self.pending.is_void() => break,
                 None => x.core().sleep(PROCESS_LOOK_MS).await,
             }
         }
@@ -510,7 +524,7 @@ impl<'c> Call<'c> {
         }
         part.len = self.announced(x, part.len);
         let process = self.process(x).await?;
-        let taken = match self.errand.launcher() {
+        let taken = match self.pending.launcher() {
             None => file::take(&process, part, None),
             // Another process is asked: no core waits for that.
             Some(launcher) => {
@@ -518,17 +532,17 @@ impl<'c> Call<'c> {
                 x.core().offload(take).await?
             }
         };
-        self.errand.file_taken();
+        self.pending.file_taken();
         match taken {
             Ok(_) if !x.content_wanted() => Ok(()),
             Ok(taken) => {
-                self.errand.expect(Expect::Nobody);
+                self.pending.expect(Deadline::Nobody);
                 file::send(x, taken, part, self.length_known).await?;
-                self.errand.expect(Expect::Piece);
+                self.pending.expect(Deadline::Piece);
                 Ok(())
             }
             Err(why) => {
-                self.teller.tell(Urgency::Error, &why);
+                self.app_log.report(AppLogLevel::Error, &why);
                 Err(Fault::Broken("the application's file cannot be sent"))
             }
         }
@@ -544,23 +558,25 @@ fn request_line(x: &Exchange<'_>) -> String {
 }
 
 /// The worker has to move next.
-fn worker(x: &Exchange<'_>) -> Expect {
-    if x.has_begun() { Expect::Piece } else { Expect::Worker }
+fn worker(x: &Exchange<'_>) -> Deadline {
+    if x.has_begun() { Deadline::Piece } else { Deadline::Worker }
 }
 
-fn fated(x: &Exchange<'_>, fate: Fate) -> Result<Ended, Fault> {
+fn fated(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     match fate {
-        Fate::Stalled => Err(Fault::Timeout),
-        fate if !x.has_begun() => Ok(Ended::Unanswered(fate)),
-        Fate::Late => Err(Fault::Broken("the application paused for too long in the middle of its answer")),
+        Completion::Stalled => Err(Fault::Timeout),
+        fate if !x.has_begun() => Ok(CallOutcome::Unanswered(fate)),
+        Completion::Late => {
+            Err(Fault::Broken("the application paused for too long in the middle of its answer"))
+        }
         _ => Err(Fault::Broken("the worker died in the middle of its answer")),
     }
 }
 
 /// The answer is not to be had any more.
-fn bad(x: &Exchange<'_>) -> Result<Option<Ended>, Fault> {
+fn bad(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
     match x.has_begun() {
-        false => Ok(Some(Ended::Bad)),
+        false => Ok(Some(CallOutcome::Bad)),
         true => Err(Fault::Broken("the application gave up in the middle of its answer")),
     }
 }

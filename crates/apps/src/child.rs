@@ -21,7 +21,7 @@ use rustix::process::{
 use crate::generation::Generation;
 use crate::launch::spawn;
 use crate::launcher::{Launch, Launcher};
-use crate::log::Lines;
+use crate::log::OutputLines;
 use crate::options::Options;
 use crate::process::Usage;
 
@@ -32,7 +32,7 @@ const LAST_BYTES_MAX: usize = 8 * 1024;
 
 /// What a process says on its control socket.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum ControlMessage {
     /// It exists; the kernel vouches for its id.
     Born(Pid),
     /// The application is loaded.
@@ -50,25 +50,25 @@ pub(crate) enum Word {
 }
 
 /// A process's own ends of its control socket and its output.
-pub(crate) struct Theirs {
+pub(crate) struct ChildEnds {
     control: OwnedFd,
     output: OwnedFd,
     errors: OwnedFd,
 }
 
 /// Standard output or standard error of a process: a pipe each, as the one may stop in the middle of a line.
-struct Output {
+struct ProcessOutput {
     pipe: OwnedFd,
     /// Nothing more comes from it: the process has closed it, which it may do long before its end.
     is_over: bool,
-    lines: Lines,
+    lines: OutputLines,
 }
 
-impl Output {
-    fn new() -> io::Result<(Output, OwnedFd)> {
+impl ProcessOutput {
+    fn new() -> io::Result<(ProcessOutput, OwnedFd)> {
         let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok((Output { pipe, is_over: false, lines: Lines::default() }, theirs))
+        Ok((ProcessOutput { pipe, is_over: false, lines: OutputLines::default() }, theirs))
     }
 
     /// Reads it; `last` are the last bytes of both.
@@ -108,14 +108,14 @@ pub(crate) struct End {
 }
 
 /// A process, as far as it is known.
-pub(crate) struct Child {
+pub(crate) struct ChildProcess {
     pub(crate) pid: Option<Pid>,
     /// There once the id is known.
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
     control: OwnedFd,
-    /// Nothing more comes from it, see [`Output`].
+    /// Nothing more comes from it, see [`ProcessOutput`].
     control_over: bool,
-    outputs: Box<[Output; 2]>,
+    outputs: Box<[ProcessOutput; 2]>,
     /// How it ended, where that was learned otherwise than by asking for it.
     pub(crate) status: Option<WaitStatus>,
     last: Vec<u8>,
@@ -123,16 +123,16 @@ pub(crate) struct Child {
     pub(crate) launcher: Option<Arc<dyn Launcher>>,
 }
 
-impl Child {
+impl ChildProcess {
     /// The server's side of a process that is to be.
-    pub(crate) fn conceive() -> io::Result<(Child, Theirs)> {
+    pub(crate) fn conceive() -> io::Result<(ChildProcess, ChildEnds)> {
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&control, true)?;
         rustix::net::sockopt::set_socket_passcred(&control, true)?;
-        let (output, output_theirs) = Output::new()?;
-        let (errors, errors_theirs) = Output::new()?;
-        let child = Child {
+        let (output, output_theirs) = ProcessOutput::new()?;
+        let (errors, errors_theirs) = ProcessOutput::new()?;
+        let child = ChildProcess {
             pid: None,
             pidfd: None,
             control,
@@ -142,19 +142,19 @@ impl Child {
             last: Vec::new(),
             launcher: None,
         };
-        Ok((child, Theirs { control: theirs, output: output_theirs, errors: errors_theirs }))
+        Ok((child, ChildEnds { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
     /// Starts the application's program: as the prototype, or as the worker of some seats.
     pub(crate) fn start(
         options: &Options,
         generation: &Generation,
-        seats: Option<std::ops::Range<usize>>,
-    ) -> io::Result<Child> {
-        let (mut child, theirs) = Child::conceive()?;
+        worker_slots: Option<std::ops::Range<usize>>,
+    ) -> io::Result<ChildProcess> {
+        let (mut child, theirs) = ChildProcess::conceive()?;
         child.launcher = options.launcher.clone();
         let launch = Launch::new(
-            seats,
+            worker_slots,
             &generation.channel,
             theirs.control.as_fd(),
             theirs.output.as_fd(),
@@ -179,9 +179,13 @@ impl Child {
         Ok(())
     }
 
-    /// Asks a prototype to fork a worker that takes these seats, with the ends that another [`Child`] was conceived with.
-    pub(crate) fn ask_to_fork(&self, seats: std::ops::Range<usize>, theirs: &Theirs) -> io::Result<()> {
-        let order = format!("fork {} {}", seats.start, seats.len());
+    /// Asks a prototype to fork a worker that takes these seats, with the ends that another [`ChildProcess`] was conceived with.
+    pub(crate) fn ask_to_fork(
+        &self,
+        worker_slots: std::ops::Range<usize>,
+        theirs: &ChildEnds,
+    ) -> io::Result<()> {
+        let order = format!("fork {} {}", worker_slots.start, worker_slots.len());
         let descriptors = [theirs.control.as_fd(), theirs.output.as_fd(), theirs.errors.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -198,7 +202,7 @@ impl Child {
     }
 
     /// The next thing it has said, if it has.
-    pub(crate) fn hear(&mut self) -> Option<Word> {
+    pub(crate) fn hear(&mut self) -> Option<ControlMessage> {
         let mut text = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -209,7 +213,7 @@ impl Child {
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Ok(_) | Err(_) => {
                 self.control_over = true;
-                return Some(Word::Gone);
+                return Some(ControlMessage::Gone);
             }
         };
         let sender = ancillary.drain().find_map(|message| match message {
@@ -218,12 +222,12 @@ impl Child {
         });
         let rest = String::from_utf8_lossy(&text[1..len]).trim_end().to_owned();
         match (text[0], sender) {
-            (b'B', Some(pid)) => Some(Word::Born(pid)),
-            (b'R', _) => Some(Word::Ready),
-            (b'S', _) => Some(Word::Single),
-            (b'L', _) => Some(Word::Leaving),
-            (b'E', _) => Some(Word::NotLoaded(rest)),
-            (b'F', _) => Some(Word::NotForked(rest)),
+            (b'B', Some(pid)) => Some(ControlMessage::Born(pid)),
+            (b'R', _) => Some(ControlMessage::Ready),
+            (b'S', _) => Some(ControlMessage::Single),
+            (b'L', _) => Some(ControlMessage::Leaving),
+            (b'E', _) => Some(ControlMessage::NotLoaded(rest)),
+            (b'F', _) => Some(ControlMessage::NotForked(rest)),
             // Not of this protocol. What comes after it is heard at the next look.
             _ => None,
         }
@@ -242,7 +246,7 @@ impl Child {
     }
 
     /// Lets a prototype leave: it hears that no more orders come.
-    pub(crate) fn tell_to_leave(&self) {
+    pub(crate) fn ask_to_leave(&self) {
         // One that is gone needs no telling.
         let _ = shutdown(&self.control, Shutdown::Write);
     }

@@ -129,7 +129,7 @@ impl Codecs {
     }
 }
 
-/// Why a message does not inflate.
+/// KillReason a message does not inflate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uninflated {
     TooLong,

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 
 use ring::Channel;
 
-use crate::log::{Teller, Urgency};
+use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
 
 /// What is known of one seat. On a line of its own: every core counts here.
 #[repr(align(64))]
 #[derive(Default)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerSlotState {
     /// Requests answered by its holder.
     pub(crate) requests: AtomicU64,
     /// At how many of them the holder is to be replaced; 0 for never.
@@ -24,7 +24,7 @@ pub(crate) struct Seat {
 /// What one core has under way, as of its last look.
 #[repr(align(64))]
 #[derive(Default)]
-pub(crate) struct Load {
+pub(crate) struct CoreLoad {
     /// Requests that wait for a worker.
     pub(crate) waiting: AtomicUsize,
     /// Requests in workers' hands.
@@ -32,16 +32,16 @@ pub(crate) struct Load {
 }
 
 /// A worker's thread waits for a client to take an answer, as long as this lives.
-pub(crate) struct Held<'g>(&'g Generation);
+pub(crate) struct HeldWorker<'g>(&'g Generation);
 
-impl<'g> Held<'g> {
-    pub(crate) fn new(generation: &'g Generation) -> Held<'g> {
+impl<'g> HeldWorker<'g> {
+    pub(crate) fn new(generation: &'g Generation) -> HeldWorker<'g> {
         generation.held.fetch_add(1, Ordering::Relaxed);
-        Held(generation)
+        HeldWorker(generation)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldWorker<'_> {
     fn drop(&mut self) {
         self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
@@ -58,8 +58,8 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) options: Arc<Options>,
     pub(crate) channel: Channel,
-    pub(crate) seats: Vec<Seat>,
-    pub(crate) loads: Vec<Load>,
+    pub(crate) worker_slots: Vec<WorkerSlotState>,
+    pub(crate) loads: Vec<CoreLoad>,
     /// By place: the process, for taking descriptors out of it.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
     /// By place: the process's id, for people; 0 where none is known.
@@ -73,7 +73,7 @@ pub(crate) struct Generation {
     /// A worker has said that its threads have one request at a time each.
     pub(crate) said_single: AtomicBool,
     /// Whether the log has heard of a body that is not framed as its head says.
-    unframed_told: AtomicBool,
+    unframed_reported: AtomicBool,
 }
 
 impl Generation {
@@ -81,25 +81,25 @@ impl Generation {
         let (places, threads) = (options.places(), options.threads.max(1));
         let channel = Channel::create(&ring::Options {
             threads: cores,
-            seats: places * threads,
+            worker_slots: places * threads,
             slots: slots(&options, cores),
             request_bytes: options.request_bytes,
             response_bytes: options.response_bytes,
-            seat_fds: options.event_loop,
+            slot_fds: options.event_loop,
         })?;
         Ok(Generation {
             number,
             options,
             channel,
-            seats: (0..places * threads).map(|_| Seat::default()).collect(),
-            loads: (0..cores).map(|_| Load::default()).collect(),
+            worker_slots: (0..places * threads).map(|_| WorkerSlotState::default()).collect(),
+            loads: (0..cores).map(|_| CoreLoad::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
             pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
             threads,
             held: AtomicUsize::new(0),
             is_up: AtomicBool::new(false),
             said_single: AtomicBool::new(false),
-            unframed_told: AtomicBool::new(false),
+            unframed_reported: AtomicBool::new(false),
         })
     }
 
@@ -117,33 +117,33 @@ impl Generation {
     }
 
     /// Says, once, that a body is not framed as its head says.
-    pub(crate) fn tell_unframed(&self, teller: &Teller) {
-        if !self.unframed_told.swap(true, Ordering::Relaxed) {
+    pub(crate) fn tell_unframed(&self, app_log: &AppLog) {
+        if !self.unframed_reported.swap(true, Ordering::Relaxed) {
             let text = "it says Transfer-Encoding: chunked of a body that is not in chunks: the field is left out (told once)";
-            teller.tell(Urgency::Warn, text);
+            app_log.report(AppLogLevel::Warn, text);
         }
     }
 
     /// The seats of the worker at `place`.
-    pub(crate) fn seats_of(&self, place: usize) -> Range<usize> {
+    pub(crate) fn worker_slots_of(&self, place: usize) -> Range<usize> {
         place * self.threads..(place + 1) * self.threads
     }
 
     /// The place that a seat belongs to.
-    pub(crate) fn place_of(&self, seat: usize) -> usize {
-        seat / self.threads
+    pub(crate) fn place_of(&self, worker_slot: usize) -> usize {
+        worker_slot / self.threads
     }
 }
 
 /// Requests that one core may have under way.
 fn slots(options: &Options, cores: usize) -> usize {
     // What is queued, and what is in workers' hands: on one core it may be all of it.
-    let seats = options.places() * options.threads.max(1);
-    let wanted = options.queue_max.div_ceil(cores) + seats * options.concurrency.max(1);
+    let worker_slots = options.places() * options.threads.max(1);
+    let wanted = options.queue_max.div_ceil(cores) + worker_slots * options.concurrency.max(1);
     // Of all cores they must fit into one channel, whose words are counted in 32 bits; a slot has two cells in each seat's
     // lane. The more cores there are, the smaller is each one's share of what is under way.
     let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
-    let words = bytes / 4 + SLOT_WORDS + 2 * (seats + 1);
+    let words = bytes / 4 + SLOT_WORDS + 2 * (worker_slots + 1);
     let fitting = (CHANNEL_WORDS / cores / words).max(1);
     wanted.min(1 << fitting.ilog2()).min(SLOTS_MAX)
 }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::{Fields, Method, Name, Status};
-use net::{Core, Exchange, Fault, SpillQuota, Tick};
+use net::{Core, Exchange, Fault, SpillQuota, TurnHook};
 use ring::Refused;
 
-use crate::call::{Call, Ended};
-use crate::desk::{Desk, Fate};
-use crate::log::{Teller, Urgency};
-use crate::mail::{Inbox, Mailbox, Notice};
-use crate::reply::Spelling;
-use crate::request::{self, Names};
-use crate::upgrade::{self, Wish};
+use crate::call::{Call, CallOutcome};
+use crate::dispatcher::{Completion, Dispatcher};
+use crate::log::{AppLog, AppLogLevel};
+use crate::mail::{CommandQueue, CoreEvent, EventQueue};
+use crate::reply::HeaderNameCache;
+use crate::request::{self, HeaderIds};
+use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::{Ahead, Upload};
 
 pub use crate::request::Mount;
@@ -28,40 +28,40 @@ const RETRY_AFTER_S: &[u8] = b"1";
 
 /// An application as one core sees it. Cheap to clone.
 #[derive(Clone)]
-pub struct Handle(Rc<Inner>);
+pub struct Handle(Rc<HandleState>);
 
-struct Inner {
+struct HandleState {
     core: Core,
     index: usize,
-    mailbox: Arc<Mailbox>,
-    teller: Teller,
-    names: Names,
-    spelling: Spelling,
+    commands: Arc<CommandQueue>,
+    app_log: AppLog,
+    names: HeaderIds,
+    header_names: HeaderNameCache,
     /// Of the generations this core has requests in; the one that serves is the last.
-    desks: RefCell<Vec<Rc<Desk>>>,
-    /// Why the application does not load, where it does not.
-    down: RefCell<Option<Failure>>,
+    dispatchers: RefCell<Vec<Rc<Dispatcher>>>,
+    /// KillReason the application does not load, where it does not.
+    down: RefCell<Option<LoadFailure>>,
 }
 
 impl Handle {
     pub(crate) fn new(
         core: &Core,
         index: usize,
-        inbox: Arc<Inbox>,
-        mailbox: Arc<Mailbox>,
-        teller: Teller,
+        inbox: Arc<EventQueue>,
+        commands: Arc<CommandQueue>,
+        app_log: AppLog,
     ) -> Handle {
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(HandleState {
             core: core.clone(),
             index,
-            mailbox,
-            teller,
-            names: Names::new(),
-            spelling: Spelling::new(),
-            desks: RefCell::default(),
+            commands,
+            app_log,
+            names: HeaderIds::new(),
+            header_names: HeaderNameCache::new(),
+            dispatchers: RefCell::default(),
             down: RefCell::default(),
         });
-        let tick: Rc<dyn Tick> = inner.clone();
+        let tick: Rc<dyn TurnHook> = inner.clone();
         core.add_tick(&tick);
         inbox.open();
         let mail = Rc::downgrade(&inner);
@@ -82,10 +82,10 @@ impl Handle {
     /// # Errors
     /// The connection's; [`Fault::Broken`] where an answer that had begun could not be brought to its end.
     pub async fn serve(&self, x: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
-        let mut wish = None;
+        let mut upgrade_request = None;
         if self.0.knows_websockets() {
-            match upgrade::wish(&x.request()) {
-                Ok(found) => wish = found,
+            match upgrade::upgrade_request(&x.request()) {
+                Ok(found) => upgrade_request = found,
                 Err(refusal) => return x.refuse_with(refusal.status, refusal.reason, &refusal.fields).await,
             }
         }
@@ -99,27 +99,29 @@ impl Handle {
             if upload.is_buffered() {
                 Box::pin(upload.rewind(x)).await?;
             }
-            let ended = match self.submit(x, mount, &mut upload, wish.as_ref()) {
+            let ended = match self.submit(x, mount, &mut upload, upgrade_request.as_ref()) {
                 Ok(call) => call.run(x).await?,
-                Err(Unsent::Down(failure)) => return self.show_failure(x, &failure).await,
-                Err(Unsent::Refused(Refused::HeadTooLarge)) => {
+                Err(NotSubmitted::Down(failure)) => return self.show_failure(x, &failure).await,
+                Err(NotSubmitted::Refused(Refused::HeadTooLarge)) => {
                     return x.refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large").await;
                 }
-                Err(Unsent::Refused(Refused::Full)) => Ended::Unanswered(Fate::Crowded),
+                Err(NotSubmitted::Refused(Refused::Full)) => CallOutcome::Unanswered(Completion::Crowded),
             };
             match ended {
-                Ended::Answered => return Ok(()),
-                Ended::Failed => {
+                CallOutcome::Answered => return Ok(()),
+                CallOutcome::Failed => {
                     return x.refuse(Status::INTERNAL_SERVER_ERROR, "the application failed").await;
                 }
-                Ended::Bad => return x.refuse(Status::BAD_GATEWAY, "the application gave no answer").await,
-                Ended::Unanswered(Fate::Lost { again: true })
+                CallOutcome::Bad => {
+                    return x.refuse(Status::BAD_GATEWAY, "the application gave no answer").await;
+                }
+                CallOutcome::Unanswered(Completion::Lost { again: true })
                     if tries > 0 && upload.is_whole() && is_idempotent(x.request().method()) => {}
-                Ended::Unanswered(Fate::Down) => {
+                CallOutcome::Unanswered(Completion::Down) => {
                     let why = self.0.down.borrow().clone();
                     return self.show_failure(x, &why.unwrap_or_default()).await;
                 }
-                Ended::Unanswered(fate) => return refuse(x, fate).await,
+                CallOutcome::Unanswered(fate) => return refuse(x, fate).await,
             }
         }
     }
@@ -133,7 +135,7 @@ impl Handle {
         let (upload, why) = Upload::begin(x, &self.0.ahead()).await?;
         let Some((quota, why)) = self.0.quota().zip(why) else { return Ok(Some(upload)) };
         if quota.is_to_report() {
-            self.0.teller.tell(Urgency::Warn, &format!("requests are not buffered: {why}"));
+            self.0.app_log.report(AppLogLevel::Warn, &format!("requests are not buffered: {why}"));
         }
         let has_length = upload.length().is_some() || x.request().framing() != http::Framing::Chunked;
         Ok(has_length.then_some(upload))
@@ -144,32 +146,39 @@ impl Handle {
         x: &Exchange<'_>,
         mount: &Mount<'_>,
         upload: &'c mut Upload,
-        wish: Option<&'c Wish>,
-    ) -> Result<Call<'c>, Unsent> {
+        upgrade_request: Option<&'c UpgradeRequest>,
+    ) -> Result<Call<'c>, NotSubmitted> {
         let inner = &*self.0;
         if let Some(failure) = &*inner.down.borrow() {
-            return Err(Unsent::Down(failure.clone()));
+            return Err(NotSubmitted::Down(failure.clone()));
         }
-        let Some(desk) = inner.desks.borrow().last().cloned() else {
-            return Err(Unsent::Refused(Refused::Full));
+        let Some(dispatcher) = inner.dispatchers.borrow().last().cloned() else {
+            return Err(NotSubmitted::Refused(Refused::Full));
         };
-        let mut head = desk.buffer();
+        let mut head = dispatcher.buffer();
         let request = x.request();
         let chunked = request.framing() == http::Framing::Chunked;
         let length = upload.length().filter(|_| chunked);
-        let submitted =
-            match request::encode(&mut head, &request, mount, length, wish, x.local_port(), &inner.names) {
-                // What a WebSocket's client sends is the body.
-                Ok(()) => desk.submit(&head, upload.ahead(), upload.is_last() && wish.is_none()),
-                Err(_) => Err(Refused::HeadTooLarge),
-            };
-        desk.give_back(head);
-        let (errand, taken) = submitted.map_err(Unsent::Refused)?;
+        let submitted = match request::encode(
+            &mut head,
+            &request,
+            mount,
+            length,
+            upgrade_request,
+            x.local_port(),
+            &inner.names,
+        ) {
+            // What a WebSocket's client sends is the body.
+            Ok(()) => dispatcher.submit(&head, upload.ahead(), upload.is_last() && upgrade_request.is_none()),
+            Err(_) => Err(Refused::HeadTooLarge),
+        };
+        dispatcher.give_back(head);
+        let (pending, taken) = submitted.map_err(NotSubmitted::Refused)?;
         upload.begun(taken);
-        Ok(Call::new(errand, upload, wish, &inner.spelling, &inner.teller))
+        Ok(Call::new(pending, upload, upgrade_request, &inner.header_names, &inner.app_log))
     }
 
-    async fn show_failure(&self, x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
+    async fn show_failure(&self, x: &mut Exchange<'_>, failure: &LoadFailure) -> Result<(), Fault> {
         if !failure.show {
             return x
                 .refuse_with(Status::SERVICE_UNAVAILABLE, "the application does not start", &retry_after())
@@ -178,33 +187,35 @@ impl Handle {
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/html; charset=utf-8");
         fields.push(Name::CacheControl, b"no-store");
-        let page = failure_page(&self.0.teller.app, &failure.why);
+        let page = failure_page(&self.0.app_log.app, &failure.why);
         x.reply(Status::INTERNAL_SERVER_ERROR, &fields, page.as_bytes()).await
     }
 }
 
-/// Why the application does not load.
+/// KillReason the application does not load.
 #[derive(Clone, Default)]
-struct Failure {
+struct LoadFailure {
     why: Arc<str>,
     /// Whether clients may see it.
     show: bool,
 }
 
-/// Why a request was not handed over.
-enum Unsent {
-    Down(Failure),
+/// KillReason a request was not handed over.
+enum NotSubmitted {
+    Down(LoadFailure),
     Refused(Refused),
 }
 
-async fn refuse(x: &mut Exchange<'_>, fate: Fate) -> Result<(), Fault> {
+async fn refuse(x: &mut Exchange<'_>, fate: Completion) -> Result<(), Fault> {
     match fate {
-        Fate::Late => x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await,
-        Fate::Unserved | Fate::Crowded => {
+        Completion::Late => {
+            x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await
+        }
+        Completion::Unserved | Completion::Crowded => {
             let reason = "too many requests wait for the application";
             x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await
         }
-        Fate::Lost { .. } | Fate::Down | Fate::Stalled | Fate::TooSlow => {
+        Completion::Lost { .. } | Completion::Down | Completion::Stalled | Completion::TooSlow => {
             x.refuse(Status::BAD_GATEWAY, "the application died while it answered").await
         }
     }
@@ -236,7 +247,7 @@ fn failure_page(app: &str, why: &str) -> String {
     )
 }
 
-async fn read_mail(inner: &Weak<Inner>, inbox: &Inbox) {
+async fn read_mail(inner: &Weak<HandleState>, inbox: &EventQueue) {
     loop {
         let notices = poll_fn(|context| {
             let notices = inbox.take(context);
@@ -244,88 +255,95 @@ async fn read_mail(inner: &Weak<Inner>, inbox: &Inbox) {
         })
         .await;
         let Some(inner) = inner.upgrade() else { return };
-        notices.into_iter().for_each(|notice| inner.heed(notice));
+        notices.into_iter().for_each(|notice| inner.watch_for(notice));
     }
 }
 
-impl Inner {
+impl HandleState {
     fn knows_websockets(&self) -> bool {
-        self.desks.borrow().last().is_some_and(|desk| desk.generation.options.websockets.is_some())
+        self.dispatchers
+            .borrow()
+            .last()
+            .is_some_and(|dispatcher| dispatcher.generation.options.websockets.is_some())
     }
 
     fn ahead(&self) -> Ahead {
-        self.desks.borrow().last().map_or_else(Ahead::none, |desk| Ahead::of(&desk.generation.options))
+        self.dispatchers
+            .borrow()
+            .last()
+            .map_or_else(Ahead::none, |dispatcher| Ahead::of(&dispatcher.generation.options))
     }
 
     fn quota(&self) -> Option<Arc<SpillQuota>> {
-        self.desks.borrow().last().and_then(|desk| desk.generation.options.spill.clone())
+        self.dispatchers.borrow().last().and_then(|dispatcher| dispatcher.generation.options.spill.clone())
     }
 
-    fn heed(&self, notice: Notice) {
+    fn watch_for(&self, notice: CoreEvent) {
         match notice {
-            Notice::Serve(generation) => {
+            CoreEvent::Serve(generation) => {
                 *self.down.borrow_mut() = None;
-                let known = |desk: &Rc<Desk>| desk.generation.number == generation.number;
-                if self.desks.borrow().iter().any(known) {
+                let known = |dispatcher: &Rc<Dispatcher>| dispatcher.generation.number == generation.number;
+                if self.dispatchers.borrow().iter().any(known) {
                     return;
                 }
-                let desk = Desk::new(&self.core, generation, self.index, self.mailbox.clone());
-                match desk {
-                    Ok(desk) => {
-                        let mut desks = self.desks.borrow_mut();
-                        desks.iter().for_each(|desk| desk.replace());
-                        desks.push(Rc::new(desk));
+                let dispatcher = Dispatcher::new(&self.core, generation, self.index, self.commands.clone());
+                match dispatcher {
+                    Ok(dispatcher) => {
+                        let mut dispatchers = self.dispatchers.borrow_mut();
+                        dispatchers.iter().for_each(|dispatcher| dispatcher.replace());
+                        dispatchers.push(Rc::new(dispatcher));
                     }
                     Err(error) => {
                         let text = format!("a core keeps the old generation: {error}");
-                        self.teller.tell(Urgency::Error, &text);
+                        self.app_log.report(AppLogLevel::Error, &text);
                     }
                 }
             }
-            Notice::Down { why, show } => {
-                *self.down.borrow_mut() = Some(Failure { why, show });
-                self.desks.borrow().iter().for_each(|desk| desk.give_up());
+            CoreEvent::Down { why, show } => {
+                *self.down.borrow_mut() = Some(LoadFailure { why, show });
+                self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.give_up());
             }
-            Notice::Damaged { generation } => {
-                let desks = self.desks.borrow();
-                let desk = desks.iter().find(|desk| desk.generation.number == generation);
-                desk.into_iter().for_each(|desk| desk.abandon());
+            CoreEvent::Damaged { generation } => {
+                let dispatchers = self.dispatchers.borrow();
+                let dispatcher =
+                    dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation);
+                dispatcher.into_iter().for_each(|dispatcher| dispatcher.abandon());
             }
-            Notice::Died { generation, place, seats, by_itself } => {
-                let desks = self.desks.borrow();
-                match desks.iter().find(|desk| desk.generation.number == generation) {
-                    Some(desk) => desk.bury(place, seats, by_itself),
-                    None => self.mailbox.send(crate::mail::Order::Buried { generation, place }),
+            CoreEvent::Died { generation, place, worker_slots, by_itself } => {
+                let dispatchers = self.dispatchers.borrow();
+                match dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation) {
+                    Some(dispatcher) => dispatcher.bury(place, worker_slots, by_itself),
+                    None => self.commands.send(crate::mail::SupervisorCommand::Buried { generation, place }),
                 }
             }
         }
     }
 
     fn sweep(&self) {
-        let mut desks = self.desks.borrow_mut();
-        desks.iter().for_each(|desk| desk.sweep());
+        let mut dispatchers = self.dispatchers.borrow_mut();
+        dispatchers.iter().for_each(|dispatcher| dispatcher.sweep());
         if self.core.is_draining() {
-            desks.iter().for_each(|desk| desk.wake_lookers());
+            dispatchers.iter().for_each(|dispatcher| dispatcher.wake_lookers());
         }
-        let serving = desks.len().saturating_sub(1);
+        let serving = dispatchers.len().saturating_sub(1);
         for at in (0..serving).rev() {
-            if desks[at].in_use() == 0 {
-                desks.remove(at).close();
+            if dispatchers[at].in_use() == 0 {
+                dispatchers.remove(at).close();
             }
         }
     }
 }
 
-impl Tick for Inner {
+impl TurnHook for HandleState {
     fn drain(&self) {
-        self.desks.borrow().iter().for_each(|desk| desk.drain());
+        self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.drain());
     }
 
     fn rest(&self) -> bool {
-        self.desks.borrow().iter().filter(|desk| !desk.rest()).count() == 0
+        self.dispatchers.borrow().iter().filter(|dispatcher| !dispatcher.rest()).count() == 0
     }
 
     fn wake(&self) {
-        self.desks.borrow().iter().for_each(|desk| desk.wake());
+        self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.wake());
     }
 }

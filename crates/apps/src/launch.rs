@@ -19,7 +19,7 @@ static SPAWNING: Mutex<()> = Mutex::new(());
 /// Starts the application's program as a child of this process.
 ///
 /// # Errors
-/// Why it cannot be started.
+/// KillReason it cannot be started.
 pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     let (program, arguments) = options
         .command
@@ -40,12 +40,12 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .stderr(launch.errors.try_clone_to_owned()?)
         // Signals from the terminal are for the server, which ends its processes in its own time.
         .process_group(0);
-    match &launch.seats {
+    match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),
-        Some(seats) => command
+        Some(worker_slots) => command
             .env("KOMAINU_ROLE", "worker")
-            .env("KOMAINU_SEAT", seats.start.to_string())
-            .env("KOMAINU_SEATS", seats.len().to_string()),
+            .env("KOMAINU_SEAT", worker_slots.start.to_string())
+            .env("KOMAINU_SEATS", worker_slots.len().to_string()),
     };
     if let Some(folder) = &options.folder {
         command.current_dir(folder);

@@ -1,4 +1,4 @@
-//! Who starts an application's processes, where this process has not the rights to make them another user's.
+//! ProcessRole starts an application's processes, where this process has not the rights to make them another user's.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
     /// Starts a process of this application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
     ///
     /// # Errors
-    /// Why it cannot be started.
+    /// KillReason it cannot be started.
     fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)>;
 
     /// Sends a signal to a process that it has started, or that was forked from one.
@@ -37,7 +37,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The seats of a worker; none for a prototype.
-    pub seats: Option<Range<usize>>,
+    pub worker_slots: Option<Range<usize>>,
     /// The server's threads, each of which has a descriptor in the channel.
     pub threads: usize,
     pub(crate) control: BorrowedFd<'a>,
@@ -48,23 +48,27 @@ pub struct Launch<'a> {
 
 impl<'a> Launch<'a> {
     pub(crate) fn new(
-        seats: Option<Range<usize>>,
+        worker_slots: Option<Range<usize>>,
         channel: &'a ring::Channel,
         control: BorrowedFd<'a>,
         output: BorrowedFd<'a>,
         errors: BorrowedFd<'a>,
     ) -> Launch<'a> {
         let (threads, channel) = (channel.threads(), channel.descriptors().collect());
-        Launch { seats, threads, control, output, errors, channel }
+        Launch { worker_slots, threads, control, output, errors, channel }
     }
 
     /// One whose descriptors came from another process, in the order of [`Launch::descriptors`]; `None` where some are
     /// missing.
     #[must_use]
-    pub fn of(seats: Option<Range<usize>>, threads: usize, fds: &[BorrowedFd<'a>]) -> Option<Launch<'a>> {
+    pub fn of(
+        worker_slots: Option<Range<usize>>,
+        threads: usize,
+        fds: &[BorrowedFd<'a>],
+    ) -> Option<Launch<'a>> {
         let (&[control, output, errors], channel) = fds.split_first_chunk()?;
         let complete = channel.len() > threads;
-        complete.then(|| Launch { seats, threads, control, output, errors, channel: channel.to_vec() })
+        complete.then(|| Launch { worker_slots, threads, control, output, errors, channel: channel.to_vec() })
     }
 
     /// Every descriptor that the process inherits.

@@ -9,13 +9,13 @@
 //! ```text
 //! Handle::serve     the beginning of the body, so that slow clients cost no worker
 //!   request         the head as fields of `ring::wire`
-//!   Desk::submit    into a slot of this core; at the end of the engine's turn one doorbell for all
-//!   Errand::news    the task sleeps; the desk wakes it when its ticket has news, or its time is over
-//!   Errand::receive parts of the answer, as far as they have come
+//!   Dispatcher::submit    into a slot of this core; at the end of the engine's turn one doorbell for all
+//!   PendingRequest::news    the task sleeps; the desk wakes it when its ticket has news, or its time is over
+//!   PendingRequest::receive parts of the answer, as far as they have come
 //!   reply           checked, then written through the exchange
 //! ```
 //!
-//! # Who does what
+//! # ProcessRole does what
 //!
 //! An [`App`] has one supervisor thread, which starts the processes of each *generation* (one load of the application's
 //! code, with a channel of its own) and hears of their deaths; and on each core a [`Handle`], which never blocks. They
@@ -35,7 +35,7 @@ mod reply;
 mod generation;
 mod outcome;
 mod mail;
-mod desk;
+mod dispatcher;
 mod upload;
 mod file;
 mod hijack;
@@ -49,7 +49,7 @@ mod call;
 mod handle;
 mod launch;
 mod child;
-mod crew;
+mod worker_pool;
 mod orphans;
 mod supervisor;
 mod app;
@@ -58,7 +58,7 @@ pub use app::App;
 pub use handle::{Handle, Mount};
 pub use launch::spawn;
 pub use launcher::{Launch, Launcher};
-pub use log::{Line, Log, Urgency};
+pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
 pub use outcome::Failure;
-pub use process::{Process, Usage};
+pub use process::{ProcessInfo, Usage};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// How urgent a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
+pub enum AppLogLevel {
     /// Something failed.
     Error,
     /// Something is odd.
@@ -18,19 +18,19 @@ pub enum Urgency {
 
 /// One line for the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'l> {
+pub struct LogLine<'l> {
     /// The application's name.
     pub app: &'l str,
     /// Whose output it is; `None` for the server's own words about the application.
     pub pid: Option<u32>,
     /// How urgent.
-    pub urgency: Urgency,
+    pub urgency: AppLogLevel,
     /// The text, without a line end; of an application it may be any bytes.
     pub text: &'l [u8],
 }
 
 /// Takes lines, from any thread; never blocks for long.
-pub type Log = Arc<dyn Fn(&Line<'_>) + Send + Sync>;
+pub type Log = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 
 /// An output that is not at a line's end yet is cut into lines of this size.
 const LINE_BYTES_MAX: usize = 16 * 1024;
@@ -39,30 +39,30 @@ const UNENDED_MAX: Duration = Duration::from_secs(1);
 
 /// The server's own words about an application.
 #[derive(Clone)]
-pub(crate) struct Teller {
+pub(crate) struct AppLog {
     pub(crate) app: Arc<str>,
     pub(crate) log: Log,
 }
 
-impl Teller {
-    pub(crate) fn tell(&self, urgency: Urgency, text: &str) {
-        (self.log)(&Line { app: &self.app, pid: None, urgency, text: text.as_bytes() });
+impl AppLog {
+    pub(crate) fn report(&self, urgency: AppLogLevel, text: &str) {
+        (self.log)(&LogLine { app: &self.app, pid: None, urgency, text: text.as_bytes() });
     }
 
     pub(crate) fn output(&self, pid: Option<u32>, text: &[u8]) {
-        (self.log)(&Line { app: &self.app, pid, urgency: Urgency::Output, text });
+        (self.log)(&LogLine { app: &self.app, pid, urgency: AppLogLevel::Output, text });
     }
 }
 
 /// Bytes of a process's output, made into lines.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct OutputLines {
     /// What is not at a line's end yet.
     rest: Vec<u8>,
     since: Option<Instant>,
 }
 
-impl Lines {
+impl OutputLines {
     /// Adds bytes; `each` is called for every line that is whole.
     pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut each: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -110,7 +110,7 @@ mod tests {
     fn lines_wherever_the_bytes_are_cut() {
         let text = b"one\n\ntwo three\nlast";
         for cut in 0..=text.len() {
-            let (mut lines, mut seen) = (Lines::default(), Vec::new());
+            let (mut lines, mut seen) = (OutputLines::default(), Vec::new());
             for piece in [&text[..cut], &text[cut..]] {
                 lines.feed(piece, Instant::now(), |line| seen.push(line.to_vec()));
             }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_wait_is_for_the_line_that_is_not_at_its_end() {
-        let (mut lines, began) = (Lines::default(), Instant::now());
+        let (mut lines, began) = (OutputLines::default(), Instant::now());
         let at = |ms| began + Duration::from_millis(ms);
         lines.feed(b"one\n", at(0), |_| {});
         assert_eq!(lines.due(), None);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_does_not_grow_without_end() {
-        let (mut lines, mut bytes) = (Lines::default(), 0);
+        let (mut lines, mut bytes) = (OutputLines::default(), 0);
         for _ in 0..100 {
             lines.feed(&[b'x'; 1000], Instant::now(), |line| bytes += line.len());
         }

@@ -13,9 +13,9 @@ use crate::generation::Generation;
 use crate::options::Options;
 use crate::outcome::Failure;
 
-/// Why a worker is killed.
+/// KillReason a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum KillReason {
     /// It took too long to answer.
     Late,
     /// The same, and its event loop does not let go of the request.
@@ -24,19 +24,19 @@ pub(crate) enum Why {
     Breach,
 }
 
-impl Why {
+impl KillReason {
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Why::Late => "it took too long to answer",
-            Why::Clings => "it took too long to answer, and does not let go",
-            Why::Breach => "it broke the rules of the channel",
+            KillReason::Late => "it took too long to answer",
+            KillReason::Clings => "it took too long to answer, and does not let go",
+            KillReason::Breach => "it broke the rules of the channel",
         }
     }
 }
 
 /// What the supervisor is told.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum SupervisorCommand {
     /// Load the application anew, with other options if there are some; the new generation takes over when it is ready.
     Reload(Option<Box<Options>>),
     /// End all processes.
@@ -48,15 +48,15 @@ pub(crate) enum Order {
     /// Requests wait for a worker.
     Need,
     /// The holder of this seat is stuck, or broke the channel's rules.
-    Kill { generation: u64, seat: usize, why: Why },
+    Kill { generation: u64, worker_slot: usize, why: KillReason },
     /// The event loop at this seat holds so many requests more (or fewer) that took too long and that it was told of.
-    Clings { generation: u64, seat: usize, more: isize },
+    Clings { generation: u64, worker_slot: usize, more: isize },
     /// It holds one, and the core that would see it let go is at its end: it may live for so long.
-    ClingsUntil { generation: u64, seat: usize, left_ms: u64 },
+    ClingsUntil { generation: u64, worker_slot: usize, left_ms: u64 },
     /// The channel of this generation is damaged, and nobody can tell by whom.
     Damaged { generation: u64 },
     /// The holder of this seat has answered its share of requests.
-    Recycle { generation: u64, seat: usize },
+    Recycle { generation: u64, worker_slot: usize },
     /// A core has settled a worker's death.
     Buried { generation: u64, place: usize },
     /// A core has no more requests under way in a generation that was replaced.
@@ -64,24 +64,24 @@ pub(crate) enum Order {
 }
 
 /// The supervisor's mailbox.
-pub(crate) struct Mailbox {
-    orders: Mutex<Vec<Order>>,
+pub(crate) struct CommandQueue {
+    orders: Mutex<Vec<SupervisorCommand>>,
     bell: OwnedFd,
 }
 
-impl Mailbox {
-    pub(crate) fn new() -> io::Result<Mailbox> {
+impl CommandQueue {
+    pub(crate) fn new() -> io::Result<CommandQueue> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Mailbox { orders: Mutex::default(), bell })
+        Ok(CommandQueue { orders: Mutex::default(), bell })
     }
 
-    pub(crate) fn send(&self, order: Order) {
+    pub(crate) fn send(&self, order: SupervisorCommand) {
         lock(&self.orders).push(order);
         // A full counter has rung already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    pub(crate) fn take(&self) -> Vec<Order> {
+    pub(crate) fn take(&self) -> Vec<SupervisorCommand> {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut lock(&self.orders))
     }
@@ -93,33 +93,33 @@ impl Mailbox {
 
 /// What a core is told.
 #[derive(Clone)]
-pub(crate) enum Notice {
+pub(crate) enum CoreEvent {
     /// This generation serves from now on; the one before finishes what it has.
     Serve(Arc<Generation>),
     /// The application does not load: its own words, and whether clients may see them. Nothing serves until the next
-    /// [`Notice::Serve`].
+    /// [`CoreEvent::Serve`].
     Down { why: Arc<str>, show: bool },
     /// The channel of this generation is damaged: what waits in it is to wait elsewhere.
     Damaged { generation: u64 },
     /// A worker is dead: its place and seats, and whether it has ended by itself.
-    Died { generation: u64, place: usize, seats: Range<usize>, by_itself: bool },
+    Died { generation: u64, place: usize, worker_slots: Range<usize>, by_itself: bool },
 }
 
 /// A core's mailbox.
 #[derive(Default)]
-pub(crate) struct Inbox {
-    state: Mutex<Letters>,
+pub(crate) struct EventQueue {
+    state: Mutex<EventList>,
 }
 
 #[derive(Default)]
-struct Letters {
-    notices: Vec<Notice>,
+struct EventList {
+    notices: Vec<CoreEvent>,
     waker: Option<Waker>,
     /// Whether the core has begun to read.
     is_open: bool,
 }
 
-impl Inbox {
+impl EventQueue {
     /// The core reads from now on.
     pub(crate) fn open(&self) {
         lock(&self.state).is_open = true;
@@ -127,13 +127,15 @@ impl Inbox {
 
     /// Whether the core will heed it. One that has not begun to read may never; should it, what serves then is all that
     /// it has to know, and it has no part in what was before.
-    pub(crate) fn send(&self, notice: Notice) -> bool {
+    pub(crate) fn send(&self, notice: CoreEvent) -> bool {
         let mut state = lock(&self.state);
         if !state.is_open {
             match notice {
-                Notice::Serve(_) => state.notices.clear(),
-                Notice::Down { .. } => state.notices.retain(|other| !matches!(other, Notice::Down { .. })),
-                Notice::Died { .. } | Notice::Damaged { .. } => return false,
+                CoreEvent::Serve(_) => state.notices.clear(),
+                CoreEvent::Down { .. } => {
+                    state.notices.retain(|other| !matches!(other, CoreEvent::Down { .. }))
+                }
+                CoreEvent::Died { .. } | CoreEvent::Damaged { .. } => return false,
             }
             state.notices.push(notice);
             return false;
@@ -148,7 +150,7 @@ impl Inbox {
     }
 
     /// What has come; if nothing has, the task is woken when something does.
-    pub(crate) fn take(&self, context: &Context<'_>) -> Vec<Notice> {
+    pub(crate) fn take(&self, context: &Context<'_>) -> Vec<CoreEvent> {
         let mut state = lock(&self.state);
         if state.notices.is_empty() {
             state.waker = Some(context.waker().clone());

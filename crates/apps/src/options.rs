@@ -54,7 +54,7 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
-    /// Who starts its processes, where this process may not.
+    /// ProcessRole starts its processes, where this process may not.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
     pub limits: Vec<(Resource, u64)>,
@@ -160,8 +160,8 @@ impl Options {
         const SEATS_MAX: usize = ring::Options::SEATS_MAX;
         let (places, threads) = (self.places(), self.threads.max(1));
         match places.saturating_mul(threads) {
-            seats if seats > SEATS_MAX => Err(format!(
-                "{} workers, and {} to take over from them, of {threads} threads each are {seats}: there may be {SEATS_MAX}",
+            worker_slots if worker_slots > SEATS_MAX => Err(format!(
+                "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {SEATS_MAX}",
                 self.workers.max,
                 places - self.workers.max,
             )),

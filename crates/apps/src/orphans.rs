@@ -1,6 +1,6 @@
 //! Processes that an application's processes have started and left behind.
 //!
-//! Who takes in the workers that lose their parent takes those in too, and has to bury them: nobody else can, and what is
+//! ProcessRole takes in the workers that lose their parent takes those in too, and has to bury them: nobody else can, and what is
 //! dead and not buried keeps its process id.
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpgid};

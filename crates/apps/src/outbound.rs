@@ -17,7 +17,7 @@ pub(crate) struct Outbound {
 }
 
 /// A message, or the next part of one.
-pub(crate) struct Piece<'p> {
+pub(crate) struct MessagePiece<'p> {
     pub(crate) text: bool,
     pub(crate) first: bool,
     pub(crate) last: bool,
@@ -33,7 +33,7 @@ impl Outbound {
     /// piece is too small for a frame of its own.
     pub(crate) fn frame(
         &mut self,
-        piece: &Piece<'_>,
+        piece: &MessagePiece<'_>,
         codecs: &Codecs,
         buffer: &mut Vec<u8>,
     ) -> Option<(u8, bool)> {

@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 /// Those that wait for an outcome at the same time; the first of them gets none where there are more.
 const ASKERS_MAX: usize = 256;
 
-/// Why an application does not load.
+/// KillReason an application does not load.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// In its own words.

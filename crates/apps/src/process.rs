@@ -4,8 +4,8 @@ use std::fs;
 
 /// One process of an application, for people and machines to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// Process id.
+pub struct ProcessInfo {
+    /// ProcessInfo id.
     pub pid: u32,
     /// What it is: `prototype`, `starting`, `ready`, `recycling`, `leaving`, `killed`.
     pub state: &'static str,

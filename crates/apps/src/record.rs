@@ -31,7 +31,7 @@ pub(crate) fn put_head(record: &mut [u8], kind: u8) {
 
 /// What a worker wants sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum WorkerRecord {
     /// A message, or a fragment of one.
     Data {
         /// Whether the message is text.
@@ -48,7 +48,7 @@ pub(crate) enum Said {
 
 /// Reads a worker's records, however they are cut.
 #[derive(Debug, Default)]
-pub(crate) struct Records {
+pub(crate) struct RecordReader {
     head: Vec<u8>,
     payload: Vec<u8>,
     /// Of the record begun: what of its payload is still to come.
@@ -57,12 +57,12 @@ pub(crate) struct Records {
     cut: bool,
 }
 
-impl Records {
+impl RecordReader {
     /// Takes bytes from the front of `bytes`: what has become whole by them.
     ///
     /// # Errors
     /// They make no record.
-    pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Said>, &'static str> {
+    pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<WorkerRecord>, &'static str> {
         while self.head.len() < HEAD_BYTES {
             let Some((byte, rest)) = bytes.split_first() else { return Ok(None) };
             self.head.push(*byte);
@@ -93,7 +93,7 @@ impl Records {
         }
     }
 
-    fn give(&mut self) -> Result<Said, &'static str> {
+    fn give(&mut self) -> Result<WorkerRecord, &'static str> {
         let payload = std::mem::take(&mut self.payload);
         let (first, last) = (!self.cut, self.left == 0);
         let kind = self.head[0];
@@ -102,11 +102,11 @@ impl Records {
             self.head.clear();
         }
         if kind != CLOSE {
-            return Ok(Said::Data { text: kind == TEXT, first, last, payload });
+            return Ok(WorkerRecord::Data { text: kind == TEXT, first, last, payload });
         }
         let (code, reason) = payload.split_at(2);
         let reason = String::from_utf8(reason.to_vec()).map_err(|_| "the reason of a close is not UTF-8")?;
-        Ok(Said::Close { code: u16::from_le_bytes([code[0], code[1]]), reason })
+        Ok(WorkerRecord::Close { code: u16::from_le_bytes([code[0], code[1]]), reason })
     }
 }
 
@@ -114,8 +114,8 @@ impl Records {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8], step: usize) -> Result<Vec<Said>, &'static str> {
-        let (mut records, mut said) = (Records::default(), Vec::new());
+    fn read(bytes: &[u8], step: usize) -> Result<Vec<WorkerRecord>, &'static str> {
+        let (mut records, mut said) = (RecordReader::default(), Vec::new());
         for mut piece in bytes.chunks(step) {
             loop {
                 let before = piece.len();
@@ -136,9 +136,13 @@ mod tests {
         put(&mut bytes, BINARY, [b"", b""]);
         put(&mut bytes, CLOSE, [&4001u16.to_le_bytes(), b"enough"]);
         let whole = read(&bytes, bytes.len()).unwrap();
-        let data =
-            |text, payload: &[u8]| Said::Data { text, first: true, last: true, payload: payload.to_vec() };
-        let close = Said::Close { code: 4001, reason: "enough".into() };
+        let data = |text, payload: &[u8]| WorkerRecord::Data {
+            text,
+            first: true,
+            last: true,
+            payload: payload.to_vec(),
+        };
+        let close = WorkerRecord::Close { code: 4001, reason: "enough".into() };
         assert_eq!(whole, [data(true, b"hello"), data(false, b""), close]);
         for step in 1..bytes.len() {
             assert_eq!(read(&bytes, step).unwrap(), whole);
@@ -153,8 +157,8 @@ mod tests {
             .unwrap()
             .into_iter()
             .map(|said| match said {
-                Said::Data { first, last, payload, .. } => (first, last, payload.len()),
-                Said::Close { .. } => panic!("no close"),
+                WorkerRecord::Data { first, last, payload, .. } => (first, last, payload.len()),
+                WorkerRecord::Close { .. } => panic!("no close"),
             })
             .collect();
         assert_eq!(shape, [(true, false, FRAGMENT_BYTES), (false, false, FRAGMENT_BYTES), (false, true, 1)]);

@@ -2,12 +2,12 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, Status, scan};
-use net::Own;
-use ring::wire::{self, Name as Part};
+use net::DefaultFields;
+use ring::wire::{self, FieldId as Part};
 
 /// What becomes of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum FieldAction {
     Pass,
     /// The server frames its messages itself.
     Drop,
@@ -18,64 +18,74 @@ enum Fate {
 }
 
 /// What to do with each well-known name, and how it is usually spelt.
-pub(crate) struct Spelling([(Fate, &'static str); 256]);
+pub(crate) struct HeaderNameCache([(FieldAction, &'static str); 256]);
 
-impl Spelling {
-    pub(crate) fn new() -> Spelling {
-        let mut table = [(Fate::Drop, ""); 256];
+impl HeaderNameCache {
+    pub(crate) fn new() -> HeaderNameCache {
+        let mut table = [(FieldAction::Drop, ""); 256];
         for part in (0..=u8::MAX).filter_map(Part::of_id).filter(|part| part.is_header()) {
             let name = Name::of(part.text().as_bytes());
             let fate = match name {
-                Name::ContentLength => Fate::Length,
-                Name::TransferEncoding => Fate::Coding,
-                Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::Upgrade => Fate::Drop,
-                Name::Server => Fate::Server,
-                Name::Date => Fate::Date,
+                Name::ContentLength => FieldAction::Length,
+                Name::TransferEncoding => FieldAction::Coding,
+                Name::Connection | Name::KeepAlive | Name::ProxyConnection | Name::Upgrade => {
+                    FieldAction::Drop
+                }
+                Name::Server => FieldAction::Server,
+                Name::Date => FieldAction::Date,
                 // A word to the server in front, which is us.
-                Name::Other if http::is_internal(part.text().as_bytes()) => Fate::Drop,
-                _ => Fate::Pass,
+                Name::Other if http::is_internal(part.text().as_bytes()) => FieldAction::Drop,
+                _ => FieldAction::Pass,
             };
             let text = if name == Name::Other { part.text() } else { name.text() };
             table[usize::from(part.id())] = (fate, text);
         }
-        Spelling(table)
+        HeaderNameCache(table)
     }
 
-    fn of(&self, field: &wire::Field<'_>) -> (Fate, Option<&'static str>) {
+    fn of(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&'static str>) {
         // The library writes such a name as its id; a worker that writes for itself may not, and is not the wiser for it.
         match field.known.or_else(|| Part::of_header(field.name)) {
             Some(part) => {
                 let (fate, text) = self.0[usize::from(part.id())];
                 (fate, Some(text))
             }
-            None if http::is_internal(field.name) => (Fate::Drop, None),
-            None => (Fate::Pass, None),
+            None if http::is_internal(field.name) => (FieldAction::Drop, None),
+            None => (FieldAction::Pass, None),
         }
     }
 }
 
 /// A head that was checked.
 #[derive(Debug)]
-pub(crate) struct Reply<'h> {
+pub(crate) struct AppResponse<'h> {
     pub(crate) status: Status,
     /// `Content-Length`.
     pub(crate) length: Option<u64>,
     /// `Transfer-Encoding: chunked`.
     pub(crate) chunked: bool,
-    pub(crate) own: Own,
-    fields: wire::Fields<'h>,
+    pub(crate) own: DefaultFields,
+    fields: wire::WireFields<'h>,
 }
 
-impl<'h> Reply<'h> {
+impl<'h> AppResponse<'h> {
     /// Reads a head.
     ///
     /// # Errors
-    /// Why no response can be made of it, for the log.
-    pub(crate) fn read(head: &'h [u8], spelling: &Spelling) -> Result<Reply<'h>, &'static str> {
+    /// KillReason no response can be made of it, for the log.
+    pub(crate) fn read(
+        head: &'h [u8],
+        header_names: &HeaderNameCache,
+    ) -> Result<AppResponse<'h>, &'static str> {
         let (code, fields) = wire::response(head).map_err(|_| "a head without a status")?;
         let status = Status::of(code).ok_or("a status that has not three digits")?;
-        let mut reply =
-            Reply { status, length: None, chunked: false, own: Own::default(), fields: fields.clone() };
+        let mut reply = AppResponse {
+            status,
+            length: None,
+            chunked: false,
+            own: DefaultFields::default(),
+            fields: fields.clone(),
+        };
         for field in fields {
             let field = field.map_err(|_| "a malformed head")?;
             if field.known.is_none() && !scan::is_token(field.name) {
@@ -84,38 +94,40 @@ impl<'h> Reply<'h> {
             if scan::value(field.value) != field.value.len() {
                 return Err("a header value with control bytes");
             }
-            match spelling.of(&field).0 {
-                Fate::Length => {
+            match header_names.of(&field).0 {
+                FieldAction::Length => {
                     let length = scan::decimal(scan::trim(field.value)).ok_or("an invalid Content-Length")?;
                     if reply.length.is_some_and(|other| other != length) {
                         return Err("two values of Content-Length");
                     }
                     reply.length = Some(length);
                 }
-                Fate::Coding => reply.chunked = scan::trim(field.value).eq_ignore_ascii_case(b"chunked"),
-                Fate::Server => reply.own.server = true,
-                Fate::Date => reply.own.date = true,
-                Fate::Pass | Fate::Drop => {}
+                FieldAction::Coding => {
+                    reply.chunked = scan::trim(field.value).eq_ignore_ascii_case(b"chunked")
+                }
+                FieldAction::Server => reply.own.server = true,
+                FieldAction::Date => reply.own.date = true,
+                FieldAction::Pass | FieldAction::Drop => {}
             }
         }
         Ok(reply)
     }
 
     /// Writes the field lines that go to the client.
-    pub(crate) fn write(&self, spelling: &Spelling, lines: &mut Lines<'_>) {
-        self.write_if(spelling, lines, |_| true);
+    pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut Lines<'_>) {
+        self.write_if(header_names, lines, |_| true);
     }
 
     /// Writes those of them whose names are wanted.
     pub(crate) fn write_if(
         &self,
-        spelling: &Spelling,
+        header_names: &HeaderNameCache,
         lines: &mut Lines<'_>,
         wanted: impl Fn(&[u8]) -> bool,
     ) {
         for field in self.fields.clone().flatten().filter(|field| wanted(field.name)) {
-            match spelling.of(&field) {
-                (Fate::Drop | Fate::Coding | Fate::Length, _) => {}
+            match header_names.of(&field) {
+                (FieldAction::Drop | FieldAction::Coding | FieldAction::Length, _) => {}
                 (_, Some(text)) => lines.line(text.as_bytes(), field.value),
                 (_, None) => lines.line(field.name, field.value),
             }
@@ -129,10 +141,10 @@ pub(crate) fn accepts_upgrade(head: &[u8]) -> bool {
 }
 
 /// Trailer fields that may go to the client; the others are left out.
-pub(crate) fn trailers(bytes: &[u8], spelling: &Spelling) -> Fields {
+pub(crate) fn trailers(bytes: &[u8], header_names: &HeaderNameCache) -> Fields {
     let mut trailers = Fields::new();
-    for field in wire::Fields(bytes).map_while(Result::ok) {
-        if let (Fate::Pass, text) = spelling.of(&field) {
+    for field in wire::WireFields(bytes).map_while(Result::ok) {
+        if let (FieldAction::Pass, text) = header_names.of(&field) {
             // What is not valid in a field cannot be sent, and the response has been.
             let _ = trailers.try_push(text.map_or(field.name, str::as_bytes), field.value);
         }
@@ -154,8 +166,8 @@ mod tests {
     }
 
     fn written(head: &[u8]) -> String {
-        let (spelling, mut out) = (Spelling::new(), Vec::new());
-        Reply::read(head, &spelling).unwrap().write(&spelling, &mut Lines::new(&mut out));
+        let (header_names, mut out) = (HeaderNameCache::new(), Vec::new());
+        AppResponse::read(head, &header_names).unwrap().write(&header_names, &mut Lines::new(&mut out));
         String::from_utf8(out).unwrap()
     }
 
@@ -172,9 +184,9 @@ mod tests {
             ],
         );
         assert_eq!(written(&head), "Content-Type: text/plain\r\nX-mine: 1\r\n");
-        let spelling = Spelling::new();
-        let reply = Reply::read(&head, &spelling).unwrap();
-        assert_eq!((reply.status, reply.length, reply.own), (Status::OK, Some(5), Own::default()));
+        let header_names = HeaderNameCache::new();
+        let reply = AppResponse::read(&head, &header_names).unwrap();
+        assert_eq!((reply.status, reply.length, reply.own), (Status::OK, Some(5), DefaultFields::default()));
     }
 
     #[test]
@@ -189,7 +201,7 @@ mod tests {
         let mut head = head(200, &fields);
         assert_eq!(written(&head), "X-Mine: 1\r\n");
         head.drain(..2);
-        assert_eq!(trailers(&head, &Spelling::new()).wire(), b"X-Mine: 1\r\n");
+        assert_eq!(trailers(&head, &HeaderNameCache::new()).wire(), b"X-Mine: 1\r\n");
     }
 
     #[test]
@@ -203,15 +215,15 @@ mod tests {
             head.extend(name.bytes().chain(value.bytes()));
         }
         assert_eq!(written(&head), "X-A: 1\r\n");
-        let spelling = Spelling::new();
-        let reply = Reply::read(&head, &spelling).unwrap();
+        let header_names = HeaderNameCache::new();
+        let reply = AppResponse::read(&head, &header_names).unwrap();
         assert_eq!((reply.length, reply.chunked), (Some(7), true));
-        assert_eq!(trailers(&head[2..], &spelling).wire(), b"X-A: 1\r\n");
+        assert_eq!(trailers(&head[2..], &header_names).wire(), b"X-A: 1\r\n");
     }
 
     #[test]
     fn what_could_split_a_response_is_refused() {
-        let spelling = Spelling::new();
+        let header_names = HeaderNameCache::new();
         for (status, name, value) in [
             (200, "X-A", "a\r\nb: c"),
             (200, "X A", "a"),
@@ -222,19 +234,19 @@ mod tests {
             (1000, "x", "a"),
         ] {
             assert!(
-                Reply::read(&head(status, &[(name, value)]), &spelling).is_err(),
+                AppResponse::read(&head(status, &[(name, value)]), &header_names).is_err(),
                 "{status} {name} {value}"
             );
         }
         let twice = head(200, &[("content-length", "5"), ("content-length", "6")]);
-        assert!(Reply::read(&twice, &spelling).is_err());
-        assert!(Reply::read(&twice[..1], &spelling).is_err());
+        assert!(AppResponse::read(&twice, &header_names).is_err());
+        assert!(AppResponse::read(&twice[..1], &header_names).is_err());
     }
 
     #[test]
     fn trailers_do_not_frame_either() {
         let mut fields = head(200, &[("X-Sum", "1"), ("Content-Length", "3"), ("X Y", "2")]);
         fields.drain(..2);
-        assert_eq!(trailers(&fields, &Spelling::new()).wire(), b"X-Sum: 1\r\n");
+        assert_eq!(trailers(&fields, &HeaderNameCache::new()).wire(), b"X-Sum: 1\r\n");
     }
 }

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Name, TargetForm, encode};
 use net::{Peer, Request};
-use ring::wire::{self, Name as Part, TooLong};
+use ring::wire::{self, FieldId as Part, TooLong};
 
-use crate::upgrade::Wish;
+use crate::upgrade::UpgradeRequest;
 
 /// Where an application is mounted, and what of the path it is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,10 @@ pub struct Mount<'m> {
 }
 
 /// From the names that `http` knows to those that `ring` knows.
-pub(crate) struct Names([Option<Part>; 256]);
+pub(crate) struct HeaderIds([Option<Part>; 256]);
 
-impl Names {
-    pub(crate) fn new() -> Names {
+impl HeaderIds {
+    pub(crate) fn new() -> HeaderIds {
         let mut table = [None; 256];
         for part in (0..=u8::MAX).filter_map(Part::of_id).filter(|part| part.is_header()) {
             let name = Name::of(part.text().as_bytes());
@@ -35,7 +35,7 @@ impl Names {
                 table[name as usize] = Some(part);
             }
         }
-        Names(table)
+        HeaderIds(table)
     }
 
     fn put(&self, into: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
@@ -56,9 +56,9 @@ pub(crate) fn encode(
     request: &Request<'_>,
     mount: &Mount<'_>,
     length: Option<u64>,
-    socket: Option<&Wish>,
+    socket: Option<&UpgradeRequest>,
     port: Option<u16>,
-    names: &Names,
+    names: &HeaderIds,
 ) -> Result<(), TooLong> {
     wire::put(into, Part::METHOD, request.method_name())?;
     put_target(into, request)?;
@@ -76,8 +76,8 @@ pub(crate) fn encode(
     if !mount.target.is_empty() {
         wire::put(into, Part::APP_TARGET, mount.target)?;
     }
-    if let Some(wish) = socket {
-        wire::put(into, Part::WEBSOCKET, &wish.protocols)?;
+    if let Some(upgrade_request) = socket {
+        wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
     }
     for (id, name, value) in request.fields() {
         match id {
@@ -119,7 +119,7 @@ fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
         return wire::put(into, Part::REMOTE_ADDR, b"127.0.0.1");
     };
     let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-    let mut text = Small::default();
+    let mut text = ShortText::default();
     match address.ip() {
         IpAddr::V4(v4) => {
             for (at, octet) in v4.octets().into_iter().enumerate() {
@@ -148,7 +148,7 @@ fn put_host(
     let named = if authority.is_empty() { mount.host } else { authority };
     let (host, said) = http::target::split_port(named).unwrap_or((named, None));
     wire::put(into, Part::SERVER_NAME, host)?;
-    let mut text = Small::default();
+    let mut text = ShortText::default();
     let port = match (said, port) {
         (Some(said), _) => said,
         (None, Some(port)) => {
@@ -163,15 +163,15 @@ fn put_host(
 }
 
 /// A short text.
-struct Small(Vec<u8>);
+struct ShortText(Vec<u8>);
 
-impl Default for Small {
-    fn default() -> Small {
-        Small(Vec::with_capacity(40))
+impl Default for ShortText {
+    fn default() -> ShortText {
+        ShortText(Vec::with_capacity(40))
     }
 }
 
-impl Small {
+impl ShortText {
     fn push(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn names_that_http_and_ring_both_know_are_the_same() {
-        let names = Names::new();
+        let names = HeaderIds::new();
         assert_eq!(names.0[Name::Host as usize], Part::of_header(b"host"));
         assert_eq!(names.0[Name::Other as usize], None);
     }

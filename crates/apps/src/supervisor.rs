@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::crew::{Crew, Event, WHERE_MAX, Who};
 use crate::generation::Generation;
-use crate::log::{Teller, Urgency};
-use crate::mail::{Inbox, Mailbox, Notice, Order, Why, lock};
+use crate::log::{AppLog, AppLogLevel};
+use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::outcome::{Failure, Outcome};
-use crate::process::Process;
+use crate::process::ProcessInfo;
+use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
 /// How often everything is looked at without a reason.
 const ROUND: Duration = Duration::from_secs(1);
@@ -26,15 +26,15 @@ const STIR_ROUNDS: u32 = 4;
 /// The longest pause before a damaged channel is replaced, and how long one has to be sound to be trusted again.
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What supervisor and status share.
-pub(crate) struct Board {
+/// SupervisorWork supervisor and status share.
+pub(crate) struct SupervisorStatus {
     /// The processes as of the last request to look.
-    pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<Vec<Process>>>>,
+    pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<Vec<ProcessInfo>>>>,
 }
 
 /// A crew's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum GenerationRole {
     /// It will serve when it is ready.
     Coming,
     Serving,
@@ -46,11 +46,11 @@ enum Role {
 /// One application's supervisor.
 pub(crate) struct Supervisor {
     options: Arc<Options>,
-    teller: Teller,
-    mailbox: Arc<Mailbox>,
-    inboxes: Vec<Arc<Inbox>>,
-    board: Arc<Board>,
-    crews: Vec<(Role, Crew)>,
+    app_log: AppLog,
+    commands: Arc<CommandQueue>,
+    inboxes: Vec<Arc<EventQueue>>,
+    board: Arc<SupervisorStatus>,
+    worker_pools: Vec<(GenerationRole, WorkerPool)>,
     orphans: Orphans,
     outcome: Outcome,
     number: u64,
@@ -68,18 +68,18 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     pub(crate) fn new(
         options: Arc<Options>,
-        teller: Teller,
-        mailbox: Arc<Mailbox>,
-        inboxes: Vec<Arc<Inbox>>,
-        board: Arc<Board>,
+        app_log: AppLog,
+        commands: Arc<CommandQueue>,
+        inboxes: Vec<Arc<EventQueue>>,
+        board: Arc<SupervisorStatus>,
     ) -> io::Result<Supervisor> {
         let mut supervisor = Supervisor {
             options,
-            teller,
-            mailbox,
+            app_log,
+            commands,
             inboxes,
             board,
-            crews: Vec::new(),
+            worker_pools: Vec::new(),
             orphans: Orphans::default(),
             outcome: Outcome::default(),
             number: 0,
@@ -91,20 +91,20 @@ impl Supervisor {
             round: 0,
         };
         // Requests may come before the first worker is ready: they wait in the channel.
-        let crew = supervisor.crew()?;
-        supervisor.broadcast(&Notice::Serve(crew.shared.clone()));
-        supervisor.crews.push((Role::Serving, crew));
+        let worker_pool = supervisor.worker_pool()?;
+        supervisor.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
+        supervisor.worker_pools.push((GenerationRole::Serving, worker_pool));
         Ok(supervisor)
     }
 
-    fn crew(&mut self) -> io::Result<Crew> {
+    fn worker_pool(&mut self) -> io::Result<WorkerPool> {
         self.number += 1;
         let shared = Arc::new(Generation::new(self.number, self.options.clone(), self.inboxes.len())?);
-        Ok(Crew::new(shared, self.teller.clone()))
+        Ok(WorkerPool::new(shared, self.app_log.clone()))
     }
 
     /// Tells the cores; how many will heed it.
-    fn broadcast(&self, notice: &Notice) -> usize {
+    fn broadcast(&self, notice: &CoreEvent) -> usize {
         self.inboxes.iter().filter(|inbox| inbox.send(notice.clone())).count()
     }
 
@@ -117,26 +117,31 @@ impl Supervisor {
                 next_round = now + ROUND;
                 self.look_around(now);
             }
-            for at in 0..self.crews.len() {
+            for at in 0..self.worker_pools.len() {
                 let mut events = Vec::new();
-                self.crews[at].1.balance(now, &mut events);
-                self.heed_all(at, events);
+                self.worker_pools[at].1.balance(now, &mut events);
+                self.watch_all(at, events);
             }
             self.settle(now);
-            if self.stopping.is_some() && self.crews.is_empty() {
+            if self.stopping.is_some() && self.worker_pools.is_empty() {
                 return;
             }
             if let Err(error) = self.wait(next_round) {
-                self.teller.tell(Urgency::Error, &format!("the supervisor cannot wait: {error}"));
+                self.app_log.report(AppLogLevel::Error, &format!("the supervisor cannot wait: {error}"));
                 std::thread::sleep(ROUND);
             }
-            for order in self.mailbox.take() {
+            for order in self.commands.take() {
                 self.obey(order);
             }
             if let Some(asker) = lock(&self.board.look).take() {
                 let now = Instant::now();
                 // Whoever asked may have lost patience.
-                let _ = asker.try_send(self.crews.iter().flat_map(|(_, crew)| crew.processes(now)).collect());
+                let _ = asker.try_send(
+                    self.worker_pools
+                        .iter()
+                        .flat_map(|(_, worker_pool)| worker_pool.processes(now))
+                        .collect(),
+                );
             }
         }
     }
@@ -144,23 +149,23 @@ impl Supervisor {
     /// Sleeps until something happens or is due, and deals with what comes from the processes.
     fn wait(&mut self, next_round: Instant) -> io::Result<()> {
         #[derive(Clone, Copy)]
-        enum What {
+        enum SupervisorWork {
             Bell,
-            Said(usize, Who),
-            Ended(usize, Who),
+            WorkerRecord(usize, ProcessRole),
+            CallOutcome(usize, ProcessRole),
         }
         let mut due = next_round;
-        let mut whose = vec![What::Bell];
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.mailbox.bell()];
-        for (at, (_, crew)) in self.crews.iter().enumerate() {
-            due = due.min(crew.next_due().unwrap_or(due));
-            crew.watch(|who, child| {
+        let mut whose = vec![SupervisorWork::Bell];
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.commands.bell()];
+        for (at, (_, worker_pool)) in self.worker_pools.iter().enumerate() {
+            due = due.min(worker_pool.next_due().unwrap_or(due));
+            worker_pool.watch(|who, child| {
                 for voice in child.voices() {
-                    whose.push(What::Said(at, who));
+                    whose.push(SupervisorWork::WorkerRecord(at, who));
                     fds.push(voice);
                 }
                 if let Some(pidfd) = &child.pidfd {
-                    whose.push(What::Ended(at, who));
+                    whose.push(SupervisorWork::CallOutcome(at, who));
                     fds.push(pidfd.as_fd());
                 }
             });
@@ -173,7 +178,7 @@ impl Supervisor {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened: Vec<What> = whose
+        let happened: Vec<SupervisorWork> = whose
             .iter()
             .zip(&polled)
             .filter(|(_, fd)| !fd.revents().is_empty())
@@ -183,61 +188,66 @@ impl Supervisor {
         for what in happened {
             let mut events = Vec::new();
             let at = match what {
-                What::Bell => continue,
-                What::Said(at, who) => {
-                    self.crews[at].1.look(who, false, now, &mut events);
+                SupervisorWork::Bell => continue,
+                SupervisorWork::WorkerRecord(at, who) => {
+                    self.worker_pools[at].1.look(who, false, now, &mut events);
                     at
                 }
-                What::Ended(at, who) => {
-                    self.crews[at].1.look(who, true, now, &mut events);
+                SupervisorWork::CallOutcome(at, who) => {
+                    self.worker_pools[at].1.look(who, true, now, &mut events);
                     at
                 }
             };
-            self.heed_all(at, events);
+            self.watch_all(at, events);
         }
         Ok(())
     }
 
-    fn heed_all(&mut self, at: usize, events: Vec<Event>) {
+    fn watch_all(&mut self, at: usize, events: Vec<PoolEvent>) {
         for event in events {
             match event {
-                Event::Ready => self.came_up(at),
-                Event::NotLoaded(text) => self.not_loaded(at, &text),
-                Event::Started(pid) => self.orphans.add(pid),
-                Event::Died { place, by_itself } => {
-                    let shared = &self.crews[at].1.shared;
-                    let (generation, seats) = (shared.number, shared.seats_of(place));
-                    let notice = Notice::Died { generation, place, seats, by_itself };
+                PoolEvent::Ready => self.came_up(at),
+                PoolEvent::NotLoaded(text) => self.not_loaded(at, &text),
+                PoolEvent::Started(pid) => self.orphans.add(pid),
+                PoolEvent::Died { place, by_itself } => {
+                    let shared = &self.worker_pools[at].1.shared;
+                    let (generation, worker_slots) = (shared.number, shared.worker_slots_of(place));
+                    let notice = CoreEvent::Died { generation, place, worker_slots, by_itself };
                     let cores = self.broadcast(&notice);
-                    self.crews[at].1.wait_for_burial(place, cores);
+                    self.worker_pools[at].1.wait_for_burial(place, cores);
                 }
             }
         }
     }
 
     fn came_up(&mut self, at: usize) {
-        let (role, crew) = &self.crews[at];
+        let (role, worker_pool) = &self.worker_pools[at];
         match role {
-            Role::Serving if self.down => {
+            GenerationRole::Serving if self.down => {
                 self.down = false;
-                self.teller.tell(Urgency::Info, "the application loads again");
-                self.broadcast(&Notice::Serve(crew.shared.clone()));
+                self.app_log.report(AppLogLevel::Info, "the application loads again");
+                self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
                 self.outcome.settle(Ok(()));
             }
-            Role::Serving if !self.is_coming() => self.outcome.settle(Ok(())),
-            Role::Coming if crew.ready() >= crew.want => {
+            GenerationRole::Serving if !self.is_coming() => self.outcome.settle(Ok(())),
+            GenerationRole::Coming if worker_pool.ready() >= worker_pool.want => {
                 self.down = false;
-                self.teller.tell(Urgency::Info, &format!("generation {} takes over", crew.shared.number));
-                let cores = self.broadcast(&Notice::Serve(crew.shared.clone()));
-                for (role, _) in &mut self.crews {
+                self.app_log.report(
+                    AppLogLevel::Info,
+                    &format!("generation {} takes over", worker_pool.shared.number),
+                );
+                let cores = self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
+                for (role, _) in &mut self.worker_pools {
                     match role {
-                        Role::Serving => *role = Role::Leaving(cores),
-                        Role::Coming | Role::Leaving(_) | Role::Dismissed => {}
+                        GenerationRole::Serving => *role = GenerationRole::Leaving(cores),
+                        GenerationRole::Coming | GenerationRole::Leaving(_) | GenerationRole::Dismissed => {}
                     }
                 }
-                self.crews[at].0 = Role::Serving;
-                for (_, crew) in self.crews.iter().filter(|(_, crew)| crew.damaged) {
-                    self.broadcast(&Notice::Damaged { generation: crew.shared.number });
+                self.worker_pools[at].0 = GenerationRole::Serving;
+                for (_, worker_pool) in
+                    self.worker_pools.iter().filter(|(_, worker_pool)| worker_pool.damaged)
+                {
+                    self.broadcast(&CoreEvent::Damaged { generation: worker_pool.shared.number });
                 }
                 self.outcome.settle(Ok(()));
             }
@@ -249,117 +259,120 @@ impl Supervisor {
         if self.stopping.is_some() {
             return;
         }
-        self.teller.tell(Urgency::Error, &format!("the application does not load: {text}"));
-        match self.crews[at].0 {
-            Role::Coming => {
-                self.teller.tell(Urgency::Error, "the generation before it goes on");
+        self.app_log.report(AppLogLevel::Error, &format!("the application does not load: {text}"));
+        match self.worker_pools[at].0 {
+            GenerationRole::Coming => {
+                self.app_log.report(AppLogLevel::Error, "the generation before it goes on");
                 self.dismiss(at);
                 self.outcome.settle(Err(Failure { why: text.into(), serves: self.serves() }));
             }
-            Role::Serving if self.crews[at].1.ready() == 0 => {
+            GenerationRole::Serving if self.worker_pools[at].1.ready() == 0 => {
                 if !self.is_coming() {
                     self.outcome.settle(Err(Failure { why: text.into(), serves: false }));
                 }
                 self.down = true;
-                self.broadcast(&Notice::Down { why: text.into(), show: self.options.show_errors });
+                self.broadcast(&CoreEvent::Down { why: text.into(), show: self.options.show_errors });
             }
             _ => {}
         }
     }
 
     fn is_coming(&self) -> bool {
-        self.crews.iter().any(|(role, _)| *role == Role::Coming)
+        self.worker_pools.iter().any(|(role, _)| *role == GenerationRole::Coming)
     }
 
     /// Whether a worker of the generation that serves can answer.
     fn serves(&self) -> bool {
-        self.crews.iter().any(|(role, crew)| *role == Role::Serving && crew.ready() > 0)
+        self.worker_pools
+            .iter()
+            .any(|(role, worker_pool)| *role == GenerationRole::Serving && worker_pool.ready() > 0)
     }
 
     fn dismiss(&mut self, at: usize) {
-        let (role, crew) = &mut self.crews[at];
-        *role = Role::Dismissed;
-        crew.dismiss(Instant::now());
+        let (role, worker_pool) = &mut self.worker_pools[at];
+        *role = GenerationRole::Dismissed;
+        worker_pool.dismiss(Instant::now());
     }
 
     /// Lets go of generations that are done.
     fn settle(&mut self, now: Instant) {
-        for at in (0..self.crews.len()).rev() {
-            if self.crews[at].0 == Role::Leaving(0) {
+        for at in (0..self.worker_pools.len()).rev() {
+            if self.worker_pools[at].0 == GenerationRole::Leaving(0) {
                 self.dismiss(at);
             }
-            if self.crews[at].0 == Role::Dismissed && self.crews[at].1.is_gone() {
-                self.crews.remove(at);
+            if self.worker_pools[at].0 == GenerationRole::Dismissed && self.worker_pools[at].1.is_gone() {
+                self.worker_pools.remove(at);
             }
         }
         if self.stopping.is_some_and(|due| now >= due) {
-            self.crews.iter_mut().for_each(|(_, crew)| crew.kill_all());
+            self.worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.kill_all());
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: SupervisorCommand) {
         let now = Instant::now();
         match order {
-            Order::Reload(options) if self.stopping.is_none() => self.reload(options),
-            Order::Reload(_) | Order::Look => {}
-            Order::Tell(asker) if self.stopping.is_none() => {
+            SupervisorCommand::Reload(options) if self.stopping.is_none() => self.reload(options),
+            SupervisorCommand::Reload(_) | SupervisorCommand::Look => {}
+            SupervisorCommand::Tell(asker) if self.stopping.is_none() => {
                 let under_way = self.is_coming() || !self.serves();
                 self.outcome.ask(asker, under_way);
             }
             // It is told by the end of the channel.
-            Order::Tell(_) => {}
-            Order::Stop => {
+            SupervisorCommand::Tell(_) => {}
+            SupervisorCommand::Stop => {
                 self.outcome.close();
                 let stop_max = Duration::from_millis(self.options.stop_ms_max);
                 self.stopping = Some(now + stop_max + WHERE_MAX + ROUND);
                 // Whoever waits for a worker will get none.
-                self.broadcast(&Notice::Down { why: "the application is stopped".into(), show: false });
-                (0..self.crews.len()).for_each(|at| self.dismiss(at));
+                self.broadcast(&CoreEvent::Down { why: "the application is stopped".into(), show: false });
+                (0..self.worker_pools.len()).for_each(|at| self.dismiss(at));
             }
-            Order::Need => self.grow(),
-            Order::Kill { generation, seat, why } => {
-                let took_long = why != Why::Breach;
-                if let Some((_, crew)) = self.find(generation)
-                    && let Some(pid) = crew.kill_seat(seat, took_long, now)
+            SupervisorCommand::Need => self.grow(),
+            SupervisorCommand::Kill { generation, worker_slot, why } => {
+                let took_long = why != KillReason::Breach;
+                if let Some((_, worker_pool)) = self.find(generation)
+                    && let Some(pid) = worker_pool.kill_slot(worker_slot, took_long, now)
                 {
-                    self.teller.tell(Urgency::Warn, &format!("worker {pid} is killed: {}", why.text()));
+                    self.app_log
+                        .report(AppLogLevel::Warn, &format!("worker {pid} is killed: {}", why.text()));
                 }
             }
-            Order::Clings { generation, seat, more } => {
-                if let Some((_, crew)) = self.find(generation) {
-                    crew.clings(seat, more);
+            SupervisorCommand::Clings { generation, worker_slot, more } => {
+                if let Some((_, worker_pool)) = self.find(generation) {
+                    worker_pool.clings(worker_slot, more);
                 }
             }
-            Order::ClingsUntil { generation, seat, left_ms } => {
-                if let Some((_, crew)) = self.find(generation) {
-                    crew.clings_until(seat, now + Duration::from_millis(left_ms));
+            SupervisorCommand::ClingsUntil { generation, worker_slot, left_ms } => {
+                if let Some((_, worker_pool)) = self.find(generation) {
+                    worker_pool.clings_until(worker_slot, now + Duration::from_millis(left_ms));
                 }
             }
-            Order::Recycle { generation, seat } => {
-                if let Some((_, crew)) = self.find(generation) {
-                    crew.recycle_seat(seat);
+            SupervisorCommand::Recycle { generation, worker_slot } => {
+                if let Some((_, worker_pool)) = self.find(generation) {
+                    worker_pool.recycle_slot(worker_slot);
                 }
             }
-            Order::Damaged { generation } => {
-                if let Some((_, crew)) = self.find(generation) {
-                    crew.damaged = true;
+            SupervisorCommand::Damaged { generation } => {
+                if let Some((_, worker_pool)) = self.find(generation) {
+                    worker_pool.damaged = true;
                 }
             }
-            Order::Buried { generation, place } => {
-                if let Some((_, crew)) = self.find(generation) {
-                    crew.buried(place);
+            SupervisorCommand::Buried { generation, place } => {
+                if let Some((_, worker_pool)) = self.find(generation) {
+                    worker_pool.buried(place);
                 }
             }
-            Order::Drained { generation } => {
-                if let Some((Role::Leaving(left), _)) = self.find(generation) {
+            SupervisorCommand::Drained { generation } => {
+                if let Some((GenerationRole::Leaving(left), _)) = self.find(generation) {
                     *left -= 1;
                 }
             }
         }
     }
 
-    fn find(&mut self, generation: u64) -> Option<&mut (Role, Crew)> {
-        self.crews.iter_mut().find(|(_, crew)| crew.shared.number == generation)
+    fn find(&mut self, generation: u64) -> Option<&mut (GenerationRole, WorkerPool)> {
+        self.worker_pools.iter_mut().find(|(_, worker_pool)| worker_pool.shared.number == generation)
     }
 
     fn reload(&mut self, options: Option<Box<Options>>) {
@@ -367,17 +380,17 @@ impl Supervisor {
             self.options = Arc::new(*options);
         }
         // One that has not come up by now never will serve.
-        for at in 0..self.crews.len() {
-            if self.crews[at].0 == Role::Coming {
+        for at in 0..self.worker_pools.len() {
+            if self.worker_pools[at].0 == GenerationRole::Coming {
                 self.dismiss(at);
             }
         }
         self.outcome.begin();
-        match self.crew() {
-            Ok(crew) => self.crews.push((Role::Coming, crew)),
+        match self.worker_pool() {
+            Ok(worker_pool) => self.worker_pools.push((GenerationRole::Coming, worker_pool)),
             Err(error) => {
                 let why = format!("it cannot be loaded anew: {error}");
-                self.teller.tell(Urgency::Error, &why);
+                self.app_log.report(AppLogLevel::Error, &why);
                 self.outcome.settle(Err(Failure { why, serves: self.serves() }));
             }
         }
@@ -386,24 +399,29 @@ impl Supervisor {
     /// Gives the application another channel where the one that serves is damaged; one that always damages it gets
     /// another one ever later.
     fn renew(&mut self, now: Instant) {
-        let mut current =
-            self.crews.iter_mut().filter(|(role, _)| matches!(role, Role::Serving | Role::Coming));
-        let damaged = current.find_map(|(_, crew)| crew.is_damaged().then_some(crew.shared.number));
+        let mut current = self
+            .worker_pools
+            .iter_mut()
+            .filter(|(role, _)| matches!(role, GenerationRole::Serving | GenerationRole::Coming));
+        let damaged = current
+            .find_map(|(_, worker_pool)| worker_pool.is_damaged().then_some(worker_pool.shared.number));
         let Some(number) = damaged else {
             if now >= self.renew_at + RENEWAL_PAUSE_MAX {
                 self.renewals = 0;
             }
             return;
         };
-        let is_coming = |(role, crew): &(Role, Crew)| *role == Role::Coming && !crew.damaged;
-        if now < self.renew_at || self.stopping.is_some() || self.crews.iter().any(is_coming) {
+        let is_coming = |(role, worker_pool): &(GenerationRole, WorkerPool)| {
+            *role == GenerationRole::Coming && !worker_pool.damaged
+        };
+        if now < self.renew_at || self.stopping.is_some() || self.worker_pools.iter().any(is_coming) {
             return;
         }
         self.renew_at = now + (ROUND * (1 << self.renewals.min(16))).min(RENEWAL_PAUSE_MAX);
         self.renewals += 1;
         let text =
             format!("a worker has damaged the channel of generation {number}: the next one gets its own");
-        self.teller.tell(Urgency::Error, &text);
+        self.app_log.report(AppLogLevel::Error, &text);
         self.reload(None);
     }
 
@@ -411,42 +429,48 @@ impl Supervisor {
     fn grow(&mut self) {
         let max = self.options.workers.max;
         self.slack_since = None;
-        for (role, crew) in &mut self.crews {
-            if *role == Role::Serving && crew.want < max && !crew.is_growing() && crew.ready() > 0 {
-                crew.want += 1;
+        for (role, worker_pool) in &mut self.worker_pools {
+            if *role == GenerationRole::Serving
+                && worker_pool.want < max
+                && !worker_pool.is_growing()
+                && worker_pool.ready() > 0
+            {
+                worker_pool.want += 1;
             }
         }
     }
 
     /// Looks for workers that are worn, and for more of them than are needed.
     fn look_around(&mut self, now: Instant) {
-        let crews = &mut self.crews;
-        self.orphans.bury(|pid, status| crews.iter_mut().for_each(|(_, crew)| crew.ended(pid, status)));
+        let worker_pools = &mut self.worker_pools;
+        self.orphans.bury(|pid, status| {
+            worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.ended(pid, status))
+        });
         self.renew(now);
         self.round += 1;
         let (worn, stir) = (self.round.is_multiple_of(WORN_ROUNDS), self.round.is_multiple_of(STIR_ROUNDS));
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));
-        for (role, crew) in &mut self.crews {
+        for (role, worker_pool) in &mut self.worker_pools {
             if worn {
-                crew.recycle_worn(now);
+                worker_pool.recycle_worn(now);
             }
             if stir {
-                crew.shared.channel.stir();
+                worker_pool.shared.channel.stir();
             }
-            if *role != Role::Serving || crew.want <= min {
+            if *role != GenerationRole::Serving || worker_pool.want <= min {
                 continue;
             }
-            let sum = |load: &crate::generation::Load| {
+            let sum = |load: &crate::generation::CoreLoad| {
                 load.waiting.load(Ordering::Relaxed) + load.claimed.load(Ordering::Relaxed)
             };
-            let busy: usize = crew.shared.loads.iter().map(sum).sum();
-            if busy > (crew.want - 1) * threads {
+            let busy: usize = worker_pool.shared.loads.iter().map(sum).sum();
+            if busy > (worker_pool.want - 1) * threads {
                 self.slack_since = None;
                 continue;
             }
             let since = *self.slack_since.get_or_insert(now);
             if now.duration_since(since) >= Duration::from_millis(self.options.idle_ms) {
-                crew.want -= 1;
+                worker_pool.want -= 1;
                 self.slack_since = None;
             }
         }

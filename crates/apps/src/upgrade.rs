@@ -14,7 +14,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// A wish that can be fulfilled.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct UpgradeRequest {
     /// The value of `Sec-WebSocket-Accept`.
     pub(crate) accept: [u8; 28],
     /// The subprotocols that the client can speak, as it lists them; of several fields, with commas between.
@@ -23,9 +23,9 @@ pub(crate) struct Wish {
     pub(crate) deflate: Option<Agreement>,
 }
 
-/// Why there is no WebSocket to be had.
+/// KillReason there is no WebSocket to be had.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Refusal {
+pub(crate) struct UpgradeRefusal {
     pub(crate) status: Status,
     pub(crate) reason: &'static str,
     pub(crate) fields: Fields,
@@ -35,7 +35,7 @@ pub(crate) struct Refusal {
 ///
 /// # Errors
 /// It wants a WebSocket and does not say so by the rules.
-pub(crate) fn wish(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
+pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeRequest>, UpgradeRefusal> {
     let Some(upgrade) = request.field(Name::Upgrade) else { return Ok(None) };
     let asks = request.method() == Method::Get
         && request.version() == Version::Http11
@@ -55,18 +55,18 @@ pub(crate) fn wish(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
         let mut fields = Fields::new();
         fields.try_push(b"Sec-WebSocket-Version", b"13").expect("a valid field");
         let reason = "this version of WebSocket is not spoken here";
-        return Err(Refusal { status: Status::UPGRADE_REQUIRED, reason, fields });
+        return Err(UpgradeRefusal { status: Status::UPGRADE_REQUIRED, reason, fields });
     }
     let mut keys = named("sec-websocket-key");
     match (keys.next().filter(|key| is_key(key)), keys.next()) {
         (Some(key), None) => {
             let protocols = named("sec-websocket-protocol").collect::<Vec<_>>().join(&b", "[..]);
             let deflate = deflate::agree(named("sec-websocket-extensions"));
-            Ok(Some(Wish { accept: accept(key), protocols, deflate }))
+            Ok(Some(UpgradeRequest { accept: accept(key), protocols, deflate }))
         }
         _ => {
             let reason = "Sec-WebSocket-Key is not 16 bytes in base64";
-            Err(Refusal { status: Status::BAD_REQUEST, reason, fields: Fields::new() })
+            Err(UpgradeRefusal { status: Status::BAD_REQUEST, reason, fields: Fields::new() })
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use net::{BodyPiece, Exchange, Fault, SpillError, SpillFile, SpillQuota};
 use ring::Error;
 
-use crate::desk::Errand;
+use crate::dispatcher::PendingRequest;
 use crate::options::Options;
 
 /// Bytes that are written to a file, or read from it, together.
@@ -193,11 +193,15 @@ impl Upload {
     ///
     /// # Errors
     /// The client's, or the file system's.
-    pub(crate) async fn go_on(&mut self, x: &mut Exchange<'_>, errand: &Errand) -> Result<(), Fault> {
+    pub(crate) async fn go_on(
+        &mut self,
+        x: &mut Exchange<'_>,
+        pending: &PendingRequest,
+    ) -> Result<(), Fault> {
         while !self.ended {
             if self.given < self.ahead.len() || self.is_last() {
                 let rest = &self.ahead[self.given..];
-                match errand.push(rest, self.is_last()) {
+                match pending.push(rest, self.is_last()) {
                     Ok(taken) if taken < rest.len() => {
                         self.given += taken;
                         return Ok(());
@@ -207,7 +211,7 @@ impl Upload {
                         self.ended = self.is_last();
                     }
                     // The answer's end tells why.
-                    Err(Error::Void | Error::Fault(_)) => self.ended = true,
+                    Err(Error::Void | Error::WorkerFault(_)) => self.ended = true,
                 }
                 continue;
             }

@@ -13,7 +13,7 @@
 //!   section 5.5.3 allows. A client that has such a backlog is not listened to, and its worker waits;
 //! - of all sockets' messages together no more than `limits.memory`: growth is counted as it happens, and a message that would
 //!   grow while all of it is used up closes its socket;
-//! - work: after [`TURN_BYTES`] others have their turn, and frames that bring nothing are counted ([`Budget`]).
+//! - work: after [`TURN_BYTES`] others have their turn, and frames that bring nothing are counted ([`FrameBudget`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -23,13 +23,13 @@ use net::{Exchange, Fault, Interest, Pressure};
 use ring::Part;
 
 use crate::deflate::Agreement;
-use crate::desk::{Errand, Expect, Fate};
+use crate::dispatcher::{Completion, Deadline, PendingRequest};
 use crate::frame::{self, FIN};
 use crate::inbound::{Heard, Inbound, Violation};
-use crate::log::{Teller, Urgency};
+use crate::log::{AppLog, AppLogLevel};
 use crate::options::WebSockets;
-use crate::outbound::{Outbound, Piece};
-use crate::record::{self, Records, Said};
+use crate::outbound::{MessagePiece, Outbound};
+use crate::record::{self, RecordReader, WorkerRecord};
 
 /// Bytes that are read from a client together; more where a long message is under way.
 const READ_BYTES: usize = 4 * 1024;
@@ -60,15 +60,15 @@ const IDLE_FRAMES_MAX: u64 = 1_000;
 const IDLE_FRAMES_PER_S: u64 = 100;
 
 /// What is left of the frames that may bring nothing.
-struct Budget {
+struct FrameBudget {
     /// In thousandths of a frame.
     left: u64,
     at_ms: u64,
 }
 
-impl Budget {
-    fn new(now_ms: u64) -> Budget {
-        Budget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
+impl FrameBudget {
+    fn new(now_ms: u64) -> FrameBudget {
+        FrameBudget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
     }
 
     /// Pays for one; false where nothing is left.
@@ -82,13 +82,13 @@ impl Budget {
 }
 
 /// A socket, from its acceptance to its end.
-pub(crate) struct Socket<'s> {
+pub(crate) struct WebSocketSession<'s> {
     limits: WebSockets,
     ahead_bytes: usize,
-    teller: &'s Teller,
+    app_log: &'s AppLog,
     inbound: Inbound,
     outbound: Outbound,
-    budget: Budget,
+    budget: FrameBudget,
     /// Read from the client, and from where on it has not been looked at yet.
     rest: Vec<u8>,
     rest_at: usize,
@@ -98,7 +98,7 @@ pub(crate) struct Socket<'s> {
     up: Vec<u8>,
     up_at: usize,
     /// From the worker.
-    records: Records,
+    records: RecordReader,
     /// Bytes moved since others had their turn.
     moved_bytes: usize,
     /// Bytes given to the client's connection, and how many of them it had taken at the last look, which was when.
@@ -106,7 +106,7 @@ pub(crate) struct Socket<'s> {
     taken_bytes: u64,
     taken_ms: u64,
     /// The last record is in `up`.
-    told: bool,
+    reported: bool,
     /// And the worker's side has all of it.
     given: bool,
     /// The worker's answer has ended.
@@ -128,32 +128,32 @@ pub(crate) struct Socket<'s> {
     closed_ms: u64,
 }
 
-impl<'s> Socket<'s> {
+impl<'s> WebSocketSession<'s> {
     pub(crate) fn new(
-        errand: &Errand,
+        pending: &PendingRequest,
         limits: WebSockets,
         deflate: Option<Agreement>,
-        teller: &'s Teller,
-    ) -> Socket<'s> {
-        let now_ms = errand.desk.core.now_ms();
-        Socket {
+        app_log: &'s AppLog,
+    ) -> WebSocketSession<'s> {
+        let now_ms = pending.dispatcher.core.now_ms();
+        WebSocketSession {
             limits,
-            ahead_bytes: errand.desk.generation.options.answer_ahead_bytes,
-            teller,
+            ahead_bytes: pending.dispatcher.generation.options.answer_ahead_bytes,
+            app_log,
             inbound: Inbound::new(limits.message_bytes_max, deflate.is_some()),
             outbound: Outbound::new(deflate),
-            budget: Budget::new(now_ms),
+            budget: FrameBudget::new(now_ms),
             rest: Vec::new(),
             rest_at: 0,
             pong: None,
             up: Vec::new(),
             up_at: 0,
-            records: Records::default(),
+            records: RecordReader::default(),
             moved_bytes: 0,
             put_bytes: 0,
             taken_bytes: 0,
             taken_ms: now_ms,
-            told: false,
+            reported: false,
             given: false,
             worker_done: false,
             limited: false,
@@ -176,31 +176,31 @@ impl<'s> Socket<'s> {
     pub(crate) async fn run(
         mut self,
         x: &mut Exchange<'_>,
-        errand: &mut Errand,
+        pending: &mut PendingRequest,
         body: &[u8],
         last: bool,
     ) -> Result<(), Fault> {
         self.put_bytes = x.backlog() as u64;
-        self.say(x, errand, body);
+        self.say(x, pending, body);
         self.worker_done = last;
         loop {
-            let before = (self.told, self.said_all);
+            let before = (self.reported, self.said_all);
             let was_held = self.is_held_back(x);
             // What is put now has not been waited for.
             self.look_what_was_taken(x);
-            let mut moved = self.hear(x, errand) | self.give(errand) | self.take(x, errand);
-            self.look_around(x, errand.desk.is_replaced());
+            let mut moved = self.hear(x, pending) | self.give(pending) | self.take(x, pending);
+            self.look_around(x, pending.dispatcher.is_replaced());
             if !self.unsendable && x.try_flush().is_err() {
                 self.cut_off();
             }
             self.look_what_was_taken(x);
             // The worker has to hear of an end, and what it says need not wait any more; nor what waited for the client.
-            moved |= before != (self.told, self.said_all) || (was_held && !self.is_held_back(x));
+            moved |= before != (self.reported, self.said_all) || (was_held && !self.is_held_back(x));
             if self.is_over() && self.worker_done {
                 return if self.unsendable { Err(Fault::Gone) } else { x.flush().await };
             }
             if !moved {
-                self.wait(x, errand).await;
+                self.wait(x, pending).await;
             } else if self.moved_bytes >= TURN_BYTES {
                 self.moved_bytes = 0;
                 x.core().yield_now().await;
@@ -219,7 +219,7 @@ impl<'s> Socket<'s> {
     }
 
     /// From the client: true where something came.
-    fn hear(&mut self, x: &mut Exchange<'_>, errand: &Errand) -> bool {
+    fn hear(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if self.heard_all || !self.up.is_empty() {
             return false;
         }
@@ -229,15 +229,15 @@ impl<'s> Socket<'s> {
             return false;
         }
         match self.inbound.left() > READ_BYTES as u64 {
-            true => self.hear_some::<READ_BYTES_LONG>(x, errand),
-            false => self.hear_some::<READ_BYTES>(x, errand),
+            true => self.hear_some::<READ_BYTES_LONG>(x, pending),
+            false => self.hear_some::<READ_BYTES>(x, pending),
         }
     }
 
-    fn hear_some<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, errand: &Errand) -> bool {
+    fn hear_some<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
-            self.rest_at += self.understand(x, errand, &rest[self.rest_at..]);
+            self.rest_at += self.understand(x, pending, &rest[self.rest_at..]);
             if self.rest_at < rest.len() {
                 self.rest = rest;
             }
@@ -261,13 +261,13 @@ impl<'s> Socket<'s> {
                 return true;
             }
         }
-        let used = self.understand(x, errand, &buffer[..len]);
+        let used = self.understand(x, pending, &buffer[..len]);
         (self.rest, self.rest_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
     /// Takes what was read for frames: up to a whole message, or until others are to have their turn. How many bytes it took.
-    fn understand(&mut self, x: &mut Exchange<'_>, errand: &Errand, bytes: &[u8]) -> usize {
+    fn understand(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
             if self.deaf || self.heard_all {
@@ -275,7 +275,7 @@ impl<'s> Socket<'s> {
                 break;
             }
             let (message_bytes, held_bytes) = (self.inbound.message_bytes(), self.inbound.held_bytes());
-            let heard = self.inbound.next(&mut rest, &errand.desk.codecs);
+            let heard = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
                 self.weigh_growth(x);
@@ -288,7 +288,7 @@ impl<'s> Socket<'s> {
                     self.pay(x);
                 }
                 // The record of the end is the last one.
-                Ok(Heard::Message(record)) if !self.told => self.up = record,
+                Ok(Heard::Message(record)) if !self.reported => self.up = record,
                 Ok(Heard::Message(_)) => {}
                 Ok(Heard::Close(close)) => self.heard_close(x, close),
                 Err(Violation { code, reason }) => self.fail(x, code, reason),
@@ -331,13 +331,13 @@ impl<'s> Socket<'s> {
             self.put(x, FIN | frame::CLOSE, &answer);
         }
         let (code, reason) = close.unwrap_or((NO_CODE, String::new()));
-        self.tell(code, &reason);
+        self.report(code, &reason);
         self.heard_all = true;
     }
 
     /// The last record for the worker.
-    fn tell(&mut self, code: u16, reason: &str) {
-        if !std::mem::replace(&mut self.told, true) {
+    fn report(&mut self, code: u16, reason: &str) {
+        if !std::mem::replace(&mut self.reported, true) {
             record::put(&mut self.up, record::CLOSE, [&code.to_le_bytes(), reason.as_bytes()]);
         }
     }
@@ -345,13 +345,13 @@ impl<'s> Socket<'s> {
     /// The client is at fault: it is told so, and not listened to any more.
     fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
         self.close(x, code, reason);
-        self.tell(code, reason);
+        self.report(code, reason);
         self.deaf = true;
     }
 
     /// The client is gone.
     fn lost(&mut self) {
-        self.tell(VANISHED, "");
+        self.report(VANISHED, "");
         self.heard_all = true;
         self.said_all = true;
         self.inbound.discard();
@@ -390,34 +390,37 @@ impl<'s> Socket<'s> {
     }
 
     /// To the worker: true where something moved.
-    fn give(&mut self, errand: &Errand) -> bool {
+    fn give(&mut self, pending: &PendingRequest) -> bool {
         if self.up.is_empty() || self.given {
             return false;
         }
         let rest = &self.up[self.up_at..];
         // Nobody takes it any more where the answer has ended.
-        let taken =
-            if self.worker_done { rest.len() } else { errand.push(rest, self.told).unwrap_or(rest.len()) };
+        let taken = if self.worker_done {
+            rest.len()
+        } else {
+            pending.push(rest, self.reported).unwrap_or(rest.len())
+        };
         self.up_at += taken;
         if self.up_at == self.up.len() {
             self.up = Vec::new();
             self.up_at = 0;
-            self.given = self.told;
+            self.given = self.reported;
             // Nobody listened to the client meanwhile.
-            (self.heard_ms, self.pinged) = (errand.desk.core.now_ms(), false);
+            (self.heard_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
     }
 
     /// From the worker: true where something came.
-    fn take(&mut self, x: &mut Exchange<'_>, errand: &mut Errand) -> bool {
+    fn take(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
         // What nobody will get any more need not wait for the client.
         if self.worker_done || (!self.said_all && x.backlog() > x.ahead_bytes_max(self.ahead_bytes)) {
             return false;
         }
-        let mut buffer = errand.desk.buffer();
+        let mut buffer = pending.dispatcher.buffer();
         let room = self.ahead_bytes.clamp(READ_BYTES, 64 * 1024);
-        let received = errand.receive(&mut buffer, room);
+        let received = pending.receive(&mut buffer, room);
         match &received {
             Ok(Some(received)) => {
                 self.worker_done = received.last;
@@ -425,8 +428,8 @@ impl<'s> Socket<'s> {
                     // It was told of the end and talks on, as one that never listens does. What it says next fails: the
                     // request is given up.
                     Part::Data if self.is_over() && self.given => self.worker_done = true,
-                    Part::Data => self.say(x, errand, &buffer),
-                    Part::Log(_) => self.teller.output(None, &buffer),
+                    Part::Data => self.say(x, pending, &buffer),
+                    Part::Log(_) => self.app_log.output(None, &buffer),
                     Part::End => {}
                     Part::Aborted(_) => {
                         self.worker_done = true;
@@ -436,10 +439,10 @@ impl<'s> Socket<'s> {
                 }
             }
             Ok(None) => {}
-            Err(ring::Error::Fault(fault)) => self.broke(x, &fault.to_string()),
+            Err(ring::Error::WorkerFault(fault)) => self.broke(x, &fault.to_string()),
             Err(ring::Error::Void) => self.broke(x, "its answer is void"),
         }
-        errand.desk.give_back(buffer);
+        pending.dispatcher.give_back(buffer);
         if self.worker_done {
             self.close(x, NORMAL, "");
         }
@@ -448,28 +451,28 @@ impl<'s> Socket<'s> {
 
     /// The worker broke the rules: nothing more is taken from it.
     fn broke(&mut self, x: &mut Exchange<'_>, why: &str) {
-        self.teller.tell(Urgency::Error, why);
+        self.app_log.report(AppLogLevel::Error, why);
         self.worker_done = true;
         self.close(x, FAILED, "");
     }
 
     /// Sends what the worker says.
-    fn say(&mut self, x: &mut Exchange<'_>, errand: &Errand, mut bytes: &[u8]) {
+    fn say(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
         self.moved_bytes += bytes.len();
         while !bytes.is_empty() && !self.said_all {
             match self.records.take(&mut bytes) {
-                Ok(Some(Said::Data { text, first, last, payload })) => {
+                Ok(Some(WorkerRecord::Data { text, first, last, payload })) => {
                     self.moved_bytes += FRAME_BYTES;
-                    let mut buffer = errand.desk.buffer();
-                    let piece = Piece { text, first, last, payload: &payload };
-                    match self.outbound.frame(&piece, &errand.desk.codecs, &mut buffer) {
+                    let mut buffer = pending.dispatcher.buffer();
+                    let piece = MessagePiece { text, first, last, payload: &payload };
+                    match self.outbound.frame(&piece, &pending.dispatcher.codecs, &mut buffer) {
                         Some((first, true)) => self.put(x, first, &buffer),
                         Some((first, false)) => self.put(x, first, &payload),
                         None => {}
                     }
-                    errand.desk.give_back(buffer);
+                    pending.dispatcher.give_back(buffer);
                 }
-                Ok(Some(Said::Close { code, reason })) => self.close(x, code, &reason),
+                Ok(Some(WorkerRecord::Close { code, reason })) => self.close(x, code, &reason),
                 Ok(None) => {}
                 Err(why) => self.broke(x, why),
             }
@@ -495,18 +498,18 @@ impl<'s> Socket<'s> {
         }
         if x.is_draining() || replaced {
             let code = if replaced { RESTART } else { GOING_AWAY };
-            self.tell(code, "");
+            self.report(code, "");
             return self.close(x, code, "");
         }
         if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
             // It reads nothing: not even a close would reach it. The application has the time that one takes.
-            self.tell(VANISHED, "");
+            self.report(VANISHED, "");
             (self.said_all, self.unsendable, self.closed_ms) = (true, true, now_ms);
             return;
         }
         let silent_ms = now_ms.saturating_sub(self.heard_ms);
         if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
-            self.tell(VANISHED, "");
+            self.report(VANISHED, "");
             self.close(x, GOING_AWAY, "nothing was heard for too long");
         } else if !self.pinged && silent_ms >= self.limits.idle_ms / 2 {
             self.pinged = true;
@@ -515,7 +518,7 @@ impl<'s> Socket<'s> {
     }
 
     /// Until there is something to do.
-    async fn wait(&mut self, x: &mut Exchange<'_>, errand: &Errand) {
+    async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
         let read = !self.heard_all && self.up.is_empty() && !self.is_held_back(x);
         // A connection in error is always ready, and what is kept for it will never leave.
         let client = Interest::of(read, x.backlog() > 0 && !self.unsendable);
@@ -531,13 +534,13 @@ impl<'s> Socket<'s> {
         }
         // Once nobody hears the application, it has its time to end; not anew with all that it says meanwhile.
         if !self.is_over() {
-            errand.expect(Expect::Look(look_ms));
+            pending.expect(Deadline::Look(look_ms));
         } else if !std::mem::replace(&mut self.limited, true) {
-            errand.expect(Expect::Worker);
+            pending.expect(Deadline::Worker);
         }
-        if let Err(fate) = errand.news(Some((x, client))).await {
+        if let Err(fate) = pending.news(Some((x, client))).await {
             self.worker_done = true;
-            if let Fate::Lost { .. } = fate {
+            if let Completion::Lost { .. } = fate {
                 self.close(x, FAILED, "");
             }
         }
@@ -559,7 +562,7 @@ mod tests {
 
     #[test]
     fn frames_that_bring_nothing_have_a_rate() {
-        let mut budget = Budget::new(5_000);
+        let mut budget = FrameBudget::new(5_000);
         assert_eq!((0..2_000).filter(|_| budget.pay(5_000)).count(), 1_000);
         // A hundred a second for ever.
         assert!((1..1_000).all(|at| budget.pay(5_000 + 10 * at)));

@@ -83,21 +83,21 @@ sub {
 
 const RACK: &str = r#"
 worker = nil
-at_exit { puts(Process.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
+at_exit { puts(ProcessInfo.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
 def stands_still = sleep(3600)
 lambda do |env|
-  worker = Process.pid
+  worker = ProcessInfo.pid
   case env["PATH_INFO"]
   when "/stuck" then stands_still
   when "/own" then trap("TERM") { STDOUT.syswrite("the application's own handler\n") }
   when "/fork"
     child = fork { sleep 3600 }
     sleep 0.2
-    Process.kill("TERM", child)
-    Process.wait(child)
+    ProcessInfo.kill("TERM", child)
+    ProcessInfo.wait(child)
     next [200, {}, [$?.termsig.to_s]]
   end
-  [200, {}, [Process.pid.to_s]]
+  [200, {}, [ProcessInfo.pid.to_s]]
 end
 "#;
 

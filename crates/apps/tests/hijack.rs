@@ -142,7 +142,7 @@ fn a_worker_that_is_replaced_waits_for_its_connections() {
 }
 
 #[test]
-fn where_nothing_may_be_taken_over_the_client_is_told() {
+fn where_nothing_may_be_taken_over_the_client_is_reported() {
     let rig = ruby("hijack.ru", |options| options.hijacked_ms = None);
     assert_eq!(rig.get("/echo").status, 502);
     rig.get("/").expect(200, "plain");

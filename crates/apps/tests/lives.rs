@@ -95,7 +95,7 @@ fn workers_killed_under_load_cost_what_they_held() {
 }
 
 #[test]
-fn a_stuck_worker_is_killed_after_its_client_was_told() {
+fn a_stuck_worker_is_killed_after_its_client_was_reported() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.request_ms_max = 300;
@@ -340,7 +340,7 @@ fn workers_are_replaced_when_they_are_old_or_fat() {
 }
 
 #[test]
-fn the_status_tells_of_every_process() {
+fn the_status_reports_of_every_process() {
     let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
     rig.ready(1);
     let mut client = rig.connect();

@@ -130,7 +130,7 @@ fn what_is_no_handler_says_why() {
     let text = source("text.so", "no object at all");
     let refuses = example("tour.c");
     let long: std::ffi::OsString = "x".repeat(100).into();
-    for (object, env, told) in [
+    for (object, env, reported) in [
         (&empty, None, "it has no komainu_entry"),
         (&newer, None, "made for version 99 of komainu_handler.h"),
         (&text, None, "text.so: file too short"),
@@ -141,9 +141,9 @@ fn what_is_no_handler_says_why() {
             options.show_errors = true;
             options.env.extend(env);
         });
-        rig.logged(told);
+        rig.logged(reported);
         let answer = rig.get("/");
         assert_eq!(answer.status, 500);
-        assert!(answer.text().contains(told.split('\'').next().unwrap()), "{}", answer.text());
+        assert!(answer.text().contains(reported.split('\'').next().unwrap()), "{}", answer.text());
     }
 }

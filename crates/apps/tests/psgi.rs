@@ -223,14 +223,14 @@ fn mistakes_cost_their_own_request() {
     let rig = Rig::perl("all", one_worker);
     let worker = rig.ready(1);
     let mut client = rig.connect();
-    for (path, told) in [
+    for (path, reported) in [
         ("/die", "GET /die: on purpose"),
         ("/nothing", "neither an array nor code"),
         ("/silent", "without an answer"),
         ("/wide", "Wide character in the body"),
     ] {
         client.get(path).expect(500, "Internal Server Error");
-        rig.logged(told);
+        rig.logged(reported);
     }
     assert_eq!(client.get("/split").status, 502);
     let cut = {

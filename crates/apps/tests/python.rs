@@ -39,17 +39,17 @@ fn the_validator_is_silent() {
 }
 
 #[test]
-fn what_an_application_does_wrong_is_told() {
+fn what_an_application_does_wrong_is_reported() {
     let rig = python("wsgi", "plain.py:create_app('named')", |_| {});
     let mut client = rig.connect();
     client.get("/").expect(200, "named");
-    for (path, told) in [
+    for (path, reported) in [
         ("/fail", "ValueError: on purpose"),
         ("/twice", "start_response was called before"),
         ("/silent", "start_response was not called"),
     ] {
         client.get(path).expect(500, "Internal Server Error\n");
-        rig.logged(told);
+        rig.logged(reported);
     }
     client.get("/long").expect(200, "abc");
     rig.logged("GET /long: more body written than announced");
@@ -77,7 +77,7 @@ fn a_worker_that_ends_costs_its_own_request() {
 }
 
 #[test]
-fn a_worker_with_threads_leaves_when_it_is_told() {
+fn a_worker_with_threads_leaves_when_it_is_reported() {
     let rig = python("wsgi", "plain.py", |options| {
         one_worker(options);
         options.threads = 3;
@@ -195,7 +195,7 @@ fn a_lifespan_that_is_required_or_left_out() {
 
 #[test]
 fn what_does_not_load_says_why() {
-    for (target, told) in [
+    for (target, reported) in [
         ("events.py:refuses", "no database today"),
         ("plain.py:create_ap()", "has no 'create_ap'"),
         ("absent.py", "there is no file"),
@@ -204,10 +204,10 @@ fn what_does_not_load_says_why() {
             one_worker(options);
             options.show_errors = true;
         });
-        rig.logged(told);
+        rig.logged(reported);
         let answer = rig.get("/");
         assert_eq!(answer.status, 500);
-        assert!(answer.text().contains(told.split('\'').next().unwrap()), "{}", answer.text());
+        assert!(answer.text().contains(reported.split('\'').next().unwrap()), "{}", answer.text());
     }
 }
 

@@ -176,13 +176,13 @@ fn early_hints_come_before_the_answer() {
 }
 
 #[test]
-fn the_end_is_told() {
+fn the_end_is_reported() {
     let rig = all();
     rig.get("/finished").expect(200, "soon");
     rig.logged("finished last");
     let log = rig.log();
-    let told = log.find("finished /finished 200 {\"x-a\"=>\"b\"} nil").expect("told of the end");
-    assert!(told < log.find("finished last").unwrap() && log.contains("after the end"), "{log}");
+    let reported = log.find("finished /finished 200 {\"x-a\"=>\"b\"} nil").expect("told of the end");
+    assert!(reported < log.find("finished last").unwrap() && log.contains("after the end"), "{log}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn large_bodies_pass_in_little_memory_both_ways() {
 }
 
 #[test]
-fn what_an_application_cannot_cope_with_is_told_in_the_log() {
+fn what_an_application_cannot_cope_with_is_reported_in_the_log() {
     let rig = ruby("all.ru", one_worker);
     let pids = rig.ready(1);
     rig.get("/errors").expect(200, "told");

@@ -52,7 +52,7 @@ fn a_bundle_beside_the_application_is_its_world() {
 }
 
 #[test]
-fn hooks_are_told_of_the_processes_lives() {
+fn hooks_are_reported_of_the_processes_lives() {
     for (preload, loads, forks) in [(true, 1, 2), (false, 2, 0)] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby/hooks/config.ru");
         let rig = ruby(&file, |options| {
@@ -119,12 +119,12 @@ fn rails_runs() {
 fn a_fork_that_fails_half_way_is_tried_again() {
     let file = scratch("rack-half-a-fork").join("halves.rb");
     let text = r##"
-OWNER = Process.pid
+OWNER = ProcessInfo.pid
 FAILURES = "#{__FILE__}.failures"
 File.write(FAILURES, "")
-Process.singleton_class.prepend(Module.new do
+ProcessInfo.singleton_class.prepend(Module.new do
   def _fork
-    if Process.pid != OWNER && File.size(FAILURES) < 3
+    if ProcessInfo.pid != OWNER && File.size(FAILURES) < 3
       File.write(FAILURES, "x", mode: "a")
       raise Errno::EAGAIN
     end

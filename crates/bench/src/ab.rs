@@ -1,7 +1,7 @@
 //! ApacheBench's report, for scripts that parse it.
 
 use crate::outcome::Outcome;
-use crate::tally::{Kind, Times};
+use crate::tally::{ErrorKind, Times};
 
 /// The outcome as `ab` would print it.
 #[must_use]
@@ -13,7 +13,7 @@ pub fn report(outcome: &Outcome) -> String {
     let connections = outcome.setup.connections as f64;
     let non_2xx: u64 =
         tally.statuses().iter().filter(|(code, _)| !(200..300).contains(code)).map(|(_, count)| count).sum();
-    let connect = tally.errors.of(Kind::Connect).0 + tally.errors.of(Kind::Tls).0;
+    let connect = tally.errors.of(ErrorKind::Connect).0 + tally.errors.of(ErrorKind::Tls).0;
     let receive = tally.errors.total() - connect;
     let failed = tally.errors.total() + tally.lengths_differ;
     let mut text = String::new();

@@ -2,7 +2,7 @@
 
 use crate::outcome::Outcome;
 use crate::quantity;
-use crate::tally::Kind;
+use crate::tally::ErrorKind;
 
 /// An engine thread that works more than this share of its time may be what limits the rate.
 const BUSY_MAX: f64 = 0.95;
@@ -25,58 +25,59 @@ pub fn warnings(outcome: &Outcome) -> Vec<String> {
 /// The same where no percentile beyond this one is shown.
 #[must_use]
 pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
     if measured.interrupted {
-        told.push(format!("The run was interrupted: these are the figures of {:.1} s.", measured.seconds));
+        reported
+            .push(format!("The run was interrupted: these are the figures of {:.1} s.", measured.seconds));
     }
     if tally.responses == 0 {
-        told.push("There was no response at all.".into());
+        reported.push("There was no response at all.".into());
     }
     for (kind, count, example) in tally.errors.causes() {
         let count = quantity::thousands(count as f64);
-        told.push(match kind {
-            Kind::Connect => format!("{count} attempts to connect failed: {example}."),
+        reported.push(match kind {
+            ErrorKind::Connect => format!("{count} attempts to connect failed: {example}."),
             _ => format!("{count} requests failed ({}): {example}.", kind.name()),
         });
     }
     if tally.refusals() > 0 {
-        told.push(format!(
+        reported.push(format!(
             "{} of {} responses had a status of 400 or above.",
             quantity::thousands(tally.refusals() as f64),
             quantity::thousands(tally.responses as f64)
         ));
     }
     if tally.contents_differ > 0 {
-        told.push(format!("{} responses differed from the first one.", tally.contents_differ));
+        reported.push(format!("{} responses differed from the first one.", tally.contents_differ));
     }
     if measured.busiest_thread > BUSY_MAX {
-        told.push(format!(
+        reported.push(format!(
             "The generator was busy {:.0} % of its time: it may be the bottleneck. More threads (-t) help where \
              cores are free.",
             measured.busiest_thread * 100.0
         ));
     }
     if let Some(noise) = outcome.around.noise.filter(|&noise| noise > NOISE_MAX) {
-        told.push(format!(
+        reported.push(format!(
             "{:.0} % of the machine's time went to neither the server nor the generator: the machine was noisy.",
             noise * 100.0
         ));
     }
     if let Some(percentile) = too_far(tally.latency.count()).filter(|&percent| percent <= percentile_max) {
-        told.push(format!(
+        reported.push(format!(
             "{} requests are too few for percentiles from p{percentile} on: fewer than ten lie beyond.",
             quantity::thousands(tally.latency.count() as f64)
         ));
     }
     let late_ns = tally.lateness.percentile(99.0);
     if outcome.setup.is_open && late_ns > LATE_NS_MAX {
-        told.push(format!(
+        reported.push(format!(
             "The generator itself was up to {} late for 99 of 100 requests; that is part of the latencies.",
             quantity::time(late_ns as f64)
         ));
     }
-    told
+    reported
 }
 
 /// The first percentile shown that has too few values beyond it.
@@ -92,7 +93,7 @@ fn too_far(count: u64) -> Option<f64> {
 pub fn scope(outcome: &Outcome) -> String {
     if outcome.setup.is_open {
         let tally = &outcome.measured.tally;
-        let left = tally.errors.of(Kind::Unanswered).0 + tally.errors.of(Kind::Unsent).0;
+        let left = tally.errors.of(ErrorKind::Unanswered).0 + tally.errors.of(ErrorKind::Unsent).0;
         let left = match left {
             0 => String::new(),
             left => {
@@ -130,7 +131,7 @@ fn stall(outcome: &Outcome) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::load::Point;
-    use crate::server::Around;
+    use crate::server::MachineState;
 
     fn quiet() -> Outcome {
         let mut outcome = Outcome::default();
@@ -147,27 +148,27 @@ mod tests {
     }
 
     #[test]
-    fn each_doubt_is_told() {
-        let told = |change: fn(&mut Outcome), what: &str| {
+    fn each_doubt_is_reported() {
+        let reported = |change: fn(&mut Outcome), what: &str| {
             let mut outcome = quiet();
             change(&mut outcome);
-            let told = warnings(&outcome);
-            assert!(told.len() == 1 && told[0].contains(what), "{told:?}");
+            let reported = warnings(&outcome);
+            assert!(reported.len() == 1 && reported[0].contains(what), "{reported:?}");
         };
-        told(|o| o.measured.interrupted = true, "interrupted");
-        told(
-            |o| o.measured.tally.errors.add(Kind::Timeout, 3, "timed out"),
+        reported(|o| o.measured.interrupted = true, "interrupted");
+        reported(
+            |o| o.measured.tally.errors.add(ErrorKind::Timeout, 3, "timed out"),
             "3 requests failed (timeout): timed out",
         );
-        told(
-            |o| o.measured.tally.errors.add(Kind::Connect, 2, "refused"),
+        reported(
+            |o| o.measured.tally.errors.add(ErrorKind::Connect, 2, "refused"),
             "2 attempts to connect failed: refused",
         );
-        told(|o| o.measured.tally.count_status(503), "status of 400");
-        told(|o| o.measured.tally.contents_differ = 2, "differed");
-        told(|o| o.measured.busiest_thread = 0.97, "bottleneck");
-        told(|o| o.around = Around { noise: Some(0.2) }, "20 %");
-        told(
+        reported(|o| o.measured.tally.count_status(503), "status of 400");
+        reported(|o| o.measured.tally.contents_differ = 2, "differed");
+        reported(|o| o.measured.busiest_thread = 0.97, "bottleneck");
+        reported(|o| o.around = MachineState { noise: Some(0.2) }, "20 %");
+        reported(
             |o| {
                 o.setup.is_open = true;
                 o.measured.tally.lateness.record(5_000_000);
@@ -195,7 +196,7 @@ mod tests {
             scope(&outcome)
         );
         outcome.setup.is_open = true;
-        outcome.measured.tally.errors.add(Kind::Unsent, 7, "");
+        outcome.measured.tally.errors.add(ErrorKind::Unsent, 7, "");
         assert!(scope(&outcome).contains("7 were still waiting"));
     }
 }

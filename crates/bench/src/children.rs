@@ -19,12 +19,12 @@ const TWICE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What a signal has to clear away: process groups and scratch folders.
-struct Litter {
+struct Cleanup {
     groups: Vec<Pid>,
     folders: Vec<PathBuf>,
 }
 
-static LITTER: Mutex<Litter> = Mutex::new(Litter { groups: Vec::new(), folders: Vec::new() });
+static LITTER: Mutex<Cleanup> = Mutex::new(Cleanup { groups: Vec::new(), folders: Vec::new() });
 static WATCH: Once = Once::new();
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -34,7 +34,7 @@ pub fn stop() -> &'static AtomicBool {
     &STOP
 }
 
-fn litter() -> std::sync::MutexGuard<'static, Litter> {
+fn litter() -> std::sync::MutexGuard<'static, Cleanup> {
     // A panic elsewhere is when this list matters most.
     LITTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,18 +64,18 @@ fn watch_signals() {
 }
 
 /// A process with all its descendants, in a process group of their own; dropping it ends them all.
-pub struct Tree {
+pub struct ProcessTree {
     child: Child,
     group: Pid,
     log: PathBuf,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Starts `command` with its output, both streams, in the file `log`.
     ///
     /// # Errors
     /// Where the program or the file is not to be had.
-    pub fn start(command: &mut Command, log: &Path) -> io::Result<Tree> {
+    pub fn start(command: &mut Command, log: &Path) -> io::Result<ProcessTree> {
         use std::os::unix::process::CommandExt;
         watch_signals();
         let out = File::create(log)?;
@@ -85,7 +85,7 @@ impl Tree {
             command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0).spawn()?;
         let group = Pid::from_child(&child);
         litter.groups.push(group);
-        Ok(Tree { child, group, log: log.to_path_buf() })
+        Ok(ProcessTree { child, group, log: log.to_path_buf() })
     }
 
     /// The first process of the tree.
@@ -106,7 +106,11 @@ impl Tree {
     }
 
     /// Asks until `ready` finds what it looks for, the process ends, or `ms_max` milliseconds have passed.
-    pub fn wait_until<T>(&mut self, ms_max: u64, mut ready: impl FnMut(&Tree) -> Option<T>) -> Option<T> {
+    pub fn wait_until<T>(
+        &mut self,
+        ms_max: u64,
+        mut ready: impl FnMut(&ProcessTree) -> Option<T>,
+    ) -> Option<T> {
         let deadline = Instant::now() + Duration::from_millis(ms_max);
         loop {
             if let Some(found) = ready(self) {
@@ -120,7 +124,7 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
+impl Drop for ProcessTree {
     fn drop(&mut self) {
         let _ = kill_process_group(self.group, Signal::TERM);
         let deadline = Instant::now() + Duration::from_millis(STOP_MS_MAX);
@@ -134,21 +138,21 @@ impl Drop for Tree {
 }
 
 /// A folder under the system's temporary one that goes away with this value, or with the process.
-pub struct Scratch(PathBuf);
+pub struct TempFolder(PathBuf);
 
-impl Scratch {
+impl TempFolder {
     /// A new one. Servers that give up root must be able to read it, so it is open to all for reading.
     ///
     /// # Errors
     /// The system's.
-    pub fn new(name: &str) -> io::Result<Scratch> {
+    pub fn new(name: &str) -> io::Result<TempFolder> {
         use std::os::unix::fs::PermissionsExt;
         watch_signals();
         let mut litter = litter();
         let folder = made(name)?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         litter.folders.push(folder.clone());
-        Ok(Scratch(folder))
+        Ok(TempFolder(folder))
     }
 
     /// Where it is.
@@ -173,7 +177,7 @@ fn made(name: &str) -> io::Result<PathBuf> {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
         litter().folders.retain(|folder| *folder != self.0);
@@ -186,11 +190,11 @@ mod tests {
 
     #[test]
     fn a_dropped_tree_takes_its_grandchildren_along_even_on_a_panic() {
-        let scratch = Scratch::new("children-test").expect("a scratch folder");
+        let scratch = TempFolder::new("children-test").expect("a scratch folder");
         let log = scratch.path().join("log");
         // The grandchild ignores the polite signal; the group's SIGKILL is what must reach it.
         let script = "(trap '' TERM; echo started; while :; do sleep 1; done) & wait";
-        let mut tree = Tree::start(Command::new("sh").args(["-c", script]), &log).expect("a shell");
+        let mut tree = ProcessTree::start(Command::new("sh").args(["-c", script]), &log).expect("a shell");
         let group = tree.group;
         tree.wait_until(10_000, |tree| tree.output().contains("started").then_some(())).expect("it starts");
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
@@ -213,7 +217,7 @@ mod tests {
             (std::env::temp_dir().join(&name), std::env::temp_dir().join(name + "-else"));
         std::fs::create_dir(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &taken).unwrap();
-        let scratch = Scratch::new("taken").unwrap();
+        let scratch = TempFolder::new("taken").unwrap();
         std::fs::write(scratch.path().join("file"), "").unwrap();
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing goes where a link leads");
         drop(scratch);
@@ -224,9 +228,10 @@ mod tests {
 
     #[test]
     fn waiting_ends_when_the_process_does() {
-        let scratch = Scratch::new("children-wait").expect("a scratch folder");
-        let mut tree = Tree::start(Command::new("sh").args(["-c", "echo gone"]), &scratch.path().join("log"))
-            .expect("a shell");
+        let scratch = TempFolder::new("children-wait").expect("a scratch folder");
+        let mut tree =
+            ProcessTree::start(Command::new("sh").args(["-c", "echo gone"]), &scratch.path().join("log"))
+                .expect("a shell");
         assert_eq!(tree.wait_until(60_000, |_| None::<()>), None);
         assert_eq!(tree.output(), "gone\n");
     }

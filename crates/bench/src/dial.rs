@@ -6,37 +6,43 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::failure::Failure;
 use crate::moment::now_ns;
-use crate::plan::{Origin, Plan};
-use crate::tally::Kind;
+use crate::plan::{LoadTarget, Plan};
+use crate::tally::ErrorKind;
 
 /// What making a connection took.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spent {
+pub(crate) struct ConnectTimes {
     pub(crate) connect_ns: u64,
     /// The TLS handshake, where there was one.
     pub(crate) tls_ns: Option<u64>,
 }
 
 /// A connection to `origin`.
-pub(crate) async fn link(core: &Core, origin: &Origin, timeout_ms: u64) -> Result<(Link, Spent), Failure> {
+pub(crate) async fn link(
+    core: &Core,
+    origin: &LoadTarget,
+    timeout_ms: u64,
+) -> Result<(Link, ConnectTimes), Failure> {
     let began_ns = now_ns();
     let deadline_ms = began_ns / 1_000_000 + timeout_ms;
     let stream = Stream::connect(core, &origin.dial, deadline_ms).await.map_err(|fault| match fault {
-        Fault::Timeout => Failure::new(Kind::Connect, "no connection in time"),
-        Fault::Io(error) => Failure::new(Kind::Connect, refused(&error)),
-        fault => Failure::new(Kind::Connect, plain(&fault)),
+        Fault::Timeout => Failure::new(ErrorKind::Connect, "no connection in time"),
+        Fault::Io(error) => Failure::new(ErrorKind::Connect, refused(&error)),
+        fault => Failure::new(ErrorKind::Connect, plain(&fault)),
     })?;
     let connect_ns = now_ns() - began_ns;
     let Some(tls) = &origin.tls else {
-        return Ok((Link::Plain(stream), Spent { connect_ns, tls_ns: None }));
+        return Ok((Link::Plain(stream), ConnectTimes { connect_ns, tls_ns: None }));
     };
     let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
-        Fault::Timeout => Failure::new(Kind::Tls, "no handshake in time"),
-        Fault::Gone => Failure::new(Kind::Tls, "connection closed in the handshake; is it an https server?"),
-        fault => Failure::new(Kind::Tls, with_remedy(plain(&fault))),
+        Fault::Timeout => Failure::new(ErrorKind::Tls, "no handshake in time"),
+        Fault::Gone => {
+            Failure::new(ErrorKind::Tls, "connection closed in the handshake; is it an https server?")
+        }
+        fault => Failure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
     })?;
     let tls_ns = Some(now_ns() - began_ns - connect_ns);
-    Ok((Link::Tls(shaken), Spent { connect_ns, tls_ns }))
+    Ok((Link::Tls(shaken), ConnectTimes { connect_ns, tls_ns }))
 }
 
 /// Why the system makes no connection, and what may help.
@@ -90,7 +96,7 @@ pub(crate) fn probe(plan: &Plan) -> Result<(), String> {
     let probed = core.run_until_end(async move {
         for origin in &origins {
             if let Err(failure) = link(&inner, origin, timeout_ms).await {
-                let what = if failure.kind == Kind::Tls { "agree on TLS with" } else { "connect to" };
+                let what = if failure.kind == ErrorKind::Tls { "agree on TLS with" } else { "connect to" };
                 return Err(format!("cannot {what} {}: {}", origin.name, failure.example));
             }
         }

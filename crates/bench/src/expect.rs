@@ -9,12 +9,12 @@ use crate::quantity;
 pub struct Expectation {
     text: String,
     figure: &'static Figure,
-    order: Order,
+    order: Relation,
     value: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum Relation {
     Below,
     AtMost,
     Equal,
@@ -29,12 +29,12 @@ impl Expectation {
     /// What was not understood, and what would be.
     pub fn parse(text: &str) -> Result<Expectation, String> {
         let operators = [
-            ("<=", Order::AtMost),
-            (">=", Order::AtLeast),
-            ("==", Order::Equal),
-            ("<", Order::Below),
-            (">", Order::Above),
-            ("=", Order::Equal),
+            ("<=", Relation::AtMost),
+            (">=", Relation::AtLeast),
+            ("==", Relation::Equal),
+            ("<", Relation::Below),
+            (">", Relation::Above),
+            ("=", Relation::Equal),
         ];
         let found = operators.iter().find_map(|&(sign, order)| Some((text.split_once(sign)?, order)));
         let Some(((name, value), order)) = found else {
@@ -57,11 +57,11 @@ impl Expectation {
             return Err(format!("expected {}, but it was not measured", self.text));
         };
         let met = match self.order {
-            Order::Below => found < self.value,
-            Order::AtMost => found <= self.value,
-            Order::Equal => found == self.value,
-            Order::AtLeast => found >= self.value,
-            Order::Above => found > self.value,
+            Relation::Below => found < self.value,
+            Relation::AtMost => found <= self.value,
+            Relation::Equal => found == self.value,
+            Relation::AtLeast => found >= self.value,
+            Relation::Above => found > self.value,
         };
         match met {
             true => Ok(()),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (text, what) in [
             ("p99", "looks like"),
             ("p42 < 1ms", "is no figure"),

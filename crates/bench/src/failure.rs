@@ -2,17 +2,17 @@
 
 use net::Fault;
 
-use crate::tally::Kind;
+use crate::tally::ErrorKind;
 
 /// Why a connection ended early, and with it the requests under way on it.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ErrorKind,
     pub(crate) example: String,
 }
 
 impl Failure {
-    pub(crate) fn new(kind: Kind, example: impl Into<String>) -> Failure {
+    pub(crate) fn new(kind: ErrorKind, example: impl Into<String>) -> Failure {
         Failure { kind, example: example.into() }
     }
 }
@@ -20,9 +20,9 @@ impl Failure {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         let kind = match &fault {
-            Fault::Timeout => Kind::Timeout,
-            Fault::Reject(_) => Kind::Malformed,
-            Fault::Gone | Fault::Io(_) | Fault::Broken(_) => Kind::Closed,
+            Fault::Timeout => ErrorKind::Timeout,
+            Fault::Reject(_) => ErrorKind::Malformed,
+            Fault::Gone | Fault::Io(_) | Fault::Broken(_) => ErrorKind::Closed,
         };
         Failure::new(kind, fault.to_string())
     }
@@ -30,6 +30,6 @@ impl From<Fault> for Failure {
 
 impl From<http::Reject> for Failure {
     fn from(reject: http::Reject) -> Failure {
-        Failure::new(Kind::Malformed, reject.reason)
+        Failure::new(ErrorKind::Malformed, reject.reason)
     }
 }

@@ -7,7 +7,7 @@ use crate::load::Point;
 use crate::outcome::Outcome;
 use crate::procfs;
 use crate::quantity::{self, thousands};
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::tally::Times;
 use crate::text;
 use crate::versus::Comparison;
@@ -125,8 +125,8 @@ fn run(outcome: &Outcome) -> String {
     body += "<h2>Answers</h2>\n";
     body += &table(&answers(outcome));
     if let Some(spent) = &outcome.server {
-        let mut memory = Table::new(&[
-            "Memory",
+        let mut memory = TextTable::new(&[
+            "ProcessMemory",
             "RSS before",
             "after",
             "PSS before",
@@ -167,7 +167,7 @@ fn over_time(outcome: &Outcome) -> String {
     let mut charts = chart::lines("Rate", &rate, &SECONDS, &RATE);
     charts += &chart::lines("Latency", &latency, &SECONDS, &LATENCY);
     if let Some(spent) = &outcome.server {
-        let of = |value: fn(&crate::server::Sample) -> f64| {
+        let of = |value: fn(&crate::server::ServerSample) -> f64| {
             spent.series.iter().map(|s| (s.at_s, value(s))).collect()
         };
         let cpu = [series("cores", of(|s| s.cores))];
@@ -248,9 +248,10 @@ fn how_often(latency: &Times) -> Vec<(f64, f64)> {
     often.into_iter().map(point).collect()
 }
 
-fn latencies(outcome: &Outcome) -> Table {
+fn latencies(outcome: &Outcome) -> TextTable {
     let tally = &outcome.measured.tally;
-    let mut table = Table::new(&["", "count", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
+    let mut table =
+        TextTable::new(&["", "count", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
     for (name, times) in [
         ("Latency", &tally.latency),
         ("First byte", &tally.first_byte),
@@ -268,9 +269,9 @@ fn latencies(outcome: &Outcome) -> Table {
     table
 }
 
-fn answers(outcome: &Outcome) -> Table {
+fn answers(outcome: &Outcome) -> TextTable {
     let tally = &outcome.measured.tally;
-    let mut table = Table::new(&["", "count"]);
+    let mut table = TextTable::new(&["", "count"]);
     let mut row = |name: String, count: u64| table.row(vec![name, thousands(count as f64)]);
     tally.statuses().iter().for_each(|(code, count)| row(format!("Status {code}"), *count));
     tally
@@ -284,7 +285,7 @@ fn answers(outcome: &Outcome) -> Table {
 
 /// A table as HTML.
 #[must_use]
-pub fn table(table: &Table) -> String {
+pub fn table(table: &TextTable) -> String {
     if table.is_empty() {
         return String::new();
     }
@@ -317,7 +318,7 @@ fn footer(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Kind;
+    use crate::tally::ErrorKind;
     use crate::versus;
 
     fn outcome() -> Outcome {
@@ -327,7 +328,7 @@ mod tests {
         outcome.measured.responses_in_time = 1_000;
         let tally = &mut outcome.measured.tally;
         (1..=1_000).for_each(|at| tally.latency.record(at * 1_000));
-        tally.errors.add(Kind::Closed, 2, "<gone>");
+        tally.errors.add(ErrorKind::Closed, 2, "<gone>");
         let point = |at: u32| Point {
             from_s: f64::from(at),
             to_s: f64::from(at) + 1.0,

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use net::Dial;
 use serde_json::Value;
 
-use crate::children::{self, Scratch, Tree};
+use crate::children::{self, ProcessTree, TempFolder};
 use crate::expect::Expectation;
 use crate::live::Live;
 use crate::load::Observer;
@@ -24,7 +24,7 @@ const READY_MS_MAX: u64 = 15_000;
 
 /// What to do.
 #[derive(Debug)]
-pub struct Job {
+pub struct BenchJob {
     /// What is measured.
     pub subject: Subject,
     /// What it is compared with, in turns.
@@ -103,7 +103,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 ///
 /// # Errors
 /// What kept it from being measured or kept, for people.
-pub fn run(job: &Job, out: &mut dyn Write) -> Result<bool, String> {
+pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     job.keep.check()?;
     let met = match &job.versus {
         None => alone(job, out)?,
@@ -132,7 +132,7 @@ fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
     }
 }
 
-fn alone(job: &Job, out: &mut dyn Write) -> Result<bool, String> {
+fn alone(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     let title = &job.subject.url;
     let outcome = session::measure(&job.subject, children::stop(), &mut *live(job.quiet, title))?;
     let json = record::json(&outcome);
@@ -149,7 +149,7 @@ fn alone(job: &Job, out: &mut dyn Write) -> Result<bool, String> {
 }
 
 /// Tells on stderr what does not hold.
-fn judge(job: &Job, outcome: &Outcome) -> bool {
+fn judge(job: &BenchJob, outcome: &Outcome) -> bool {
     let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
         let _ = writeln!(io::stderr(), "komainu bench: {missed}");
@@ -157,8 +157,8 @@ fn judge(job: &Job, outcome: &Outcome) -> bool {
     missed.is_empty()
 }
 
-fn compared(job: &Job, versus: &Versus, out: &mut dyn Write) -> Result<bool, String> {
-    let scratch = Scratch::new("bench").map_err(|error| error.to_string())?;
+fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool, String> {
+    let scratch = TempFolder::new("bench").map_err(|error| error.to_string())?;
     let started;
     let (other, name) = match versus {
         Versus::Subject(subject) => ((**subject).clone(), subject.url.clone()),
@@ -212,7 +212,7 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
 }
 
 /// Pair by pair, each side first in every other one, so that neither always runs in the other's wake.
-fn in_turns(job: &Job, other: &Subject, names: &[String; 2]) -> Result<Vec<(Outcome, Outcome)>, String> {
+fn in_turns(job: &BenchJob, other: &Subject, names: &[String; 2]) -> Result<Vec<(Outcome, Outcome)>, String> {
     let stop = children::stop();
     let mut pairs = Vec::new();
     for number in 0..job.pairs.max(2) {
@@ -245,13 +245,13 @@ pub(crate) fn free_port() -> io::Result<u16> {
 }
 
 /// Starts the other server, and the subject that it is.
-fn start(command: &str, like: &Subject, folder: &Path) -> Result<(Subject, Tree), String> {
+fn start(command: &str, like: &Subject, folder: &Path) -> Result<(Subject, ProcessTree), String> {
     let port = free_port().map_err(|error| error.to_string())?;
     if !command.contains("{port}") {
         return Err("--vs-cmd: write {port} where the command takes the port to listen on".into());
     }
     let line = format!("exec {}", command.replace("{port}", &port.to_string()));
-    let mut tree = Tree::start(Command::new("sh").args(["-c", &line]), &folder.join("output.log"))
+    let mut tree = ProcessTree::start(Command::new("sh").args(["-c", &line]), &folder.join("output.log"))
         .map_err(|error| format!("{command}: {error}"))?;
     let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let ready = tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(listens).ok());

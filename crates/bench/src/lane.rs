@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::body::Body;
-use http::machine::{Client, Step};
+use http::machine::{ClientMachine, Step};
 use http::{Framing, Method, Name, Status};
 use net::client::Bell;
 use net::{Fault, Link};
@@ -16,8 +16,8 @@ use crate::failure::Failure;
 use crate::moment::now_ns;
 use crate::plan::Pace;
 use crate::quantity;
-use crate::tally::Kind;
-use crate::world::{Facts, Job, SCRATCH_BYTES, World};
+use crate::tally::ErrorKind;
+use crate::world::{Facts, RequestJob, SCRATCH_BYTES, World};
 
 /// Reads in a row before the other connections have their turn.
 const READS_MAX: usize = 16;
@@ -26,13 +26,13 @@ const BACK_OFF_MS: u64 = 5;
 const BACK_OFF_MS_MAX: u64 = 500;
 
 /// A request that has been sent, or is being sent.
-struct Sent {
-    job: Job,
+struct SentRequest {
+    job: RequestJob,
     sent_ns: u64,
 }
 
 /// What reading came to.
-enum Intake {
+enum ReadResult {
     /// At least one response is whole.
     Whole,
     /// Nothing more is there.
@@ -43,18 +43,18 @@ enum Intake {
     Ended,
 }
 
-pub(crate) struct Lane {
+pub(crate) struct LoadConnection {
     world: Rc<World>,
     origin: usize,
     bell: Rc<Bell>,
-    machine: Client,
+    machine: ClientMachine,
     /// Nothing of the next response has been fed to the machine yet.
     at_start: bool,
     /// The beginning of a head that is not whole.
     held: Vec<u8>,
-    under_way: VecDeque<Sent>,
+    under_way: VecDeque<SentRequest>,
     /// Taken, but not sent on a connection that lived: they go first.
-    again: VecDeque<Job>,
+    again: VecDeque<RequestJob>,
     /// Requests to be sent in one go, of which `out_at` bytes have been.
     out: Vec<u8>,
     out_at: usize,
@@ -78,7 +78,7 @@ pub(crate) struct Lane {
 /// Runs one connection after another until the world is over.
 pub(crate) async fn run(world: Rc<World>, origin: usize, delay: Duration) {
     world.core.sleep(delay.as_millis() as u64).await;
-    let mut lane = Lane::new(world.clone(), origin);
+    let mut lane = LoadConnection::new(world.clone(), origin);
     let mut back_off_ms = BACK_OFF_MS;
     loop {
         let outcome = lane.live().await;
@@ -99,14 +99,14 @@ pub(crate) async fn run(world: Rc<World>, origin: usize, delay: Duration) {
     }
 }
 
-impl Lane {
-    fn new(world: Rc<World>, origin: usize) -> Lane {
+impl LoadConnection {
+    fn new(world: Rc<World>, origin: usize) -> LoadConnection {
         let bell = Rc::new(Bell::new(&world.core));
-        Lane {
+        LoadConnection {
             world,
             origin,
             bell,
-            machine: Client::default(),
+            machine: ClientMachine::default(),
             at_start: true,
             held: Vec::new(),
             under_way: VecDeque::new(),
@@ -151,16 +151,16 @@ impl Lane {
             self.fill();
             let sent = self.flush(&mut link)?;
             match self.take_in(&mut link)? {
-                Intake::Whole if !keep_alive => return Ok(false),
-                Intake::Whole => {}
-                Intake::Blocked => {
+                ReadResult::Whole if !keep_alive => return Ok(false),
+                ReadResult::Whole => {}
+                ReadResult::Blocked => {
                     link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;
                 }
-                Intake::Busy if self.world.core.now_ms() >= self.deadline_ms() => {
+                ReadResult::Busy if self.world.core.now_ms() >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());
                 }
-                Intake::Busy => self.world.core.yield_now().await,
-                Intake::Ended => return Ok(false),
+                ReadResult::Busy => self.world.core.yield_now().await,
+                ReadResult::Ended => return Ok(false),
             }
         }
     }
@@ -229,7 +229,7 @@ impl Lane {
                 // The time it took to connect is told apart.
                 job.due_ns = self.now_ns;
             }
-            self.under_way.push_back(Sent { job, sent_ns: self.now_ns });
+            self.under_way.push_back(SentRequest { job, sent_ns: self.now_ns });
             if depth == 1 {
                 self.direct = Some((job.request, 0));
             } else {
@@ -274,14 +274,14 @@ impl Lane {
     }
 
     /// Reads what is there.
-    fn take_in(&mut self, link: &mut Link) -> Result<Intake, Failure> {
+    fn take_in(&mut self, link: &mut Link) -> Result<ReadResult, Failure> {
         let world = self.world.clone();
         let mut scratch = world.scratch.borrow_mut();
         let before = self.served;
         for _ in 0..READS_MAX {
             let held = self.held.len();
             let Some(len) = link.try_read(&mut scratch[held..])? else {
-                return Ok(if self.served > before { Intake::Whole } else { Intake::Blocked });
+                return Ok(if self.served > before { ReadResult::Whole } else { ReadResult::Blocked });
             };
             self.now_ns = now_ns();
             if len == 0 {
@@ -292,17 +292,17 @@ impl Lane {
             self.held.clear();
             self.feed(&scratch[..held + len])?;
             if self.ended {
-                return Ok(Intake::Ended);
+                return Ok(ReadResult::Ended);
             }
             if self.served > before {
-                return Ok(Intake::Whole);
+                return Ok(ReadResult::Whole);
             }
         }
-        Ok(Intake::Busy)
+        Ok(ReadResult::Busy)
     }
 
     /// The server closed its side.
-    fn take_end(&mut self) -> Result<Intake, Failure> {
+    fn take_end(&mut self) -> Result<ReadResult, Failure> {
         let idle = self.under_way.is_empty() && self.at_start;
         if !idle {
             self.machine.eof().map_err(|reject| {
@@ -311,11 +311,11 @@ impl Lane {
                     (true, _) => "kept-alive connection closed as a request was sent",
                     (false, _) => reject.reason,
                 };
-                Failure::new(Kind::Closed, what)
+                Failure::new(ErrorKind::Closed, what)
             })?;
             self.complete();
         }
-        Ok(Intake::Ended)
+        Ok(ReadResult::Ended)
     }
 
     /// Takes received bytes in; those of a head that is not whole are held.
@@ -323,7 +323,7 @@ impl Lane {
         let mut at = 0;
         while at < bytes.len() && !self.ended {
             let Some(front) = self.under_way.front() else {
-                return Err(Failure::new(Kind::Malformed, "bytes that no request asked for"));
+                return Err(Failure::new(ErrorKind::Malformed, "bytes that no request asked for"));
             };
             let method = self.world.plan.requests[front.job.request as usize].method;
             if self.first_ns == 0 {
@@ -357,7 +357,7 @@ impl Lane {
             }
         }
         if at < bytes.len() && self.under_way.is_empty() {
-            return Err(Failure::new(Kind::Malformed, "bytes after the end of the response"));
+            return Err(Failure::new(ErrorKind::Malformed, "bytes after the end of the response"));
         }
         Ok(())
     }
@@ -432,7 +432,7 @@ impl Lane {
 
     /// Counts the response at the front.
     fn record(&mut self, status: u16) {
-        let Some(Sent { job, sent_ns }) = self.under_way.pop_front() else { return };
+        let Some(SentRequest { job, sent_ns }) = self.under_way.pop_front() else { return };
         let world = &self.world;
         let expected = &world.shared.expected[job.request as usize];
         let hash = if world.plan.verify { std::mem::take(&mut self.hasher).finish() } else { 0 };
@@ -466,7 +466,7 @@ impl Lane {
         self.first_ns = 0;
         self.hasher = DefaultHasher::new();
         self.ended = false;
-        while let Some(Sent { job, .. }) = self.under_way.pop_back() {
+        while let Some(SentRequest { job, .. }) = self.under_way.pop_back() {
             self.again.push_front(job);
         }
     }
@@ -474,14 +474,14 @@ impl Lane {
     /// A response that took too long, with what there was of it.
     fn explained(&self, failure: Failure) -> Failure {
         match failure.kind {
-            Kind::Timeout if self.content_bytes > 0 => Failure::new(
-                Kind::Timeout,
+            ErrorKind::Timeout if self.content_bytes > 0 => Failure::new(
+                ErrorKind::Timeout,
                 format!(
                     "the response did not end in time, after {} of content",
                     quantity::bytes(self.content_bytes as f64)
                 ),
             ),
-            Kind::Timeout => Failure::new(Kind::Timeout, "no response in time"),
+            ErrorKind::Timeout => Failure::new(ErrorKind::Timeout, "no response in time"),
             _ => failure,
         }
     }
@@ -499,17 +499,21 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for LoadConnection {
     fn drop(&mut self) {
         if self.dials && self.world.plan.requests_max.is_none() {
-            self.world.tally.borrow_mut().errors.add(Kind::Connect, 1, "no connection before the run ended");
+            self.world.tally.borrow_mut().errors.add(
+                ErrorKind::Connect,
+                1,
+                "no connection before the run ended",
+            );
         }
         let now_ns = now_ns();
         let sent = self.under_way.drain(..).map(|sent| sent.job);
         for job in sent.chain(self.again.drain(..)) {
             // A closed loop's last requests are cut off by the end, not by the server.
             match self.world.plan.is_open() {
-                true => self.world.fail(job, Kind::Unanswered, "the run ended first", now_ns),
+                true => self.world.fail(job, ErrorKind::Unanswered, "the run ended first", now_ns),
                 false => self.world.ended(),
             }
         }

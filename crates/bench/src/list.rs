@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line() {
+    fn a_mistake_is_reported_with_its_line() {
         for (text, what) in [
             ("# only this", "no URL"),
             ("http://h/\n0 http://h/", "line 2: a weight"),

@@ -14,8 +14,8 @@ use crate::dial;
 use crate::moment::{now_ns, process_cpu_ns};
 use crate::plan::Plan;
 use crate::tally::Tally;
-use crate::thread::{self, Part, Report, Schedule};
-use crate::world::{Facts, Shared};
+use crate::thread::{self, Schedule, ThreadPart, ThreadReport};
+use crate::world::{Facts, RunState};
 
 /// From the start of the threads to the beginning of the load, so that all begin together.
 const LEAD_NS: u64 = 2_000_000;
@@ -116,15 +116,15 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     let _raised = DescriptorLimit::raise(plan.connections as u64 + DESCRIPTORS_BESIDE);
     dial::probe(plan)?;
     let plan = Arc::new(Plan { threads: plan.threads(), ..plan.clone() });
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RunState {
         expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
-        ..Shared::default()
+        ..RunState::default()
     });
     let schedule = schedule(&plan);
     let (sender, receiver) = channel();
     let mut threads = Vec::new();
     for number in 0..plan.threads {
-        let part = Part { number, plan: plan.clone(), shared: shared.clone(), schedule };
+        let part = ThreadPart { number, plan: plan.clone(), shared: shared.clone(), schedule };
         let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("load-{number}"));
         let started = thread.spawn(move || thread::run(part, &sender));
@@ -219,8 +219,8 @@ impl Gathering {
 
     fn listen(
         &mut self,
-        reports: &Receiver<Report>,
-        shared: &Shared,
+        reports: &Receiver<ThreadReport>,
+        shared: &RunState,
         stop: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<(), String> {
@@ -267,26 +267,26 @@ impl Gathering {
         }
     }
 
-    fn take(&mut self, report: Report) -> Result<(), String> {
+    fn take(&mut self, report: ThreadReport) -> Result<(), String> {
         match report {
-            Report::Broken(error) => return Err(error),
-            Report::Slice { warm_up: true, tally, .. } => {
+            ThreadReport::Broken(error) => return Err(error),
+            ThreadReport::Slice { warm_up: true, tally, .. } => {
                 // Connections made ahead of the count are the ones that it runs on.
                 let total = &mut self.measured.tally;
                 total.connections += tally.connections;
                 total.connect.add(&tally.connect);
                 total.tls.add(&tally.tls);
             }
-            Report::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
-            Report::Over { from_ns } => {
+            ThreadReport::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
+            ThreadReport::Over { from_ns } => {
                 self.over.push((from_ns > 0).then(|| self.number(from_ns)));
-                let whole = |(&number, (told, _)): (&u64, &(usize, Slice))| {
-                    (*told >= self.needed(number)).then_some(number)
+                let whole = |(&number, (reported, _)): (&u64, &(usize, Slice))| {
+                    (*reported >= self.needed(number)).then_some(number)
                 };
                 let whole: Vec<u64> = self.open.iter().filter_map(whole).collect();
                 whole.into_iter().for_each(|number| self.finish(number));
             }
-            Report::End { rest, cpu_ns, wall_ns, last_ns } => {
+            ThreadReport::End { rest, cpu_ns, wall_ns, last_ns } => {
                 self.ended += 1;
                 self.last_ns = self.last_ns.max(last_ns);
                 let busy = cpu_ns as f64 / wall_ns.max(1) as f64;
@@ -309,18 +309,18 @@ impl Gathering {
 
     fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: Box<Tally>) {
         let number = self.number(from_ns);
-        let told = match self.open.entry(number) {
+        let reported = match self.open.entry(number) {
             Entry::Vacant(vacant) => vacant.insert((1, Slice { from_ns, to_ns, tally })).0,
             Entry::Occupied(occupied) => {
-                let (told, slice) = occupied.into_mut();
+                let (reported, slice) = occupied.into_mut();
                 slice.from_ns = slice.from_ns.min(from_ns);
                 slice.to_ns = slice.to_ns.max(to_ns);
                 slice.tally.add(&tally);
-                *told += 1;
-                *told
+                *reported += 1;
+                *reported
             }
         };
-        if told >= self.needed(number) {
+        if reported >= self.needed(number) {
             self.finish(number);
         }
     }
@@ -360,13 +360,13 @@ impl Gathering {
 mod tests {
     use super::*;
     use crate::plan::Reach;
-    use crate::request::{Ask, Manner};
+    use crate::request::{Ask, RequestManner};
     use crate::url::Url;
 
     #[test]
     fn nothing_is_kept_for_a_thread_that_has_ended() {
         let ask = Ask::get(Url::parse("http://127.0.0.1:1/").unwrap());
-        let plan = Plan::new(&[ask], &Manner::default(), &Reach::default()).unwrap();
+        let plan = Plan::new(&[ask], &RequestManner::default(), &Reach::default()).unwrap();
         let plan = Plan { threads: 2, duration: None, requests_max: Some(9), ..plan };
         let schedule = Schedule { begin_ns: 1_000, count_ns: 1_000, end_ns: u64::MAX, slice_ns: 100 };
         let mut gathered = Gathering::new(&plan, schedule);
@@ -374,10 +374,10 @@ mod tests {
             let mut tally = Box::<Tally>::default();
             tally.responses = 1;
             let from_ns = 1_000 + number * 100;
-            Report::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
+            ThreadReport::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
         };
         // One thread is done in the second slice; the other goes on for long.
-        for report in [slice(0), slice(1), slice(0), Report::Over { from_ns: 1_100 }, slice(1)] {
+        for report in [slice(0), slice(1), slice(0), ThreadReport::Over { from_ns: 1_100 }, slice(1)] {
             gathered.take(report).unwrap();
         }
         (2..100).for_each(|number| gathered.take(slice(number)).unwrap());

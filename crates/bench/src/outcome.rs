@@ -7,7 +7,7 @@ use http::Version;
 use crate::load::Measured;
 use crate::plan::{Arrivals, Pace, Plan};
 use crate::quantity;
-use crate::server::{Around, Spent};
+use crate::server::{MachineState, Spent};
 
 /// What a run was, in words that outlive it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Outcome {
     /// The server's side, where it could be watched.
     pub server: Option<Spent>,
     /// The machine around both.
-    pub around: Around,
+    pub around: MachineState,
     /// When it ended, in seconds since 1970.
     pub unix_s: u64,
 }

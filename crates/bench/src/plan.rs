@@ -7,15 +7,15 @@ use std::time::Duration;
 use net::{Dial, TlsClient, TlsClientOptions};
 
 use crate::random::Random;
-use crate::request::{self, Ask, Manner, Request};
+use crate::request::{self, Ask, RequestManner, WireRequest};
 
 /// What load to put on whom: everything that a run is told.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What to ask, rendered; at least one.
-    pub requests: Vec<Request>,
+    pub requests: Vec<WireRequest>,
     /// Where it goes; at least one.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<LoadTarget>,
     /// In which order: indexes into [`Plan::requests`], each as often as its weight says; walked round and round.
     pub walk: Vec<u32>,
     /// Pick from the walk at random instead of in order.
@@ -50,7 +50,7 @@ pub struct Plan {
 
 /// Where requests go: one address, and how to talk to it.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct LoadTarget {
     /// The address.
     pub dial: Dial,
     /// TLS, where the scheme is `https`.
@@ -109,8 +109,8 @@ impl Plan {
     ///
     /// # Errors
     /// A request that cannot be rendered, a host that cannot be resolved.
-    pub fn new(asks: &[Ask], manner: &Manner, reach: &Reach) -> Result<Plan, String> {
-        let mut origins: Vec<Origin> = Vec::new();
+    pub fn new(asks: &[Ask], manner: &RequestManner, reach: &Reach) -> Result<Plan, String> {
+        let mut origins: Vec<LoadTarget> = Vec::new();
         let mut keys: Vec<(bool, String, u16)> = Vec::new();
         let mut requests = Vec::new();
         for ask in asks {
@@ -229,14 +229,18 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
     walk
 }
 
-fn origin(ask: &Ask, reach: &Reach) -> Result<Origin, String> {
+fn origin(ask: &Ask, reach: &Reach) -> Result<LoadTarget, String> {
     let url = &ask.url;
     let tls = if url.tls { Some(tls_client(&url.host, reach)?) } else { None };
     let name = url.authority();
     if let Some(path) = &reach.unix {
-        return Ok(Origin { dial: Dial::Unix(path.clone()), tls, name: format!("unix:{}", path.display()) });
+        return Ok(LoadTarget {
+            dial: Dial::Unix(path.clone()),
+            tls,
+            name: format!("unix:{}", path.display()),
+        });
     }
-    Ok(Origin { dial: Dial::Tcp(resolve(&url.host, url.port)?), tls, name })
+    Ok(LoadTarget { dial: Dial::Tcp(resolve(&url.host, url.port)?), tls, name })
 }
 
 fn tls_client(host: &str, reach: &Reach) -> Result<TlsClient, String> {
@@ -278,7 +282,8 @@ mod tests {
     fn plan(urls: &[(&str, u32)]) -> Plan {
         let asks: Vec<Ask> =
             urls.iter().map(|&(url, weight)| Ask { weight, ..Ask::get(Url::parse(url).unwrap()) }).collect();
-        Plan::new(&asks, &Manner { keep_alive: true, ..Manner::default() }, &Reach::default()).unwrap()
+        Plan::new(&asks, &RequestManner { keep_alive: true, ..RequestManner::default() }, &Reach::default())
+            .unwrap()
     }
 
     #[test]
@@ -306,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_make_no_sense_are_told_why() {
+    fn plans_that_make_no_sense_are_reported_why() {
         let good = plan(&[("http://127.0.0.1:81/", 1)]);
         assert_eq!(good.check(), Ok(()));
         let two = plan(&[("http://127.0.0.1:81/", 1), ("http://127.0.0.1:82/", 1)]);
@@ -327,7 +332,7 @@ mod tests {
     #[test]
     fn an_unknown_host_is_named() {
         let ask = Ask::get(Url::parse("http://no-such-host.invalid/").unwrap());
-        let error = Plan::new(&[ask], &Manner::default(), &Reach::default()).unwrap_err();
+        let error = Plan::new(&[ask], &RequestManner::default(), &Reach::default()).unwrap_err();
         assert!(error.contains("no-such-host.invalid"), "{error}");
     }
 }

@@ -94,9 +94,9 @@ impl Reading {
     }
 }
 
-/// Memory of one process, in bytes.
+/// ProcessMemory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct ProcessMemory {
     /// Its number.
     pub pid: u32,
     /// Its name.
@@ -207,9 +207,9 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory of each process that may be looked at.
+/// ProcessMemory of each process that may be looked at.
 #[must_use]
-pub fn memory(pids: &[u32]) -> Vec<Memory> {
+pub fn memory(pids: &[u32]) -> Vec<ProcessMemory> {
     let of_one = |&pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
         let name = Stat::read(pid)?.name;
@@ -218,9 +218,15 @@ pub fn memory(pids: &[u32]) -> Vec<Memory> {
     pids.iter().filter_map(of_one).collect()
 }
 
-fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> Memory {
+fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> ProcessMemory {
     let bytes = |name| field(smaps_rollup, name).unwrap_or(0) * 1024;
-    Memory { pid, name, rss: bytes("Rss:"), pss: bytes("Pss:"), private_dirty: bytes("Private_Dirty:") }
+    ProcessMemory {
+        pid,
+        name,
+        rss: bytes("Rss:"),
+        pss: bytes("Pss:"),
+        private_dirty: bytes("Private_Dirty:"),
+    }
 }
 
 /// Resident bytes of all together, shared pages counted each time: cheap enough to ask for while it works.
@@ -393,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_told_by_address_port_and_state() {
+    fn listeners_are_reported_by_address_port_and_state() {
         // Written as a little-endian machine shows 127.0.0.1:8080 and [::]:8080.
         let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1";
         let v6 = "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 888 1";
@@ -491,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_what_the_process_itself_is_told() {
+    fn cpu_time_is_what_the_process_itself_is_reported() {
         let script = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; times; read x";
         let mut child = Command::new("sh")
             .args(["-c", script])
@@ -500,13 +506,13 @@ mod tests {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut told = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut told, &mut line).unwrap();
+        let mut reported = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut reported, &mut line).unwrap();
         let ours_s = cpu(&[child.id()]).whole().total_ns as f64 / 1e9;
         drop(child.stdin.take());
         child.wait().unwrap();
-        let told_s: f64 = line.split_ascii_whitespace().map(seconds).sum();
+        let reported_s: f64 = line.split_ascii_whitespace().map(seconds).sum();
         // What the shell did between the two readings, and the clock's grain.
-        assert!((ours_s - told_s).abs() < 0.02 * told_s + 0.02, "{ours_s} against {told_s}");
+        assert!((ours_s - reported_s).abs() < 0.02 * reported_s + 0.02, "{ours_s} against {reported_s}");
     }
 }

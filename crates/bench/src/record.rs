@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::outcome::Outcome;
-use crate::procfs::{self, Memory};
+use crate::procfs::{self, ProcessMemory};
 use crate::server::Spent;
 use crate::{advice, figure};
 
@@ -55,7 +55,7 @@ pub fn json(outcome: &Outcome) -> Value {
 }
 
 fn server_json(spent: &Spent) -> Value {
-    let memory = |processes: &[Memory]| -> Vec<Value> {
+    let memory = |processes: &[ProcessMemory]| -> Vec<Value> {
         processes
             .iter()
             .map(|m| {

@@ -30,7 +30,7 @@ impl Ask {
 
 /// How every request goes out.
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
+pub struct RequestManner {
     /// HTTP/1.1 or 1.0.
     pub version: Version,
     /// Keep the connection after the response; else every request says `Connection: close` (1.0: says nothing).
@@ -43,7 +43,7 @@ pub struct Manner {
 
 /// A request as it goes over the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct WireRequest {
     /// All of it, head and content.
     pub bytes: Vec<u8>,
     /// What decides how its response is framed.
@@ -56,7 +56,7 @@ pub struct Request {
 ///
 /// # Errors
 /// What cannot be sent as it was asked for.
-pub fn render(ask: &Ask, manner: &Manner, origin: usize) -> Result<Request, String> {
+pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRequest, String> {
     let chunked = manner.chunked && ask.body.is_some();
     if chunked && manner.version == Version::Http10 {
         return Err("HTTP/1.0 has no chunked coding: leave out --chunked or --http1.0".into());
@@ -101,7 +101,7 @@ pub fn render(ask: &Ask, manner: &Manner, origin: usize) -> Result<Request, Stri
         Some(body) => bytes.extend_from_slice(body),
         None => {}
     }
-    Ok(Request { bytes, method: Method::of(ask.method.as_bytes()), origin })
+    Ok(WireRequest { bytes, method: Method::of(ask.method.as_bytes()), origin })
 }
 
 fn chunks(out: &mut Vec<u8>, body: &[u8]) {
@@ -117,7 +117,7 @@ fn chunks(out: &mut Vec<u8>, body: &[u8]) {
 mod tests {
     use super::*;
 
-    fn text(ask: &Ask, manner: &Manner) -> String {
+    fn text(ask: &Ask, manner: &RequestManner) -> String {
         String::from_utf8(render(ask, manner, 0).unwrap().bytes).unwrap()
     }
 
@@ -135,7 +135,7 @@ mod tests {
             (Version::Http10, true, Some("Connection: keep-alive\r\n")),
             (Version::Http10, false, None),
         ] {
-            let text = text(&ask, &Manner { version, keep_alive, ..Manner::default() });
+            let text = text(&ask, &RequestManner { version, keep_alive, ..RequestManner::default() });
             assert!(text.starts_with(&format!("GET / {}\r\nHost: h\r\n", version.text())), "{text}");
             match said {
                 Some(said) => assert!(text.contains(said), "{text}"),
@@ -146,15 +146,15 @@ mod tests {
 
     #[test]
     fn content_is_framed_by_length_or_in_chunks() {
-        let keep = Manner { keep_alive: true, ..Manner::default() };
+        let keep = RequestManner { keep_alive: true, ..RequestManner::default() };
         assert!(text(&post(b"ab"), &keep).ends_with("Content-Length: 2\r\n\r\nab"));
         assert!(text(&post(b""), &keep).ends_with("Content-Length: 0\r\n\r\n"));
-        let chunked = Manner { chunked: true, ..keep.clone() };
+        let chunked = RequestManner { chunked: true, ..keep.clone() };
         assert!(
             text(&post(b"ab"), &chunked).ends_with("Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
         );
         assert!(!text(&Ask::get(post(b"").url), &chunked).contains("chunked"));
-        let old = Manner { version: Version::Http10, ..chunked };
+        let old = RequestManner { version: Version::Http10, ..chunked };
         assert!(render(&post(b"ab"), &old, 0).unwrap_err().contains("1.0"));
     }
 
@@ -163,12 +163,13 @@ mod tests {
         let mut fields = Fields::new();
         fields.try_push(b"host", b"other").unwrap();
         fields.try_push(b"X", b"y").unwrap();
-        let manner = Manner { keep_alive: true, fields, ..Manner::default() };
+        let manner = RequestManner { keep_alive: true, fields, ..RequestManner::default() };
         let said = text(&post(b"ab"), &manner);
         assert!(said.contains("host: other\r\n") && said.contains("X: y\r\n") && !said.contains("Host:"));
         let mut fields = Fields::new();
         fields.try_push(b"Content-Length", b"9").unwrap();
-        let error = render(&post(b"ab"), &Manner { fields, ..Manner::default() }, 0).unwrap_err();
+        let error =
+            render(&post(b"ab"), &RequestManner { fields, ..RequestManner::default() }, 0).unwrap_err();
         assert!(error.contains("Content-Length"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use net::Dial;
 use crate::load::{Observer, Progress};
 use crate::moment::process_cpu_ns;
 use crate::plan::Plan;
-use crate::procfs::{self, Cpu, Memory, Reading};
+use crate::procfs::{self, Cpu, ProcessMemory, Reading};
 
 /// Seconds between two samples of the series.
 const SAMPLE_S: f64 = 1.0;
@@ -17,17 +17,17 @@ const SAMPLE_S: f64 = 1.0;
 pub struct Spent {
     /// CPU time and context switches over what counts, the whole process tree.
     pub cpu: Cpu,
-    /// Memory of each process before the load.
-    pub before: Vec<Memory>,
+    /// ProcessMemory of each process before the load.
+    pub before: Vec<ProcessMemory>,
     /// And after it.
-    pub after: Vec<Memory>,
+    pub after: Vec<ProcessMemory>,
     /// The same over time.
-    pub series: Vec<Sample>,
+    pub series: Vec<ServerSample>,
 }
 
 /// A server at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct ServerSample {
     /// Seconds since the load began to count.
     pub at_s: f64,
     /// CPU used since the last sample, in cores: 1 is one core's whole time.
@@ -38,7 +38,7 @@ pub struct Sample {
 
 /// The machine around a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Around {
+pub struct MachineState {
     /// The share of all cores' time that went to neither the server nor the generator; only known with the server.
     pub noise: Option<f64>,
 }
@@ -92,8 +92,8 @@ impl Watch {
 
     /// What was seen; `None` where there was no server to watch.
     #[must_use]
-    pub fn finish(mut self) -> (Option<Spent>, Around) {
-        let around = Around { noise: self.noise };
+    pub fn finish(mut self) -> (Option<Spent>, MachineState) {
+        let around = MachineState { noise: self.noise };
         if self.pids.is_empty() {
             return (None, around);
         }
@@ -143,7 +143,11 @@ impl Observer for Watch {
         }
         let cpu = self.look();
         let cores = cpu.since(&self.last.1).total_ns as f64 / 1e9 / (progress.elapsed_s - at_s);
-        self.spent.series.push(Sample { at_s: progress.elapsed_s, cores, rss: procfs::rss(&self.pids) });
+        self.spent.series.push(ServerSample {
+            at_s: progress.elapsed_s,
+            cores,
+            rss: procfs::rss(&self.pids),
+        });
         self.last = (progress.elapsed_s, cpu);
     }
 

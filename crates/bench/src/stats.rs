@@ -231,12 +231,12 @@ mod tests {
                 let struck = if random.unit() < 0.1 { 1.0 + random.unit() } else { 1.0 };
                 factor * struck * (0.02 * noise(&mut random)).exp()
             };
-            let mut told = |factor| {
+            let mut reported = |factor| {
                 let pairs: Vec<(f64, f64)> = (0..40).map(|_| (value(factor), value(1.0))).collect();
                 usize::from(ratio(&pairs).unwrap().is_distinct())
             };
-            equal += told(1.0);
-            slower += told(1.05);
+            equal += reported(1.0);
+            slower += reported(1.05);
         }
         assert!(equal <= 15 && slower >= 450, "of 500: {equal} equals and {slower} that are 5 % slower");
     }

@@ -2,16 +2,16 @@
 
 /// A table whose columns line up: the first to the left, all others to the right.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct TextTable {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with these columns.
     #[must_use]
-    pub fn new<S: ToString>(head: &[S]) -> Table {
-        Table { head: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+    pub fn new<S: ToString>(head: &[S]) -> TextTable {
+        TextTable { head: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; missing cells are empty.
@@ -54,7 +54,7 @@ impl Table {
         let widths = self.widths();
         let line = |row: &Vec<String>| {
             let escaped: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |\n", Table::cells(&escaped, &widths).collect::<Vec<_>>().join(" | "))
+            format!("| {} |\n", TextTable::cells(&escaped, &widths).collect::<Vec<_>>().join(" | "))
         };
         let rule = widths.iter().enumerate().map(|(column, &width)| match column {
             0 => "-".repeat(width + 2),
@@ -72,7 +72,7 @@ impl Table {
         let widths = self.widths();
         let mut text = String::new();
         for row in std::iter::once(&self.head).chain(&self.rows) {
-            let line = Table::cells(row, &widths).collect::<Vec<_>>().join("  ");
+            let line = TextTable::cells(row, &widths).collect::<Vec<_>>().join("  ");
             text += &format!("{indent}{}\n", line.trim_end());
         }
         text
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_short_rows_are_filled() {
-        let mut table = Table::new(&["subject", "µs"]);
+        let mut table = TextTable::new(&["subject", "µs"]);
         table.row(vec!["nginx|x".into(), "6.1".into()]);
         table.row(vec!["h2o".into()]);
         assert_eq!(

@@ -78,7 +78,7 @@ impl Times {
 
 /// What can go wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// No connection could be made.
     Connect,
     /// TLS could not be agreed on.
@@ -95,48 +95,48 @@ pub enum Kind {
     Unsent,
 }
 
-impl Kind {
+impl ErrorKind {
     /// All of them.
-    pub const ALL: [Kind; 7] = [
-        Kind::Connect,
-        Kind::Tls,
-        Kind::Timeout,
-        Kind::Closed,
-        Kind::Malformed,
-        Kind::Unanswered,
-        Kind::Unsent,
+    pub const ALL: [ErrorKind; 7] = [
+        ErrorKind::Connect,
+        ErrorKind::Tls,
+        ErrorKind::Timeout,
+        ErrorKind::Closed,
+        ErrorKind::Malformed,
+        ErrorKind::Unanswered,
+        ErrorKind::Unsent,
     ];
 
     /// One word, for people and for machines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Connect => "connect",
-            Kind::Tls => "tls",
-            Kind::Timeout => "timeout",
-            Kind::Closed => "closed",
-            Kind::Malformed => "malformed",
-            Kind::Unanswered => "unanswered",
-            Kind::Unsent => "unsent",
+            ErrorKind::Connect => "connect",
+            ErrorKind::Tls => "tls",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Closed => "closed",
+            ErrorKind::Malformed => "malformed",
+            ErrorKind::Unanswered => "unanswered",
+            ErrorKind::Unsent => "unsent",
         }
     }
 }
 
 /// Errors, counted by kind; those of connecting by their causes too, others with one example.
 #[derive(Clone, Debug, Default)]
-pub struct Errors([Vec<(String, u64)>; Kind::ALL.len()]);
+pub struct Errors([Vec<(String, u64)>; ErrorKind::ALL.len()]);
 
 /// Causes told apart of one kind; what comes beyond counts with the last of them.
-const fn causes_max(kind: Kind) -> usize {
+const fn causes_max(kind: ErrorKind) -> usize {
     match kind {
-        Kind::Connect | Kind::Tls => 4,
+        ErrorKind::Connect | ErrorKind::Tls => 4,
         _ => 1,
     }
 }
 
 impl Errors {
     /// Counts `count` errors of one kind.
-    pub fn add(&mut self, kind: Kind, count: u64, example: &str) {
+    pub fn add(&mut self, kind: ErrorKind, count: u64, example: &str) {
         let causes = &mut self.0[kind as usize];
         match causes.iter().position(|(cause, _)| cause == example) {
             _ if count == 0 => {}
@@ -154,15 +154,15 @@ impl Errors {
 
     /// How many of one kind, and an example.
     #[must_use]
-    pub fn of(&self, kind: Kind) -> (u64, &str) {
+    pub fn of(&self, kind: ErrorKind) -> (u64, &str) {
         let causes = &self.0[kind as usize];
         let example = causes.first().map_or("", |(cause, _)| cause);
         (causes.iter().map(|(_, count)| count).sum(), example)
     }
 
     /// Those that occurred.
-    pub fn iter(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
-        Kind::ALL
+    pub fn iter(&self) -> impl Iterator<Item = (ErrorKind, u64, &str)> {
+        ErrorKind::ALL
             .into_iter()
             .map(|kind| (kind, self.of(kind)))
             .filter(|(_, (count, _))| *count > 0)
@@ -170,11 +170,11 @@ impl Errors {
     }
 
     /// The same, with the causes of one kind apart.
-    pub fn causes(&self) -> impl Iterator<Item = (Kind, u64, &str)> {
-        let causes = |kind: Kind| {
+    pub fn causes(&self) -> impl Iterator<Item = (ErrorKind, u64, &str)> {
+        let causes = |kind: ErrorKind| {
             self.0[kind as usize].iter().map(move |(cause, count)| (kind, *count, cause.as_str()))
         };
-        Kind::ALL.into_iter().flat_map(causes)
+        ErrorKind::ALL.into_iter().flat_map(causes)
     }
 
     fn merge(&mut self, other: &Errors) {
@@ -298,17 +298,17 @@ mod tests {
             tally.responses += 1;
             tally.latency.record(ns * 1_000_000);
         }
-        b.errors.add(Kind::Timeout, 2, "after 10 s");
-        b.errors.add(Kind::Connect, 0, "never");
+        b.errors.add(ErrorKind::Timeout, 2, "after 10 s");
+        b.errors.add(ErrorKind::Connect, 0, "never");
         a.add(&b);
         assert_eq!((a.responses, a.latency.count(), a.refusals()), (3, 3, 1));
         assert_eq!(a.statuses(), [(200, 2), (404, 1)]);
-        assert_eq!(a.errors.iter().collect::<Vec<_>>(), [(Kind::Timeout, 2, "after 10 s")]);
+        assert_eq!(a.errors.iter().collect::<Vec<_>>(), [(ErrorKind::Timeout, 2, "after 10 s")]);
         assert_eq!(a.errors.total(), 2);
     }
 
     #[test]
     fn kinds_stand_in_the_order_of_their_numbers() {
-        assert!(Kind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
+        assert!(ErrorKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
     }
 }

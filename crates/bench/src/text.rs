@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::quantity::{bytes, digits, thousands, time};
 use crate::server::Spent;
-use crate::table::Table;
+use crate::table::TextTable;
 use crate::tally::Times;
 
 /// Everything about one run.
@@ -75,7 +75,7 @@ pub fn report(outcome: &Outcome) -> String {
 
 fn latencies(outcome: &Outcome) -> String {
     let tally = &outcome.measured.tally;
-    let mut table = Table::new(&["", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
+    let mut table = TextTable::new(&["", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
     let mut row = |name: &str, times: &Times| {
         if times.count() > 0 {
             let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
@@ -114,7 +114,7 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
             digits(spent.cpu.switches_involuntary as f64 / responses)
         ),
     };
-    let mut table = Table::new(&["Memory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
+    let mut table = TextTable::new(&["ProcessMemory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
     for process in memory_rows(spent) {
         let [name, rest @ ..] = process;
         table.row([vec![name], rest.to_vec()].concat());
@@ -148,7 +148,7 @@ pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
         ]);
     }
     if all.len() > 1 {
-        let sum = |of: &[crate::procfs::Memory], what: fn(&crate::procfs::Memory) -> u64| {
+        let sum = |of: &[crate::procfs::ProcessMemory], what: fn(&crate::procfs::ProcessMemory) -> u64| {
             show(Some(of.iter().map(what).sum()))
         };
         rows.push([
@@ -191,8 +191,8 @@ pub fn wrapped(mark: &str, sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::{Cpu, Memory};
-    use crate::tally::Kind;
+    use crate::procfs::{Cpu, ProcessMemory};
+    use crate::tally::ErrorKind;
 
     #[test]
     fn a_report_names_rate_latency_server_and_doubts() {
@@ -204,8 +204,9 @@ mod tests {
         tally.responses = 2_000;
         (0..2_000).for_each(|_| tally.latency.record(5_000_000));
         (0..2_000).for_each(|_| tally.count_status(200));
-        tally.errors.add(Kind::Timeout, 1, "timed out");
-        let memory = |pid, rss| Memory { pid, name: "srv".into(), rss, pss: rss / 2, private_dirty: 0 };
+        tally.errors.add(ErrorKind::Timeout, 1, "timed out");
+        let memory =
+            |pid, rss| ProcessMemory { pid, name: "srv".into(), rss, pss: rss / 2, private_dirty: 0 };
         outcome.server = Some(Spent {
             cpu: Cpu { total_ns: 20_000_000, system_ns: 5_000_000, ..Cpu::default() },
             before: vec![memory(7, 2048), memory(8, 1024)],

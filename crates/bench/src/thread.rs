@@ -14,7 +14,7 @@ use crate::moment::{now_ns, thread_cpu_ns};
 use crate::plan::{Arrivals, Pace, Plan};
 use crate::random::Random;
 use crate::tally::Tally;
-use crate::world::{Shared, World};
+use crate::world::{RunState, World};
 
 /// How often a thread looks at the clock and at whether the end has come.
 const LOOK_MS: u64 = 5;
@@ -35,7 +35,7 @@ pub(crate) struct Schedule {
 }
 
 /// What a thread reports.
-pub(crate) enum Report {
+pub(crate) enum ThreadReport {
     /// A stretch of time. The first ones may be the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
     /// Nothing more is asked; what remains is to end. When the last slice that counts began; 0 where there was none.
@@ -48,23 +48,23 @@ pub(crate) enum Report {
 }
 
 /// One thread's part of the plan.
-pub(crate) struct Part {
+pub(crate) struct ThreadPart {
     pub(crate) number: usize,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunState>,
     pub(crate) schedule: Schedule,
 }
 
 /// Runs the part to its end, and reports.
-pub(crate) fn run(part: Part, reports: &Sender<Report>) {
+pub(crate) fn run(part: ThreadPart, reports: &Sender<ThreadReport>) {
     // Sending fails only where nobody listens any more.
     let _ = match load(part, reports.clone()) {
         Ok(end) => reports.send(end),
-        Err(error) => reports.send(Report::Broken(error.to_string())),
+        Err(error) => reports.send(ThreadReport::Broken(error.to_string())),
     };
 }
 
-fn load(part: Part, reports: Sender<Report>) -> std::io::Result<Report> {
+fn load(part: ThreadPart, reports: Sender<ThreadReport>) -> std::io::Result<ThreadReport> {
     let core = Core::for_client(1)?;
     let seed = Random::new(part.plan.seed.wrapping_add(part.number as u64)).bits();
     let world = Rc::new(World::new(&core, part.plan.clone(), part.shared.clone(), seed));
@@ -73,11 +73,11 @@ fn load(part: Part, reports: Sender<Report>) -> std::io::Result<Report> {
     // The connections are gone now, and what was under way on them has been counted.
     world.give_up_waiting(now_ns());
     let rest = Box::new(world.tally.take());
-    Ok(Report::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
+    Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
 }
 
 /// Opens the connections, cuts time into slices, sees to the end. CPU time and wall-clock time of what counts.
-async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u64) -> (u64, u64) {
+async fn conduct(world: Rc<World>, part: ThreadPart, reports: Sender<ThreadReport>, seed: u64) -> (u64, u64) {
     let (plan, schedule) = (part.plan.clone(), part.schedule);
     open_lanes(&world, &part);
     if let Pace::Open { rate, arrivals } = plan.pace {
@@ -97,7 +97,7 @@ async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u6
         let ended = until(&world, &part, boundary_ns, warm_up).await;
         let to_ns = now_ns();
         let tally = Box::new(world.tally.take());
-        let slice = Report::Slice { warm_up, from_ns, to_ns, tally };
+        let slice = ThreadReport::Slice { warm_up, from_ns, to_ns, tally };
         if reports.send(slice).is_err() || ended || to_ns >= schedule.end_ns {
             break;
         }
@@ -111,7 +111,7 @@ async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u6
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
     world.end();
     // Where nobody listens any more, nobody counts either.
-    let _ = reports.send(Report::Over { from_ns: if warm_up { 0 } else { from_ns } });
+    let _ = reports.send(ThreadReport::Over { from_ns: if warm_up { 0 } else { from_ns } });
     if plan.is_open() {
         settle(&world, &part).await;
     }
@@ -121,7 +121,7 @@ async fn conduct(world: Rc<World>, part: Part, reports: Sender<Report>, seed: u6
     spent
 }
 
-fn set_quota(world: &World, part: &Part) {
+fn set_quota(world: &World, part: &ThreadPart) {
     if let Some(requests) = part.plan.requests_max {
         let (threads, number) = (part.plan.threads as u64, part.number as u64);
         world.set_quota(requests / threads + u64::from(number < requests % threads));
@@ -129,7 +129,7 @@ fn set_quota(world: &World, part: &Part) {
 }
 
 /// Waits for the boundary; true where the run has come to its end before it.
-async fn until(world: &World, part: &Part, boundary_ns: u64, warm_up: bool) -> bool {
+async fn until(world: &World, part: &ThreadPart, boundary_ns: u64, warm_up: bool) -> bool {
     loop {
         let now_ns = now_ns();
         if now_ns >= boundary_ns {
@@ -144,7 +144,7 @@ async fn until(world: &World, part: &Part, boundary_ns: u64, warm_up: bool) -> b
 }
 
 /// Gives what is under way in an open loop its time.
-async fn settle(world: &World, part: &Part) {
+async fn settle(world: &World, part: &ThreadPart) {
     let until_ns = now_ns() + part.plan.timeout.min(GRACE).as_nanos() as u64;
     while !world.is_settled() && now_ns() < until_ns && !part.shared.stop.load(Ordering::Relaxed) {
         world.core.sleep(LOOK_MS).await;
@@ -152,7 +152,7 @@ async fn settle(world: &World, part: &Part) {
 }
 
 /// This thread's share of the connections.
-fn open_lanes(world: &Rc<World>, part: &Part) {
+fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
     let plan = &part.plan;
     let origins = plan.connections_to().into_iter().enumerate();
     let all: Vec<usize> = origins.flat_map(|(origin, count)| (0..count).map(move |_| origin)).collect();

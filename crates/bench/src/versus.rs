@@ -6,7 +6,7 @@ use crate::figure::{self, Better, Figure, Unit};
 use crate::outcome::Outcome;
 use crate::record;
 use crate::stats::{self, CONFIDENCE, Ratio};
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// The figures that are compared, where both sides have them.
 const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
@@ -16,7 +16,7 @@ pub const PERCENTILE_MAX: f64 = 99.0;
 
 /// One figure of two things.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct VersusLine {
     /// The figure.
     pub figure: &'static str,
     /// Its median on either side.
@@ -35,10 +35,10 @@ pub struct Comparison {
     /// How the numbers came about, as one sentence.
     pub basis: String,
     /// The figures.
-    pub lines: Vec<Line>,
+    pub lines: Vec<VersusLine>,
 }
 
-/// Memory is read again and again of the same two processes: that says nothing of what another start would take.
+/// ProcessMemory is read again and again of the same two processes: that says nothing of what another start would take.
 fn judged(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
@@ -55,7 +55,7 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
         let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
         // B to A: what changes when A is given up for B.
         let swapped: Vec<(f64, f64)> = values.iter().map(|&(a, b)| (b, a)).collect();
-        lines.push(Line {
+        lines.push(VersusLine {
             figure: figure.name,
             a,
             b,
@@ -88,7 +88,7 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
             false => stats::ratio_of_sets(&values_b, &values_a),
             true => stats::ratio_of_sets(&parts(runs_b[0], figure.name), &parts(runs_a[0], figure.name)),
         };
-        lines.push(Line { figure: figure.name, a, b, ratio: ratio.filter(|_| judged(figure)) });
+        lines.push(VersusLine { figure: figure.name, a, b, ratio: ratio.filter(|_| judged(figure)) });
     }
     let basis = match alone {
         true => {
@@ -137,9 +137,9 @@ impl Comparison {
 
     /// The figures as a table.
     #[must_use]
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> TextTable {
         let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
-        let mut table = Table::new(&["", "A", "B", "B / A", &interval, "verdict"]);
+        let mut table = TextTable::new(&["", "A", "B", "B / A", &interval, "verdict"]);
         for line in &self.lines {
             let figure = Figure::named(line.figure).expect("a figure's name");
             let (ratio, interval) = match line.ratio {
@@ -173,7 +173,7 @@ impl Comparison {
     }
 }
 
-impl Line {
+impl VersusLine {
     /// In two or three words: better, worse, or no telling.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_with_its_direction_and_equals_are_not_told_apart() {
+    fn a_difference_is_reported_with_its_direction_and_equals_are_not_reported_apart() {
         let pairs: Vec<_> = [1_000, 1_010, 990, 1_005].map(|rate| (run(rate), run(rate * 2 + 3))).into();
         let compared = of_pairs(["a".into(), "b".into()], &pairs);
         let line = |name| compared.lines.iter().find(|line| line.figure == name).unwrap();

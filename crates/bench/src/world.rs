@@ -13,7 +13,7 @@ use net::client::Bell;
 use crate::moment::now_ns;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::tally::{Kind, Tally};
+use crate::tally::{ErrorKind, Tally};
 
 /// Bytes read at once; also the most that a response's head may have.
 pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
@@ -25,7 +25,7 @@ const TURN_MS_MAX: u64 = 20;
 
 /// One request to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct RequestJob {
     /// Which of the plan's.
     pub(crate) request: u32,
     /// When it starts to count.
@@ -34,7 +34,7 @@ pub(crate) struct Job {
 
 /// What all threads of a run share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct RunState {
     /// Set to end the run early.
     pub(crate) stop: AtomicBool,
     /// Set when what the run cost the server has been read: until then no connection is closed, because that would be
@@ -76,7 +76,7 @@ struct Walk {
 pub(crate) struct World {
     pub(crate) core: Core,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<RunState>,
     pub(crate) tally: RefCell<Tally>,
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) limits: Limits,
@@ -91,13 +91,13 @@ pub(crate) struct World {
     /// Requests begun and not ended.
     in_flight: Cell<usize>,
     /// Open loop: due, and not yet taken up by a connection.
-    queue: RefCell<VecDeque<Job>>,
+    queue: RefCell<VecDeque<RequestJob>>,
     /// Open loop: connections with nothing to do.
     idle: RefCell<Vec<Rc<Bell>>>,
 }
 
 impl World {
-    pub(crate) fn new(core: &Core, plan: Arc<Plan>, shared: Arc<Shared>, seed: u64) -> World {
+    pub(crate) fn new(core: &Core, plan: Arc<Plan>, shared: Arc<RunState>, seed: u64) -> World {
         let walks = (0..plan.origins.len()).map(|origin| Walk { requests: plan.walk_to(origin), at: 0 });
         World {
             core: core.clone(),
@@ -172,13 +172,13 @@ impl World {
     }
 
     /// A request to make now: in an open loop one that is due, in a closed one another unless the end has come.
-    pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<Job> {
+    pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
         let job = match self.plan.is_open() {
             true => self.queue.borrow_mut().pop_front()?,
             false if self.is_over() => return None,
             false => {
                 self.quota.set(self.quota.get() - 1);
-                Job { request: self.next_request(origin), due_ns: now_ns }
+                RequestJob { request: self.next_request(origin), due_ns: now_ns }
             }
         };
         self.in_flight.set(self.in_flight.get() + 1);
@@ -191,10 +191,10 @@ impl World {
     }
 
     /// Counts a failed request that had been taken. One that waited in vain counts with the time it waited.
-    pub(crate) fn fail(&self, job: Job, kind: Kind, example: &str, now_ns: u64) {
+    pub(crate) fn fail(&self, job: RequestJob, kind: ErrorKind, example: &str, now_ns: u64) {
         let mut tally = self.tally.borrow_mut();
         tally.errors.add(kind, 1, example);
-        if matches!(kind, Kind::Timeout | Kind::Unanswered | Kind::Unsent) {
+        if matches!(kind, ErrorKind::Timeout | ErrorKind::Unanswered | ErrorKind::Unsent) {
             tally.latency.record(now_ns.saturating_sub(job.due_ns));
         }
         self.ended();
@@ -208,10 +208,14 @@ impl World {
             return false;
         }
         self.quota.set(self.quota.get() - 1);
-        let job = Job { request: self.next_request(0), due_ns };
+        let job = RequestJob { request: self.next_request(0), due_ns };
         let mut queue = self.queue.borrow_mut();
         if queue.len() == QUEUE_MAX {
-            self.tally.borrow_mut().errors.add(Kind::Unsent, 1, "too many requests were waiting to be sent");
+            self.tally.borrow_mut().errors.add(
+                ErrorKind::Unsent,
+                1,
+                "too many requests were waiting to be sent",
+            );
         } else {
             queue.push_back(job);
         }
@@ -230,7 +234,7 @@ impl World {
     pub(crate) fn give_up_waiting(&self, now_ns: u64) {
         while let Some(job) = self.queue.borrow_mut().pop_front() {
             self.in_flight.set(self.in_flight.get() + 1);
-            self.fail(job, Kind::Unsent, "no connection was free for it", now_ns);
+            self.fail(job, ErrorKind::Unsent, "no connection was free for it", now_ns);
         }
     }
 }

@@ -15,12 +15,12 @@ const BROTLI_BUFFER_BYTES: usize = 4096;
 
 /// Compresses one stream. What it has compressed is taken with [`Encoder::take`].
 pub struct Encoder {
-    inner: Inner,
+    inner: EncoderKind,
     /// Whether bytes were written since the last flush: they may stand in the encoder, unseen by the receiver.
     is_behind: bool,
 }
 
-enum Inner {
+enum EncoderKind {
     Gzip(Box<flate2::write::GzEncoder<Vec<u8>>>),
     Zstd(Box<zstd::stream::write::Encoder<'static, Vec<u8>>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
@@ -36,18 +36,18 @@ impl Encoder {
             Coding::Identity => return Ok(None),
             Coding::Gzip => {
                 let level = flate2::Compression::new(effort.of([1, 5, 9]));
-                Inner::Gzip(Box::new(flate2::write::GzEncoder::new(Vec::new(), level)))
+                EncoderKind::Gzip(Box::new(flate2::write::GzEncoder::new(Vec::new(), level)))
             }
             Coding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), effort.of([1, 3, 12]))?;
                 encoder.window_log(WINDOW_BITS)?;
-                Inner::Zstd(Box::new(encoder))
+                EncoderKind::Zstd(Box::new(encoder))
             }
             Coding::Brotli => {
                 let quality = effort.of([1, 4, 9]);
                 let writer =
                     brotli::CompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES, quality, WINDOW_BITS);
-                Inner::Brotli(Box::new(writer))
+                EncoderKind::Brotli(Box::new(writer))
             }
         };
         Ok(Some(Encoder { inner, is_behind: false }))
@@ -60,9 +60,9 @@ impl Encoder {
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.is_behind |= !bytes.is_empty();
         match &mut self.inner {
-            Inner::Gzip(encoder) => encoder.write_all(bytes),
-            Inner::Zstd(encoder) => encoder.write_all(bytes),
-            Inner::Brotli(encoder) => encoder.write_all(bytes),
+            EncoderKind::Gzip(encoder) => encoder.write_all(bytes),
+            EncoderKind::Zstd(encoder) => encoder.write_all(bytes),
+            EncoderKind::Brotli(encoder) => encoder.write_all(bytes),
         }
     }
 
@@ -76,18 +76,18 @@ impl Encoder {
             return Ok(());
         }
         match &mut self.inner {
-            Inner::Gzip(encoder) => encoder.flush(),
-            Inner::Zstd(encoder) => encoder.flush(),
-            Inner::Brotli(encoder) => encoder.flush(),
+            EncoderKind::Gzip(encoder) => encoder.flush(),
+            EncoderKind::Zstd(encoder) => encoder.flush(),
+            EncoderKind::Brotli(encoder) => encoder.flush(),
         }
     }
 
     /// The bytes compressed since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(match &mut self.inner {
-            Inner::Gzip(encoder) => encoder.get_mut(),
-            Inner::Zstd(encoder) => encoder.get_mut(),
-            Inner::Brotli(encoder) => encoder.get_mut(),
+            EncoderKind::Gzip(encoder) => encoder.get_mut(),
+            EncoderKind::Zstd(encoder) => encoder.get_mut(),
+            EncoderKind::Brotli(encoder) => encoder.get_mut(),
         })
     }
 
@@ -97,9 +97,9 @@ impl Encoder {
     /// As [`Encoder::write`].
     pub fn finish(self) -> io::Result<Vec<u8>> {
         match self.inner {
-            Inner::Gzip(encoder) => encoder.finish(),
-            Inner::Zstd(encoder) => encoder.finish(),
-            Inner::Brotli(encoder) => Ok(encoder.into_inner()),
+            EncoderKind::Gzip(encoder) => encoder.finish(),
+            EncoderKind::Zstd(encoder) => encoder.finish(),
+            EncoderKind::Brotli(encoder) => Ok(encoder.into_inner()),
         }
     }
 }

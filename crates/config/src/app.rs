@@ -1,10 +1,10 @@
 //! Applications: what is started, how many workers there are, and how long they live.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, Flag, Kind, Map, Maybe, Place, Shape, Size, Text, Time, Toggle, Word};
+use crate::shape::{Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
@@ -26,16 +26,16 @@ pub(crate) struct AppMap;
 impl Shape for AppMap {
     type Out = Apps;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         named().kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Apps> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Apps> {
         named().read(node, check)
     }
 }
 
-fn named() -> Map<String, crate::record::Table<App>> {
+fn named() -> Map<String, crate::record::TableShape<App>> {
     Map { what: "names of applications", key: name, value: table() }
 }
 
@@ -56,9 +56,9 @@ directives! {
     /// over when they are ready, and no request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
-        "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(Place("a PSGI file"));
+        "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(PathShape("a PSGI file"));
         /// A Ruby application: a rackup file.
-        "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(Place("a rackup file"));
+        "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(PathShape("a rackup file"));
         /// A Python application: `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with `:NAME` or without. Whether it is WSGI or
         /// ASGI is seen from how it can be called.
         "python" python: Option<String> = absent("no Python application"), Maybe(CALLABLE);
@@ -70,16 +70,16 @@ directives! {
         /// "admin" }`). They live in the same processes, and are of the same kind as the first.
         "targets" targets: Vec<(String, String)> = {}, Map { what: "names of targets", key: name, value: CALLABLE };
         /// A native handler: a shared object, in C or what else speaks the ABI of `komainu_handler.h`.
-        "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(Place("a shared object"));
+        "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(PathShape("a shared object"));
         /// The program that runs it, such as the `perl` of an installation of one's own; for a native handler, one that
         /// runs the worker, such as `valgrind`.
         "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
             Maybe(Text { what: "a program", parse: program });
         /// The virtual environment of a Python application.
         "virtualenv" virtualenv: Option<PathBuf> = absent("what VIRTUAL_ENV says, or `.venv` or `venv` in its folder"),
-            Maybe(Place("a virtual environment"));
+            Maybe(PathShape("a virtual environment"));
         /// Worker processes: a number, or a range in which they come with need and go without.
-        "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(Crew);
+        "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(WorkerCount);
         /// Requests that one worker answers at once, each in a thread of its own. For Ruby, WSGI and native handlers.
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
         /// Requests that one worker has under way at once, in its event loop. For ASGI.
@@ -91,7 +91,7 @@ directives! {
         /// Whether the application is loaded once, and the workers are forked from that process. They share its memory.
         "preload" preload: bool = true, Flag;
         /// The folder it is started in.
-        "folder" folder: Option<PathBuf> = absent("the folder of its file"), Maybe(Place("a folder"));
+        "folder" folder: Option<PathBuf> = absent("the folder of its file"), Maybe(PathShape("a folder"));
         /// Environment variables beside those of the server.
         "env" env: Vec<(String, String)> = {},
             Map { what: "variable names", key: variable, value: Text { what: "a text", parse: |text| Ok(text.to_owned()) } };
@@ -284,7 +284,7 @@ const KINDS: [&str; 6] = ["psgi", "rack", "python", "wsgi", "asgi", "handler"];
 const CALLABLE: Text<String> =
     Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: callable };
 
-fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
+fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
     let given: Vec<_> = KINDS.iter().filter_map(|name| node.entry(name)).collect();
     match given.as_slice() {
         [] => {
@@ -321,7 +321,7 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Check) {
 }
 
 /// Places that a Python application names are found from the configuration file, as those of files are.
-fn resolve(app: &mut App, check: &Check) {
+fn resolve(app: &mut App, check: &Checker) {
     let folder = check.resolve("");
     let more = app.targets.iter_mut().map(|(_, named)| named);
     for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten().chain(more) {
@@ -333,55 +333,61 @@ fn resolve(app: &mut App, check: &Check) {
     }
 }
 
-fn callable(text: &str) -> Result<String, Fault> {
+fn callable(text: &str) -> Result<String, InvalidValue> {
     match text.split(':').next().unwrap_or_default() {
-        "" => Err(Fault::new("the module is missing", "\"shop.wsgi:application\"")),
-        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        "" => Err(InvalidValue::new("the module is missing", "\"shop.wsgi:application\"")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
 
-fn name(text: &str) -> Result<String, Fault> {
+fn name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
             let message = format!("an application's name holds no {wrong:?}");
-            Err(Fault::new(message, "").within(at..at + wrong.len_utf8()))
+            Err(InvalidValue::new(message, "").within(at..at + wrong.len_utf8()))
         }
-        None if text.is_empty() => Err(Fault::new("the name is missing", "")),
+        None if text.is_empty() => Err(InvalidValue::new("the name is missing", "")),
         None => Ok(text.to_owned()),
     }
 }
 
-fn program(text: &str) -> Result<String, Fault> {
+fn program(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Fault::new("an empty name", "")),
-        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        "" => Err(InvalidValue::new("an empty name", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
 
-fn variable(text: &str) -> Result<String, Fault> {
+fn variable(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Fault::new("an empty name", "")),
-        _ if text.contains(['=', '\0']) => Err(Fault::new("a variable's name holds no `=` and no NUL", "")),
+        "" => Err(InvalidValue::new("an empty name", "")),
+        _ if text.contains(['=', '\0']) => {
+            Err(InvalidValue::new("a variable's name holds no `=` and no NUL", ""))
+        }
         _ => Ok(text.to_owned()),
     }
 }
 
 /// A number of workers, or a table of the least and the most.
-struct Crew;
+struct WorkerCount;
 
-impl Shape for Crew {
+impl Shape for WorkerCount {
     type Out = Workers;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let (number, range) = (ONE.kind(), table::<Workers>().kind());
         let text = format!("{}, or {{ min = 2, max = 16 }}", number.text);
-        Kind { text, schema: json!({ "anyOf": [number.schema, range.schema] }), chapters: range.chapters }
+        ShapeKind {
+            text,
+            schema: json!({ "anyOf": [number.schema, range.schema] }),
+            chapters: range.chapters,
+        }
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Workers> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Workers> {
         if !matches!(node.data, Data::Table(_)) {
             return ONE.read(node, check).map(|count| Workers { min: count, max: count });
         }
@@ -404,11 +410,11 @@ struct Requests;
 impl Shape for Requests {
     type Out = u64;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         Count { min: 1u32, max: u32::MAX }.kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<u64> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<u64> {
         Count { min: 1u32, max: u32::MAX }.read(node, check).map(u64::from)
     }
 }

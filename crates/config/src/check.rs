@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a piece of text is no valid value, and the remedy. Displays as both.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct InvalidValue {
     /// The part of the text that is to blame, in bytes; the whole of it if absent.
     pub at: Option<Range<usize>>,
     /// What is wrong.
@@ -19,7 +19,7 @@ pub struct Fault {
     pub remedy: String,
 }
 
-impl Fault {
+impl InvalidValue {
     /// A fault of the whole text.
     pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { at: None, message: message.into(), remedy: remedy.into() }
@@ -32,7 +32,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for InvalidValue {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.remedy.as_str() {
             "" => out.write_str(&self.message),
@@ -41,10 +41,10 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for InvalidValue {}
 
 /// What the readers of values share: the text, the place in the tree, and the findings.
-pub(crate) struct Check<'a> {
+pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
     base: &'a Path,
@@ -57,7 +57,7 @@ pub(crate) struct Check<'a> {
     pub(crate) report: Report,
 }
 
-impl<'a> Check<'a> {
+impl<'a> Checker<'a> {
     /// Relative paths in `text` are relative to `base`.
     pub(crate) fn new(text: &'a str, name: &str, base: &'a Path) -> Self {
         let line_starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
@@ -119,7 +119,7 @@ impl<'a> Check<'a> {
 
     /// The text at `at` has a fault. The caret goes under the part to blame, if the text stands in the file
     /// as it is.
-    pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: Fault) {
+    pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: InvalidValue) {
         let raw = self.text.get(at.clone()).unwrap_or("");
         let at = match (fault.at, raw.find(text)) {
             (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,

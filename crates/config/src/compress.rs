@@ -1,6 +1,6 @@
 //! Compression: of files, and of responses on their way out.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::header;
 use crate::node::Node;
 use crate::record::{directives, table};
@@ -70,7 +70,7 @@ directives! {
     }
 }
 
-fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Check) {
+fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Checker) {
     if compress.min_bytes <= compress.max_bytes {
         return;
     }
@@ -118,10 +118,10 @@ pub(crate) fn every_coding() -> Vec<Coding> {
 }
 
 /// A media type without parameters, in lower case; `text/*` becomes `text/`.
-pub(crate) fn type_pattern(text: &str) -> Result<String, Fault> {
+pub(crate) fn type_pattern(text: &str) -> Result<String, InvalidValue> {
     let lower = header::media_type(text)?.to_ascii_lowercase();
     if let Some(at) = lower.find(';') {
-        return Err(Fault::new("a type without parameters belongs here", "").within(at..text.len()));
+        return Err(InvalidValue::new("a type without parameters belongs here", "").within(at..text.len()));
     }
     Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
 }

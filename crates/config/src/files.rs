@@ -1,12 +1,14 @@
 //! The `files` action: what is served from which folders, and how.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
 use crate::header;
 use crate::node::{Data, Node};
 use crate::pattern::PathPattern;
 use crate::record::{directives, table};
-use crate::shape::{Count, Flag, Kind, List, Map, Maybe, OneOrMore, Place, Shape, Text, Toggle, Word};
+use crate::shape::{
+    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
+};
 use crate::template::{Template, Variable};
 use serde_json::json;
 use std::path::PathBuf;
@@ -61,7 +63,7 @@ directives! {
         /// The folder; or several, in which a file is looked for in turn. Relative to the configuration
         /// file's folder. The request's whole path is looked for below it: `/assets/a.css` is
         /// `public/assets/a.css`, unless `strip_prefix` says otherwise.
-        "root" root: Vec<PathBuf> = required(""), OneOrMore(Place("a folder"));
+        "root" root: Vec<PathBuf> = required(""), OneOrMore(PathShape("a folder"));
         /// Names that stand for a folder, the first that exists.
         "index" index: Vec<String> = ["index.html"], List(NAME);
         /// Paths to look for, the first that exists, in each root in turn. `$path` is the request's path,
@@ -109,57 +111,65 @@ directives! {
     }
 }
 
-fn file_name(text: &str) -> Result<String, Fault> {
+fn file_name(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" | "." | ".." => Err(Fault::new("this is no file name", "write a name such as \"index.html\"")),
+        "" | "." | ".." => {
+            Err(InvalidValue::new("this is no file name", "write a name such as \"index.html\""))
+        }
         _ if text.contains(['/', '\0']) => {
-            Err(Fault::new("a name, not a path, belongs here", "leave the slashes out"))
+            Err(InvalidValue::new("a name, not a path, belongs here", "leave the slashes out"))
         }
         _ => Ok(text.to_owned()),
     }
 }
 
 /// A path below the root.
-pub(crate) fn rooted(text: &str) -> Result<String, Fault> {
+pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
     if !text.starts_with('/') {
-        return Err(Fault::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
+        return Err(InvalidValue::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
     }
     if text.contains('\0') || text.split('/').any(|segment| segment == "..") {
-        return Err(Fault::new("a path below the root has no `..` and no NUL", ""));
+        return Err(InvalidValue::new("a path below the root has no `..` and no NUL", ""));
     }
     Ok(text.to_owned())
 }
 
-fn trial(text: &str) -> Result<Template, Fault> {
+fn trial(text: &str) -> Result<Template, InvalidValue> {
     let template = Template::parse(text, &[Variable::Path])?;
-    if !template.parts.first().is_some_and(|part| *part == crate::template::Part::Variable(Variable::Path)) {
+    if !template
+        .parts
+        .first()
+        .is_some_and(|part| *part == crate::template::TemplatePart::Variable(Variable::Path))
+    {
         rooted(template.start())?;
     }
     Ok(template)
 }
 
-pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, Fault> {
+pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, InvalidValue> {
     let path = rooted(text)?;
     match path.strip_suffix('/') {
-        Some(stripped) => Err(Fault::new("a prefix does not end with `/`", format!("write \"{stripped}\""))),
+        Some(stripped) => {
+            Err(InvalidValue::new("a prefix does not end with `/`", format!("write \"{stripped}\"")))
+        }
         None => Ok(StripPrefix::Text(path)),
     }
 }
 
-fn charset(text: &str) -> Result<String, Fault> {
+fn charset(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Fault::new("an empty name", "write `false` to announce none")),
+        "" => Err(InvalidValue::new("an empty name", "write `false` to announce none")),
         _ if text.chars().all(header::is_token) => Ok(text.to_owned()),
-        _ => Err(Fault::new("this is no character set", "write a name such as \"utf-8\"")),
+        _ => Err(InvalidValue::new("this is no character set", "write a name such as \"utf-8\"")),
     }
 }
 
-fn file_match(text: &str) -> Result<FileMatchKey, Fault> {
+fn file_match(text: &str) -> Result<FileMatchKey, InvalidValue> {
     let pattern = if text.starts_with(['/', '*']) {
         FileMatch::Path(PathPattern::parse(text)?)
     } else {
         let wrong = |_| {
-            Fault::new(
+            InvalidValue::new(
                 "neither a path pattern nor a media type",
                 "write \"*.css\", \"/fonts/*\" or \"image/*\"",
             )
@@ -202,15 +212,15 @@ impl CacheControl {
 impl Shape for CacheControl {
     type Out = Vec<(FileMatch, String)>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let (value, rules) = (Self::VALUE.kind(), Self::RULES.kind());
-        Kind::new(
+        ShapeKind::new(
             format!("{}, or {}", value.text, rules.text),
             json!({ "anyOf": [value.schema, rules.schema] }),
         )
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
             Data::Text(_) => Some(vec![(FileMatch::All, Self::VALUE.read(node, check)?)]),
             Data::Table(_) => {

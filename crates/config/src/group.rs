@@ -1,11 +1,11 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
-use crate::check::{Check, shortened};
+use crate::check::{Checker, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, table};
-use crate::shape::{Kind, Map, Shape};
+use crate::shape::{Map, Shape, ShapeKind};
 use crate::upstream::group_name;
 
 /// The action `proxy`: a group of its own, or one that other routes share.
@@ -14,11 +14,11 @@ pub(crate) struct Proxied;
 impl Shape for Proxied {
     type Out = Proxy;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         brief::<Proxy>("to").kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Proxy> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
         let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
         let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
             return table().read(node, check);
@@ -55,11 +55,11 @@ pub(crate) struct Groups;
 impl Shape for Groups {
     type Out = Vec<(String, Proxy)>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         Map { what: "names of groups", key: group_name, value: table::<Proxy>() }.kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let Data::Table(entries) = &node.data else {
             check.mismatch(node, &self.kind().text);
             return None;

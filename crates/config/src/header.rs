@@ -1,6 +1,6 @@
 //! Header fields of responses: their names, their values, and the rules that change them.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{List, Map, Text};
@@ -49,7 +49,7 @@ impl ResponseHeaders {
     }
 }
 
-fn headers_agree(rules: &mut ResponseHeaders, node: &Node, check: &mut Check) {
+fn headers_agree(rules: &mut ResponseHeaders, node: &Node, check: &mut Checker) {
     for (name, _) in &rules.set {
         let Some(entry) = node.entry("remove").filter(|_| rules.remove.contains(name)) else { continue };
         let title = format!("`{name}` is both set and removed in `{}`", check.here());
@@ -58,13 +58,13 @@ fn headers_agree(rules: &mut ResponseHeaders, node: &Node, check: &mut Check) {
 }
 
 /// A field name in lower case (RFC 9110 section 5.1).
-pub(crate) fn name(text: &str) -> Result<String, Fault> {
+pub(crate) fn name(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() {
-        return Err(Fault::new("an empty header name", ""));
+        return Err(InvalidValue::new("an empty header name", ""));
     }
     match text.char_indices().find(|(_, c)| !is_token(*c)) {
         Some((at, wrong)) => {
-            let fault = Fault::new(
+            let fault = InvalidValue::new(
                 format!("a header name holds no {wrong:?}"),
                 "it holds letters, digits and hyphens",
             );
@@ -75,11 +75,11 @@ pub(crate) fn name(text: &str) -> Result<String, Fault> {
 }
 
 /// The name of a field that may be changed.
-pub(crate) fn rule_name(text: &str) -> Result<String, Fault> {
+pub(crate) fn rule_name(text: &str) -> Result<String, InvalidValue> {
     let lower = name(text)?;
     if RESERVED.contains(&lower.as_str()) {
         let remedy = "it follows from the response's body and the connection; leave it out";
-        return Err(Fault::new("the server alone writes this field", remedy));
+        return Err(InvalidValue::new("the server alone writes this field", remedy));
     }
     Ok(lower)
 }
@@ -90,31 +90,37 @@ pub(crate) fn is_token(c: char) -> bool {
 }
 
 /// A field value without controls, above all without CR and LF (RFC 9110 section 5.5).
-pub(crate) fn value(text: &str) -> Result<String, Fault> {
+pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| c.is_control() && *c != '\t') {
-        let fault = Fault::new(
+        let fault = InvalidValue::new(
             format!("a header value holds no {wrong:?}"),
             "a value is one line without control characters",
         );
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
     if text.trim_matches([' ', '\t']).len() != text.len() {
-        return Err(Fault::new("a header value neither starts nor ends with a space", "take the space away"));
+        return Err(InvalidValue::new(
+            "a header value neither starts nor ends with a space",
+            "take the space away",
+        ));
     }
     Ok(text.to_owned())
 }
 
-fn value_template(text: &str) -> Result<Template, Fault> {
+fn value_template(text: &str) -> Result<Template, InvalidValue> {
     Template::parse(&value(text)?, VARIABLES)
 }
 
 /// A media type (RFC 9110 section 8.3.1), parameters and all.
-pub(crate) fn media_type(text: &str) -> Result<String, Fault> {
+pub(crate) fn media_type(text: &str) -> Result<String, InvalidValue> {
     let essence = text.split(';').next().unwrap_or("").trim_end();
     let token = |part: &str| !part.is_empty() && part.chars().all(is_token);
     match essence.split_once('/') {
         Some((kind, sub)) if token(kind) && token(sub) => value(text),
-        _ => Err(Fault::new("this is no media type", "write a type such as \"text/html; charset=utf-8\"")),
+        _ => Err(InvalidValue::new(
+            "this is no media type",
+            "write a type such as \"text/html; charset=utf-8\"",
+        )),
     }
 }
 

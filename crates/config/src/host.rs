@@ -1,6 +1,6 @@
 //! The names of sites.
 
-use crate::check::Fault;
+use crate::check::InvalidValue;
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -19,15 +19,15 @@ pub enum HostPattern {
 impl HostPattern {
     /// Parses `example.com`, `*.example.com`, `192.0.2.1` or `[2001:db8::1]`. Case and a final dot do not
     /// count.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if text == "*" || text.is_empty() {
-            return Err(Fault::new(
+            return Err(InvalidValue::new(
                 "this names no host",
                 "leave `hosts` out for the site that takes every other host",
             ));
         }
         if let Some(at) = text.find("://") {
-            let fault = Fault::new("a URL, not a host", "write the name alone: \"example.com\"");
+            let fault = InvalidValue::new("a URL, not a host", "write the name alone: \"example.com\"");
             return Err(fault.within(0..at + 3));
         }
         if let Some(name) = text.strip_prefix("*.") {
@@ -39,21 +39,21 @@ impl HostPattern {
             let address = inner.parse::<Ipv6Addr>();
             return address
                 .map(|address| Self::Exact(format!("[{address}]")))
-                .map_err(|_| Fault::new("this is no IPv6 address", "").within(1..text.len() - 1));
+                .map_err(|_| InvalidValue::new("this is no IPv6 address", "").within(1..text.len() - 1));
         }
         exact(text).map(Self::Exact)
     }
 }
 
-fn shifted(fault: Fault, by: usize) -> Fault {
-    Fault { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
+fn shifted(fault: InvalidValue, by: usize) -> InvalidValue {
+    InvalidValue { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
 }
 
-fn exact(text: &str) -> Result<String, Fault> {
+fn exact(text: &str) -> Result<String, InvalidValue> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if let Some(at) = name.find(':') {
         let remedy = "a site answers on every `listen` address; write the name alone";
-        return Err(Fault::new("a host here has no port", remedy).within(at..text.len()));
+        return Err(InvalidValue::new("a host here has no port", remedy).within(at..text.len()));
     }
     if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
         let remedy = match wrong {
@@ -63,12 +63,12 @@ fn exact(text: &str) -> Result<String, Fault> {
             _ => "a name holds letters, digits, `-`, `_` and dots",
         };
         return Err(
-            Fault::new(format!("a host holds no {wrong:?}"), remedy).within(at..at + wrong.len_utf8())
+            InvalidValue::new(format!("a host holds no {wrong:?}"), remedy).within(at..at + wrong.len_utf8())
         );
     }
     if name.len() > HOST_BYTES_MAX || name.split('.').any(|label| label.is_empty() || label.len() > 63) {
         let remedy = "a name has labels of 1 to 63 characters with dots between them, 253 characters in all";
-        return Err(Fault::new("this is no host", remedy));
+        return Err(InvalidValue::new("this is no host", remedy));
     }
     Ok(name.to_ascii_lowercase())
 }

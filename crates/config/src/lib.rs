@@ -58,13 +58,13 @@ mod schema;
 pub mod matcher;
 
 pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers};
-pub use check::Fault;
+pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{Listen, Listener};
-pub use network::{ForwardedFields, Network, Source, TrustedProxies};
+pub use network::{ForwardedFields, Network, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol, ProxyTimeouts,
@@ -80,7 +80,7 @@ pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
-pub use template::{Part, Template, Variable};
+pub use template::{Template, TemplatePart, Variable};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 

@@ -1,10 +1,10 @@
 //! Addresses to listen on.
 
-use crate::check::{Check, Fault};
-use crate::network::{SOURCE, Source};
+use crate::check::{Checker, InvalidValue};
+use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
-use crate::shape::{Kind, Maybe, OneOrMore, Shape, Text, Toggle};
+use crate::shape::{Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub enum Listen {
 
 impl Listen {
     /// Parses `ADDRESS:PORT`, `:PORT`, `localhost:PORT` or `unix:PATH`.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(path);
         }
@@ -42,18 +42,21 @@ impl Listen {
             } else {
                 port
             };
-            return Err(Fault::new("an address, not a URL, belongs here", format!("write \"{bare}{port}\"")));
+            return Err(InvalidValue::new(
+                "an address, not a URL, belongs here",
+                format!("write \"{bare}{port}\""),
+            ));
         }
         if text.starts_with('/') || text.starts_with("./") {
-            return Err(Fault::new("a path without `unix:`", format!("write \"unix:{text}\"")));
+            return Err(InvalidValue::new("a path without `unix:`", format!("write \"unix:{text}\"")));
         }
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             let remedy =
                 format!("write \":{text}\" for every address, \"127.0.0.1:{text}\" for this machine alone");
-            return Err(Fault::new("a port without an address", remedy));
+            return Err(InvalidValue::new("a port without an address", remedy));
         }
         if text.parse::<Ipv6Addr>().is_ok() {
-            return Err(Fault::new(
+            return Err(InvalidValue::new(
                 "an IPv6 address stands in brackets and has a port",
                 format!("write \"[{text}]:80\""),
             ));
@@ -65,14 +68,14 @@ impl Listen {
             return Err(no_port(text));
         }
         if port_text.split_whitespace().any(|word| word == "ssl") {
-            return Err(Fault::new(
+            return Err(InvalidValue::new(
                 "TLS for clients is not supported yet",
                 "put a TLS proxy in front, and listen without `ssl`",
             ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
             let fault =
-                Fault::new("this is no port", "a port is a number from 0 to 65535; 0 is any free one");
+                InvalidValue::new("this is no port", "a port is a number from 0 to 65535; 0 is any free one");
             return Err(fault.within(host.len() + 1..text.len()));
         };
         host_and_port(host, port)
@@ -109,30 +112,30 @@ impl Listen {
     }
 }
 
-fn no_port(text: &str) -> Fault {
+fn no_port(text: &str) -> InvalidValue {
     let remedy = match text {
         "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine alone".to_owned(),
         _ => format!("write \"{text}:80\""),
     };
-    Fault::new("the port is missing", remedy)
+    InvalidValue::new("the port is missing", remedy)
 }
 
-fn unix(path: &str) -> Result<Listen, Fault> {
+fn unix(path: &str) -> Result<Listen, InvalidValue> {
     let at = "unix:".len().."unix:".len() + path.len();
     if path.is_empty() {
-        return Err(Fault::new("the path is missing", "write \"unix:/run/komainu.sock\""));
+        return Err(InvalidValue::new("the path is missing", "write \"unix:/run/komainu.sock\""));
     }
     if path.contains('\0') {
-        return Err(Fault::new("a path holds no NUL", "").within(at));
+        return Err(InvalidValue::new("a path holds no NUL", "").within(at));
     }
     if path.len() > UNIX_PATH_BYTES_MAX {
         let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
-        return Err(Fault::new(format!("{} bytes long", path.len()), remedy).within(at));
+        return Err(InvalidValue::new(format!("{} bytes long", path.len()), remedy).within(at));
     }
     Ok(Listen::Unix(PathBuf::from(path)))
 }
 
-fn host_and_port(host: &str, port: u16) -> Result<Listen, Fault> {
+fn host_and_port(host: &str, port: u16) -> Result<Listen, InvalidValue> {
     if host.is_empty() || host == "*" {
         return Ok(Listen::Any(port));
     }
@@ -152,14 +155,14 @@ fn host_and_port(host: &str, port: u16) -> Result<Listen, Fault> {
                 "write an IP address of this machine, or \":{port}\" for all; `hosts` of a site takes names"
             )
         };
-        Fault::new("this is no IP address", remedy).within(0..host.len())
+        InvalidValue::new("this is no IP address", remedy).within(0..host.len())
     })
 }
 
 impl FromStr for Listen {
-    type Err = Fault;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         Self::parse(text)
     }
 }
@@ -189,7 +192,7 @@ directives! {
         /// the networks it may come from, or `true` for those of `trusted_proxies`. Everything then sees the client as if
         /// it were connected itself. Connections from anywhere else, or without the header, are refused; over a Unix
         /// socket, all must have it.
-        "proxy_protocol" proxy_protocol: Option<Vec<Source>> = false,
+        "proxy_protocol" proxy_protocol: Option<Vec<TrustedSource>> = false,
             Toggle { on: Some(|| Some(Vec::new())), off: || None, shape: Maybe(OneOrMore(SOURCE)) };
     }
 }
@@ -214,12 +217,12 @@ pub(crate) struct Address;
 impl Shape for Address {
     type Out = Listen;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let text = "an address: \"IP:PORT\", \":PORT\", \"localhost:PORT\" or \"unix:PATH\"";
-        Kind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|.*:[0-9]+)$" }))
+        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|.*:[0-9]+)$" }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Listen> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Listen> {
         let shape = Text { what: "an address such as \":80\" or \"127.0.0.1:8080\"", parse: Listen::parse };
         // A port alone, `listen = 8080`, has its remedy.
         let port = match node.data {

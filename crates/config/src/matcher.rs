@@ -16,7 +16,7 @@ pub struct RouteId {
 
 /// What routes look at, besides header fields.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct RouteRequest<'a> {
     /// The host that the request is for, port and all; empty if it names none.
     pub host: &'a [u8],
     /// The method.
@@ -34,12 +34,12 @@ pub struct Routes {
     /// By `.example.com`, for `*.example.com`.
     below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
-    sites: Vec<Vec<Conditions>>,
+    sites: Vec<Vec<RouteConditions>>,
 }
 
 /// A route's conditions.
 #[derive(Debug, Clone)]
-struct Conditions {
+struct RouteConditions {
     path: Vec<PathPattern>,
     method: Vec<String>,
     header: Vec<Condition>,
@@ -64,7 +64,7 @@ impl Routes {
                 };
                 map.entry(name.as_bytes().into()).or_insert(index);
             }
-            routes.sites.push(site.routes.iter().map(Conditions::of).collect());
+            routes.sites.push(site.routes.iter().map(RouteConditions::of).collect());
         }
         routes
     }
@@ -96,7 +96,11 @@ impl Routes {
 
     /// The first route of the host's site that fits. `header` gives the value of the field of that name,
     /// which is in lower case; of several such fields, whichever the caller thinks counts.
-    pub fn find<'h>(&self, request: &Request, header: impl Fn(&str) -> Option<&'h [u8]>) -> Option<RouteId> {
+    pub fn find<'h>(
+        &self,
+        request: &RouteRequest,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Option<RouteId> {
         let site = self.site(request.host)?;
         self.find_in(site, request, header).map(|route| RouteId { site, route })
     }
@@ -105,24 +109,28 @@ impl Routes {
     pub fn find_in<'h>(
         &self,
         site: usize,
-        request: &Request,
+        request: &RouteRequest,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Option<usize> {
         self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())
     }
 
     /// Why `find` finds what it finds: the site, and what becomes of each of its routes, in order.
-    pub fn explain<'h>(&self, request: &Request, header: impl Fn(&str) -> Option<&'h [u8]>) -> Explanation {
+    pub fn explain<'h>(
+        &self,
+        request: &RouteRequest,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Explanation {
         let Some((site, site_match)) = self.choose(request.host) else {
             return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
         };
         let mut found = false;
-        let mut step = |route: &Conditions| match route.obstacle(request, &header) {
-            _ if found => Step::NotReached,
+        let mut step = |route: &RouteConditions| match route.obstacle(request, &header) {
+            _ if found => MatchStep::NotReached,
             Some(obstacle) => obstacle,
             None => {
                 found = true;
-                Step::Matched
+                MatchStep::Matched
             }
         };
         let steps = self.sites[site].iter().map(&mut step).collect();
@@ -130,7 +138,7 @@ impl Routes {
     }
 }
 
-impl Conditions {
+impl RouteConditions {
     fn of(route: &Route) -> Self {
         Self {
             path: route.path.clone(),
@@ -141,26 +149,30 @@ impl Conditions {
     }
 
     /// The first condition that the request does not meet.
-    fn obstacle<'h>(&self, request: &Request, header: &impl Fn(&str) -> Option<&'h [u8]>) -> Option<Step> {
+    fn obstacle<'h>(
+        &self,
+        request: &RouteRequest,
+        header: &impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Option<MatchStep> {
         if !self.path.is_empty() && !self.path.iter().any(|path| path.matches(request.path)) {
-            return Some(Step::Path);
+            return Some(MatchStep::Path);
         }
         let head_for_get = |method: &String| method == "GET" && request.method == b"HEAD";
         let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
         if !self.method.is_empty() && !self.method.iter().any(takes) {
-            return Some(Step::Method);
+            return Some(MatchStep::Method);
         }
         let fails = |(name, pattern): &&Condition| {
             !header(name).is_some_and(|value| pattern.matches(value.iter().copied()))
         };
         if let Some(index) = self.header.iter().position(|condition| fails(&condition)) {
-            return Some(Step::Header(index));
+            return Some(MatchStep::Header(index));
         }
         let absent = |(name, pattern): &Condition| {
             !parameters(request.query)
                 .any(|(key, value)| decoded(key).eq(name.bytes()) && pattern.matches(decoded(value)))
         };
-        self.query.iter().position(absent).map(Step::Query)
+        self.query.iter().position(absent).map(MatchStep::Query)
     }
 }
 
@@ -179,7 +191,7 @@ pub enum SiteMatch {
 
 /// What became of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum MatchStep {
     /// It answers.
     Matched,
     /// Its path does not fit.
@@ -202,7 +214,7 @@ pub struct Explanation {
     /// Why this one.
     pub site_match: SiteMatch,
     /// What became of each of the site's routes.
-    pub steps: Vec<Step>,
+    pub steps: Vec<MatchStep>,
 }
 
 impl Explanation {
@@ -219,7 +231,7 @@ impl Explanation {
         };
         let mut lines = vec![format!("{}: {why}", site_name(site))];
         lines.extend(site.routes.iter().zip(&self.steps).map(|(route, step)| route_line(route, *step)));
-        if !self.steps.contains(&Step::Matched) {
+        if !self.steps.contains(&MatchStep::Matched) {
             lines.push("  no route fits: 404".to_owned());
         }
         lines.join("\n") + "\n"
@@ -234,17 +246,17 @@ fn site_name(site: &Site) -> String {
     }
 }
 
-fn route_line(route: &Route, step: Step) -> String {
+fn route_line(route: &Route, step: MatchStep) -> String {
     let paths: Vec<&str> = route.path.iter().map(|path| path.as_str()).collect();
     let paths = if paths.is_empty() { "every path".to_owned() } else { paths.join(", ") };
-    let mark = if step == Step::Matched { ">" } else { " " };
+    let mark = if step == MatchStep::Matched { ">" } else { " " };
     let why = match step {
-        Step::Matched => format!("matches: {}", action_text(route)),
-        Step::Path => "the path does not fit".to_owned(),
-        Step::Method => format!("the method is not {}", route.method.join(" or ")),
-        Step::Header(index) => unmet("header field", &route.header[index]),
-        Step::Query(index) => unmet("query parameter", &route.query[index]),
-        Step::NotReached => "not reached".to_owned(),
+        MatchStep::Matched => format!("matches: {}", action_text(route)),
+        MatchStep::Path => "the path does not fit".to_owned(),
+        MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
+        MatchStep::Header(index) => unmet("header field", &route.header[index]),
+        MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
+        MatchStep::NotReached => "not reached".to_owned(),
     };
     let line = if route.line == 0 { String::new() } else { format!("line {}: ", route.line) };
     format!("{mark} {line}{paths}: {why}")

@@ -1,6 +1,6 @@
 //! Networks, and who is trusted.
 
-use crate::check::Fault;
+use crate::check::InvalidValue;
 use crate::record::directives;
 use crate::shape::{List, Text, Word};
 use std::fmt;
@@ -23,7 +23,7 @@ impl fmt::Display for Network {
 
 /// Where connections come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum TrustedSource {
     /// A network.
     Network(Network),
     /// A Unix socket.
@@ -39,7 +39,7 @@ pub enum ForwardedFields {
     Standard,
 }
 
-pub(crate) const SOURCE: Text<Source> =
+pub(crate) const SOURCE: Text<TrustedSource> =
     Text { what: "a network such as \"10.0.0.0/8\", an address, or \"unix\"", parse: source };
 
 directives! {
@@ -55,7 +55,7 @@ directives! {
     /// have. So it is with its scheme, `http` or `https`. Nobody else is believed.
     TrustedProxies in "`trusted_proxies`" {
         /// Networks, addresses, and `"unix"` for whoever connects over a Unix socket.
-        "from" from: Vec<Source> = [], List(SOURCE);
+        "from" from: Vec<TrustedSource> = [], List(SOURCE);
         /// Where they say it: `"x-forwarded"`, in `X-Forwarded-For` and `X-Forwarded-Proto`, or `"forwarded"`, in the field
         /// of RFC 7239. They are believed in what they write themselves alone: a proxy that knows nothing of the other
         /// one passes on what a client has written there.
@@ -64,21 +64,21 @@ directives! {
     }
 }
 
-fn source(text: &str) -> Result<Source, Fault> {
+fn source(text: &str) -> Result<TrustedSource, InvalidValue> {
     match text {
-        "unix" => Ok(Source::Unix),
-        _ => network(text).map(Source::Network),
+        "unix" => Ok(TrustedSource::Unix),
+        _ => network(text).map(TrustedSource::Network),
     }
 }
 
-fn network(text: &str) -> Result<Network, Fault> {
+fn network(text: &str) -> Result<Network, InvalidValue> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
     };
     let Ok(ip) = address.parse::<IpAddr>() else {
         let fault =
-            Fault::new("this is no IP address", "write a network such as \"10.0.0.0/8\", or \"unix\"");
+            InvalidValue::new("this is no IP address", "write a network such as \"10.0.0.0/8\", or \"unix\"");
         return Err(fault.within(0..address.len()));
     };
     let width = if ip.is_ipv4() { 32 } else { 128 };
@@ -88,8 +88,10 @@ fn network(text: &str) -> Result<Network, Fault> {
         {
             Some(bits) => Ok(Network { address: ip, bits }),
             None => {
-                let fault =
-                    Fault::new("this is no prefix length", format!("write a number from 0 to {width}"));
+                let fault = InvalidValue::new(
+                    "this is no prefix length",
+                    format!("write a number from 0 to {width}"),
+                );
                 Err(fault.within(address.len() + 1..text.len()))
             }
         },

@@ -1,9 +1,9 @@
 //! Conditions of a route: path patterns, and patterns of header and query values.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::glob::{ELEMENTS_MAX, Glob};
 use crate::node::{Data, Node};
-use crate::shape::{Kind, Shape, Text};
+use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl PathPattern {
     /// - any other `*` stands for any run of characters without a slash: `/x/*/y`;
     /// - `**` stands for any run of characters, slashes included: `/x/**/y`;
     /// - a pattern that starts with `*` may begin at any depth: `*.php` is `**.php`.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         check_path(text)?;
         let body = text.trim_end_matches('*');
         let form = match (body.find('*'), body.len() == text.len()) {
@@ -99,7 +99,7 @@ impl fmt::Display for PathPattern {
 }
 
 /// A pattern with a star elsewhere than at its end.
-fn glob_form(text: &str) -> Result<Form, Fault> {
+fn glob_form(text: &str) -> Result<Form, InvalidValue> {
     let after = text.trim_start_matches('*');
     if after.len() < text.len() && !after.contains('*') {
         return Ok(Form::Suffix(text.len() - after.len()));
@@ -113,12 +113,12 @@ fn glob_form(text: &str) -> Result<Form, Fault> {
         let remedy = format!(
             "a path with a `*` elsewhere than at its start or end has at most {ELEMENTS_MAX} characters"
         );
-        Fault::new("too long for a pattern", remedy)
+        InvalidValue::new("too long for a pattern", remedy)
     })
 }
 
 /// Refuses what no path can ever match.
-fn check_path(text: &str) -> Result<(), Fault> {
+fn check_path(text: &str) -> Result<(), InvalidValue> {
     if !text.starts_with(['/', '*']) {
         let remedy = match text {
             _ if text.starts_with(['^', '~']) => {
@@ -127,13 +127,13 @@ fn check_path(text: &str) -> Result<(), Fault> {
             "" => "leave `path` out for every path",
             _ => "a path starts with `/`, or with `*` for any depth: \"/images/*\", \"*.php\"",
         };
-        return Err(Fault::new("this is no path", remedy));
+        return Err(InvalidValue::new("this is no path", remedy));
     }
     if let Some(at) = text.find(|c: char| c.is_control()) {
-        return Err(Fault::new("a control character", "").within(at..at + 1));
+        return Err(InvalidValue::new("a control character", "").within(at..at + 1));
     }
     if let Some(at) = text.find(['?', '#']) {
-        let fault = Fault::new(
+        let fault = InvalidValue::new(
             "the path ends here",
             "what follows a `?` is matched with `query = { name = \"value\" }`",
         );
@@ -141,7 +141,7 @@ fn check_path(text: &str) -> Result<(), Fault> {
     }
     if let Some(at) = text.find('\\') {
         let remedy = "a backslash is refused, or with `encoded_slashes = \"keep\"` matched as `%5C`";
-        return Err(Fault::new("no path has a backslash", remedy).within(at..at + 1));
+        return Err(InvalidValue::new("no path has a backslash", remedy).within(at..at + 1));
     }
     // With `encoded_slashes = "keep"` these two stay as they are.
     let is_kept = |bytes: &[u8]| matches!(bytes, b"%2F" | b"%5C");
@@ -150,13 +150,15 @@ fn check_path(text: &str) -> Result<(), Fault> {
     };
     if let Some(at) = text.as_bytes().windows(3).position(escape) {
         let remedy = "paths are percent-decoded before they are matched: write the character itself";
-        return Err(Fault::new("a percent-encoded character", remedy).within(at..at + 3));
+        return Err(InvalidValue::new("a percent-encoded character", remedy).within(at..at + 3));
     }
     let mut at = 1;
     for segment in text.get(1..).unwrap_or("").split('/') {
         if matches!(segment, "." | "..") {
-            let fault =
-                Fault::new("no path has a dot segment", "dot segments are resolved before paths are matched");
+            let fault = InvalidValue::new(
+                "no path has a dot segment",
+                "dot segments are resolved before paths are matched",
+            );
             return Err(fault.within(at..at + segment.len()));
         }
         at += segment.len() + 1;
@@ -185,7 +187,7 @@ impl ValuePattern {
     }
 
     /// Parses a value, in which `*` stands for any run of characters.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let form = if !text.contains('*') {
             ValueForm::Exact
         } else if text.bytes().all(|byte| byte == b'*') {
@@ -193,7 +195,7 @@ impl ValuePattern {
         } else {
             let remedy = || format!("a value with `*` has at most {ELEMENTS_MAX} characters");
             let glob = Glob::new(text.as_bytes(), true);
-            ValueForm::Glob(glob.ok_or_else(|| Fault::new("too long for a pattern", remedy()))?)
+            ValueForm::Glob(glob.ok_or_else(|| InvalidValue::new("too long for a pattern", remedy()))?)
         };
         Ok(Self { text: text.to_owned(), form })
     }
@@ -219,12 +221,15 @@ pub(crate) struct Condition;
 impl Shape for Condition {
     type Out = ValuePattern;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let schema = json!({ "anyOf": [{ "type": "string" }, { "const": true }] });
-        Kind::new("a value (in which `*` stands for any run of characters), or `true` for any value", schema)
+        ShapeKind::new(
+            "a value (in which `*` stands for any run of characters), or `true` for any value",
+            schema,
+        )
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<ValuePattern> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<ValuePattern> {
         match &node.data {
             Data::Flag(true) => Some(ValuePattern::present()),
             Data::Flag(false) => {

@@ -1,16 +1,16 @@
 //! The `proxy` action: which upstream servers, and how requests travel to them and responses back.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, rooted, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    Count, Flag, List, Map, Maybe, OneOrMore, Place, Size, Text, Time, Toggle, Unlimited, Word,
+    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use crate::template;
 use crate::units::{KIB, MIB, SPILL_MAX};
-use crate::upstream::{Balance, Origin, Url, group_name};
+use crate::upstream::{Balance, Origin, UrlShape, group_name};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -180,7 +180,7 @@ directives! {
     Upstream in "`to` of `proxy`" {
         /// Where it is: `http://HOST:PORT`, `https://HOST:PORT`, or `unix:PATH` for a Unix socket. Without a port it is
         /// 80, or 443.
-        "url" url: Origin = required(""), Url;
+        "url" url: Origin = required(""), UrlShape;
         /// Its share of the requests; 0 takes it out.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
         /// Whether it is asked only when no other server can be.
@@ -299,11 +299,11 @@ directives! {
         /// everything.
         "verify" verify: bool = true, Flag;
         /// Certificates (PEM) to trust.
-        "ca" ca: Option<PathBuf> = absent("those that the system trusts"), Maybe(Place("a file"));
+        "ca" ca: Option<PathBuf> = absent("those that the system trusts"), Maybe(PathShape("a file"));
         /// Our own certificate chain (PEM), for servers that ask who we are.
-        "certificate" certificate: Option<PathBuf> = absent("none"), Maybe(Place("a file"));
+        "certificate" certificate: Option<PathBuf> = absent("none"), Maybe(PathShape("a file"));
         /// Its key (PEM).
-        "key" key: Option<PathBuf> = absent("none"), Maybe(Place("a file"));
+        "key" key: Option<PathBuf> = absent("none"), Maybe(PathShape("a file"));
     }
 }
 
@@ -370,7 +370,7 @@ impl Proxy {
     }
 }
 
-fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Check) {
+fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     if proxy.upstream.is_some() {
         return; // what the group says was looked at with the group
     }
@@ -425,12 +425,12 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Check) {
     }
 }
 
-fn useless_tls(entry: &Entry, check: &mut Check) {
+fn useless_tls(entry: &Entry, check: &mut Checker) {
     let finding = check.error(&entry.key_at, "`tls` without an `https` URL".to_owned(), "to which server?");
     finding.help("write the server's URL as \"https://HOST:PORT\"");
 }
 
-fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Check) {
+fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Checker) {
     if eject.first <= eject.max {
         return;
     }
@@ -439,7 +439,7 @@ fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Check) {
     check.error(at, format!("`first` is above `max` in `{}`", check.here()), "longer than the longest");
 }
 
-fn health_agrees(health: &mut Health, node: &Node, check: &mut Check) {
+fn health_agrees(health: &mut Health, node: &Node, check: &mut Checker) {
     for key in ["host", "expect"] {
         if let Some(entry) = node.entry(key).filter(|_| health.path.is_none() && node.entry("path").is_none())
         {
@@ -451,7 +451,7 @@ fn health_agrees(health: &mut Health, node: &Node, check: &mut Check) {
     }
 }
 
-fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Check) {
+fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Checker) {
     for (one, other) in [("certificate", "key"), ("key", "certificate")] {
         if let Some(entry) = node.entry(one).filter(|_| node.entry(other).is_none()) {
             let title = format!("`{one}` without `{other}` in `{}`", check.here());
@@ -466,30 +466,30 @@ fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Check) {
     }
 }
 
-fn protocol(text: &str) -> Result<String, Fault> {
+fn protocol(text: &str) -> Result<String, InvalidValue> {
     match token(text)?.to_ascii_lowercase().as_str() {
-        "h2c" => Err(Fault::new("`h2c` would carry requests past every rule", "leave it out")),
+        "h2c" => Err(InvalidValue::new("`h2c` would carry requests past every rule", "leave it out")),
         lower => Ok(lower.to_owned()),
     }
 }
 
-fn token(text: &str) -> Result<String, Fault> {
+fn token(text: &str) -> Result<String, InvalidValue> {
     match text.chars().all(header::is_token) && !text.is_empty() {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new("a word of letters, digits and hyphens belongs here", "")),
+        false => Err(InvalidValue::new("a word of letters, digits and hyphens belongs here", "")),
     }
 }
 
 /// A field that rules may change.
-fn rule_name(text: &str) -> Result<String, Fault> {
+fn rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
-        "host" => Err(Fault::new("`host` of `proxy` says what stands in `Host`", "")),
+        "host" => Err(InvalidValue::new("`host` of `proxy` says what stands in `Host`", "")),
         _ => header::rule_name(text),
     }
 }
 
 /// A value with variables: checked here, taken apart where it is used.
-fn value_template(text: &str) -> Result<String, Fault> {
+fn value_template(text: &str) -> Result<String, InvalidValue> {
     const NAMES: [&str; 10] = [
         "client_ip",
         "remote_addr",
@@ -519,27 +519,29 @@ fn value_template(text: &str) -> Result<String, Fault> {
     Ok(text.to_owned())
 }
 
-fn domain(text: &str) -> Result<String, Fault> {
+fn domain(text: &str) -> Result<String, InvalidValue> {
     match text.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))) {
-        Some(wrong) => Err(Fault::new(format!("a domain holds no {wrong:?}"), "")),
+        Some(wrong) => Err(InvalidValue::new(format!("a domain holds no {wrong:?}"), "")),
         None => Ok(text.to_ascii_lowercase()),
     }
 }
 
-fn host_text(text: &str) -> Result<String, Fault> {
+fn host_text(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
-            let fault =
-                Fault::new(format!("a host holds no {wrong:?}"), "write a name such as \"example.com\"");
+            let fault = InvalidValue::new(
+                format!("a host holds no {wrong:?}"),
+                "write a name such as \"example.com\"",
+            );
             Err(fault.within(at..at + wrong.len_utf8()))
         }
-        None if text.is_empty() => Err(Fault::new("the host is missing", "")),
+        None if text.is_empty() => Err(InvalidValue::new("the host is missing", "")),
         None => Ok(text.to_owned()),
     }
 }
 
-fn upstream_host(text: &str) -> Result<UpstreamHost, Fault> {
+fn upstream_host(text: &str) -> Result<UpstreamHost, InvalidValue> {
     match text {
         "pass" => Ok(UpstreamHost::Pass),
         "upstream" => Ok(UpstreamHost::Upstream),
@@ -547,7 +549,7 @@ fn upstream_host(text: &str) -> Result<UpstreamHost, Fault> {
     }
 }
 
-fn prefix(text: &str) -> Result<String, Fault> {
+fn prefix(text: &str) -> Result<String, InvalidValue> {
     match strip_text(text)? {
         StripPrefix::Text(path) => asked_path(&path),
         _ => Ok(text.to_owned()),
@@ -555,11 +557,11 @@ fn prefix(text: &str) -> Result<String, Fault> {
 }
 
 /// A path as it stands in a request.
-fn asked_path(text: &str) -> Result<String, Fault> {
+fn asked_path(text: &str) -> Result<String, InvalidValue> {
     let path = rooted(text)?;
     match path.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#') {
         Some((at, wrong)) => {
-            let fault = Fault::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
+            let fault = InvalidValue::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
             Err(fault.within(at..at + wrong.len_utf8()))
         }
         None => Ok(path),
@@ -567,12 +569,12 @@ fn asked_path(text: &str) -> Result<String, Fault> {
 }
 
 /// `200`, or `200-399`.
-fn statuses(text: &str) -> Result<(u16, u16), Fault> {
+fn statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     let status =
         |text: &str| text.parse::<u16>().ok().filter(|code| text.len() == 3 && (100..=599).contains(code));
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (status(first), status(last)) {
         (Some(first), Some(last)) if first <= last => Ok((first, last)),
-        _ => Err(Fault::new("neither a status nor a range of such", "write \"200\" or \"200-399\"")),
+        _ => Err(InvalidValue::new("neither a status nor a range of such", "write \"200\" or \"200-399\"")),
     }
 }

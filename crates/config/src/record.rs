@@ -2,10 +2,10 @@
 //! default, range and parser stand together, and the record's field, its default, the errors, the schema and
 //! the reference follow.
 
-use crate::check::{Check, shortened};
+use crate::check::{Checker, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Entry, Node};
-use crate::shape::{Article, Chapter, Kind, Shape, alternatives};
+use crate::shape::{Article, Chapter, Shape, ShapeKind, alternatives};
 use serde_json::json;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -16,12 +16,12 @@ pub(crate) struct Directive<T: 'static> {
     pub(crate) doc: &'static str,
     pub(crate) default: &'static str,
     pub(crate) absent: &'static str,
-    pub(crate) kind: fn() -> Kind,
-    pub(crate) read: fn(&mut T, &Node, &mut Check),
+    pub(crate) kind: fn() -> ShapeKind,
+    pub(crate) read: fn(&mut T, &Node, &mut Checker),
 }
 
 /// A table of the configuration.
-pub(crate) trait Record: Default + 'static {
+pub(crate) trait DirectiveTable: Default + 'static {
     /// Its key in the schema's `$defs`.
     const NAME: &'static str;
     /// How it stands in the file: `[limits]`.
@@ -32,11 +32,11 @@ pub(crate) trait Record: Default + 'static {
     const DIRECTIVES: &'static [Directive<Self>];
 
     /// What concerns several directives at once.
-    fn check(&mut self, _node: &Node, _check: &mut Check) {}
+    fn check(&mut self, _node: &Node, _check: &mut Checker) {}
 }
 
 /// The description of a record.
-fn chapter<R: Record>() -> Chapter {
+fn chapter<R: DirectiveTable>() -> Chapter {
     let article = |directive: &Directive<R>| Article {
         name: directive.name,
         doc: directive.doc,
@@ -53,7 +53,7 @@ fn chapter<R: Record>() -> Chapter {
 }
 
 /// The descriptions of a record and of all that it may hold, at any depth; the broad before the deep.
-pub(crate) fn chapters<R: Record>() -> Vec<Chapter> {
+pub(crate) fn chapters<R: DirectiveTable>() -> Vec<Chapter> {
     let mut all = vec![chapter::<R>()];
     let mut next = 0;
     while next < all.len() {
@@ -69,22 +69,22 @@ pub(crate) fn chapters<R: Record>() -> Vec<Chapter> {
 }
 
 /// A table read as a record.
-pub(crate) struct Table<R>(PhantomData<R>);
+pub(crate) struct TableShape<R>(PhantomData<R>);
 
 /// A table read as a record.
-pub(crate) fn table<R: Record>() -> Table<R> {
-    Table(PhantomData)
+pub(crate) fn table<R: DirectiveTable>() -> TableShape<R> {
+    TableShape(PhantomData)
 }
 
-impl<R: Record> Shape for Table<R> {
+impl<R: DirectiveTable> Shape for TableShape<R> {
     type Out = R;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let schema = json!({ "$ref": format!("#/$defs/{}", R::NAME) });
-        Kind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![chapter::<R>] }
+        ShapeKind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![chapter::<R>] }
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<R> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
         let Data::Table(entries) = &node.data else {
             check.mismatch(node, &self.kind().text);
             return None;
@@ -120,7 +120,7 @@ pub(crate) struct Brief<R> {
 }
 
 /// A record, or the value of its directive `key` for short.
-pub(crate) fn brief<R: Record>(key: &'static str) -> Brief<R> {
+pub(crate) fn brief<R: DirectiveTable>(key: &'static str) -> Brief<R> {
     Brief { key, number: None, record: PhantomData }
 }
 
@@ -131,10 +131,10 @@ impl<R> Brief<R> {
     }
 }
 
-impl<R: Record> Shape for Brief<R> {
+impl<R: DirectiveTable> Shape for Brief<R> {
     type Out = R;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let mut kind = table::<R>().kind();
         let mut schemas = vec![kind.schema];
         let keys = std::iter::once(self.key).chain(self.number.filter(|number| *number != self.key));
@@ -142,10 +142,10 @@ impl<R: Record> Shape for Brief<R> {
             schemas.push((directive.kind)().schema);
             kind.text.push_str(&format!(", or just its `{}`", directive.name));
         }
-        Kind { schema: json!({ "anyOf": schemas }), ..kind }
+        ShapeKind { schema: json!({ "anyOf": schemas }), ..kind }
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<R> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
         let key = match (&node.data, self.number) {
             (Data::Table(_), _) => return table().read(node, check),
             (Data::Integer(_), Some(number)) => number,
@@ -161,14 +161,14 @@ impl<R: Record> Shape for Brief<R> {
 }
 
 /// The description of a shape whose result has a known type, which a `table()` takes its record from.
-pub(crate) fn kind<T, S: Shape<Out = T>>(shape: &S) -> Kind {
+pub(crate) fn kind<T, S: Shape<Out = T>>(shape: &S) -> ShapeKind {
     shape.kind()
 }
 
 /// What a default, written as TOML, is as a value.
 pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     let text = format!("default = {toml}");
-    let mut check = Check::new(&text, "default", Path::new(""));
+    let mut check = Checker::new(&text, "default", Path::new(""));
     let document = Node::document(&text).expect("a default is valid TOML");
     let entry = document.entry("default").expect("the key was just written");
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
@@ -215,7 +215,7 @@ const FOREIGN: [(&str, &str); 33] = [
 const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
 const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
 
-fn unknown<R: Record>(entry: &Entry, check: &mut Check) {
+fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
     if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
         let title = format!("unknown key `{}` in {}", entry.key, R::PLACE);
         let finding = check.error(&entry.key_at, title, "no such key here");
@@ -297,7 +297,7 @@ macro_rules! directives {
             }
         }
 
-        impl $crate::record::Record for $record {
+        impl $crate::record::DirectiveTable for $record {
             const NAME: &'static str = stringify!($record);
             const PLACE: &'static str = $place;
             const ABOUT: &'static str = concat!($($about, "\n"),*);
@@ -328,7 +328,7 @@ macro_rules! directives {
                     },
                 }, )*)?
             ];
-            $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::check::Check) {
+            $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::check::Checker) {
                 $check(self, node, check);
             } )?
         }

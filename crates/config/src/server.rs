@@ -1,7 +1,7 @@
 //! The whole configuration: the server's own directives, and the sites.
 
 use crate::app::{App, AppMap};
-use crate::check::{Check, Fault, shortened};
+use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
@@ -13,7 +13,8 @@ use crate::proxy::Proxy;
 use crate::record::{brief, chapters, directives, table};
 use crate::report::Report;
 use crate::shape::{
-    Chapter, Count, Flag, Kind, List, Maybe, OneOrMore, Place, Shape, Size, Text, Time, Unlimited, Word,
+    Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Size, Text, Time, Unlimited,
+    Word,
 };
 use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
@@ -110,7 +111,7 @@ directives! {
         "open_files" open_files: OpenFiles = {}, table();
         /// The folder of temporary files: what slow clients have not taken of responses, and request bodies that are kept
         /// until they are complete (see `spill`). The files have no names. Choose one on a disk rather than in memory.
-        "temp_path" temp_path: Option<PathBuf> = absent("what TMPDIR says, or /var/tmp"), Maybe(Place("a folder"));
+        "temp_path" temp_path: Option<PathBuf> = absent("what TMPDIR says, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
         /// Applications, by name.
@@ -210,9 +211,9 @@ directives! {
         "access" access: AccessLog = "off",
             Word(&[("off", AccessLog::Off), ("combined", AccessLog::Combined), ("json", AccessLog::Json)]);
         /// Where the access log goes.
-        "file" file: Sink = "stdout", Output;
+        "file" file: Sink = "stdout", LogDestination;
         /// Where errors and notices go.
-        "errors" errors: Sink = "stderr", Output;
+        "errors" errors: Sink = "stderr", LogDestination;
         /// Which errors and notices are logged: this level and those before it of `"error"`, `"warn"`,
         /// `"info"`, `"debug"`.
         "level" level: Level = "info",
@@ -243,20 +244,20 @@ directives! {
 }
 
 /// "stdout", "stderr", or a file.
-struct Output;
+struct LogDestination;
 
-impl Shape for Output {
+impl Shape for LogDestination {
     type Out = Sink;
 
-    fn kind(&self) -> Kind {
-        Kind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new("\"stdout\", \"stderr\" or a file", json!({ "type": "string", "minLength": 1 }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Sink> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
         match &node.data {
             Data::Text(text) if text == "stdout" => Some(Sink::Stdout),
             Data::Text(text) if text == "stderr" => Some(Sink::Stderr),
-            _ => Place("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
+            _ => PathShape("\"stdout\", \"stderr\" or a file").read(node, check).map(Sink::File),
         }
     }
 }
@@ -265,7 +266,7 @@ impl Config {
     /// Reads a configuration. `name` is what errors call the file, `base` the folder that relative paths
     /// start from. Gives the configuration and its warnings, or all errors at once.
     pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {
-        let mut check = Check::new(text, name, base);
+        let mut check = Checker::new(text, name, base);
         check.homes = homes();
         if text.len() > TEXT_BYTES_MAX {
             let title = format!("a configuration of more than {} MiB", TEXT_BYTES_MAX >> 20);
@@ -372,15 +373,15 @@ pub struct Settings<'a> {
     pub response_headers: Vec<&'a ResponseHeaders>,
 }
 
-fn account(text: &str) -> Result<String, Fault> {
+fn account(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Fault::new("an empty name", "")),
-        _ if text.contains('\0') => Err(Fault::new("a name holds no NUL", "")),
+        "" => Err(InvalidValue::new("an empty name", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
 
-fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
+fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
     }
@@ -397,7 +398,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Check) {
 }
 
 /// No address is taken twice, and where `proxy_protocol = true` somebody is trusted.
-fn listeners_agree(config: &mut Config, node: &Node, check: &mut Check) {
+fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("listen") else { return };
     let items = match node.items("listen") {
         [] => std::slice::from_ref(&entry.value),
@@ -436,7 +437,7 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Check) {
 }
 
 /// Every application that a route names is there.
-fn apps_exist(node: &Node, check: &mut Check) {
+fn apps_exist(node: &Node, check: &mut Checker) {
     let entries = match node.entry("apps").map(|entry| &entry.value.data) {
         Some(Data::Table(entries)) => entries.as_slice(),
         _ => &[],
@@ -461,7 +462,7 @@ fn apps_exist(node: &Node, check: &mut Check) {
 }
 
 /// The target that a route asks for is one of the application's.
-fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Check) {
+fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Checker) {
     let Some(Entry { value: Node { at, data: Data::Text(target) }, .. }) = mounted.entry("target") else {
         return;
     };
@@ -481,14 +482,14 @@ fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Check) {
     check.error(at, title, label);
 }
 
-fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Check) {
+fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Checker) {
     let default = config.sites.iter().find(|site| site.hosts.is_empty() && site.line == 0);
     if let Some(site) = default {
         unreachable_routes(&site.routes, node.items("route"), check);
     }
 }
 
-fn limits_agree(limits: &mut Limits, node: &Node, check: &mut Check) {
+fn limits_agree(limits: &mut Limits, node: &Node, check: &mut Checker) {
     if limits.request_line_bytes_max <= limits.head_bytes_max {
         return;
     }

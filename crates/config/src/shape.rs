@@ -1,6 +1,6 @@
 //! The shapes of values: each knows how it is described, what its JSON Schema is, and how it is read.
 
-use crate::check::{Check, Fault, shortened};
+use crate::check::{Checker, InvalidValue, shortened};
 use crate::near::nearest;
 use crate::node::{Data, Node};
 use crate::units;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The description of a shape.
-pub(crate) struct Kind {
+pub(crate) struct ShapeKind {
     /// For people: fits after "expected".
     pub(crate) text: String,
     /// For editors.
@@ -21,7 +21,7 @@ pub(crate) struct Kind {
     pub(crate) chapters: Vec<fn() -> Chapter>,
 }
 
-impl Kind {
+impl ShapeKind {
     pub(crate) fn new(text: impl Into<String>, schema: Value) -> Self {
         Self { text: text.into(), schema, chapters: Vec::new() }
     }
@@ -50,7 +50,7 @@ pub(crate) struct Article {
     pub(crate) default: &'static str,
     /// What it means that the directive is absent.
     pub(crate) absent: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ShapeKind,
 }
 
 /// A kind of value and its range.
@@ -58,9 +58,9 @@ pub(crate) trait Shape {
     /// What is read.
     type Out;
     /// How it is described.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ShapeKind;
     /// Reads a value; one that does not fit is reported, and is `None`.
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out>;
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out>;
 }
 
 /// `true` or `false`.
@@ -69,11 +69,11 @@ pub(crate) struct Flag;
 impl Shape for Flag {
     type Out = bool;
 
-    fn kind(&self) -> Kind {
-        Kind::new("`true` or `false`", json!({ "type": "boolean" }))
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new("`true` or `false`", json!({ "type": "boolean" }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<bool> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<bool> {
         let Data::Flag(flag) = node.data else {
             check.mismatch(node, "`true` or `false`, without quotes");
             return None;
@@ -91,13 +91,13 @@ pub(crate) struct Count<N> {
 impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
     type Out = N;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let (min, max) = (self.min.into(), self.max.into());
         let schema = json!({ "type": "integer", "minimum": min, "maximum": max });
-        Kind::new(format!("a number from {min} to {max}"), schema)
+        ShapeKind::new(format!("a number from {min} to {max}"), schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<N> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<N> {
         let Data::Integer(number) = node.data else {
             check.mismatch(node, &self.kind().text);
             return None;
@@ -118,11 +118,14 @@ pub(crate) struct Numbers(pub(crate) &'static [u16]);
 impl Shape for Numbers {
     type Out = u16;
 
-    fn kind(&self) -> Kind {
-        Kind::new(alternatives(self.0.iter().map(|number| format!("`{number}`"))), json!({ "enum": self.0 }))
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new(
+            alternatives(self.0.iter().map(|number| format!("`{number}`"))),
+            json!({ "enum": self.0 }),
+        )
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<u16> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<u16> {
         let Data::Integer(number) = node.data else {
             check.mismatch(node, &self.kind().text);
             return None;
@@ -144,13 +147,13 @@ pub(crate) struct Size {
 impl Shape for Size {
     type Out = u64;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let (min, max) = (units::size_text(self.min), units::size_text(self.max));
         let schema = json!({ "type": "string", "pattern": units::SIZE_PATTERN });
-        Kind::new(format!("a size from \"{min}\" to \"{max}\""), schema)
+        ShapeKind::new(format!("a size from \"{min}\" to \"{max}\""), schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<u64> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<u64> {
         measured(node, check, &self.kind().text, units::size, self.min..=self.max, ["too small", "too large"])
     }
 }
@@ -164,13 +167,13 @@ pub(crate) struct Time {
 impl Shape for Time {
     type Out = Duration;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let (min, max) = (units::duration_text(self.min), units::duration_text(self.max));
         let schema = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
-        Kind::new(format!("a duration from \"{min}\" to \"{max}\""), schema)
+        ShapeKind::new(format!("a duration from \"{min}\" to \"{max}\""), schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Duration> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Duration> {
         measured(
             node,
             check,
@@ -185,9 +188,9 @@ impl Shape for Time {
 /// A string with a unit, within a range.
 fn measured<T: PartialOrd>(
     node: &Node,
-    check: &mut Check,
+    check: &mut Checker,
     expected: &str,
-    parse: fn(&str) -> Result<T, Fault>,
+    parse: fn(&str) -> Result<T, InvalidValue>,
     range: std::ops::RangeInclusive<T>,
     outside: [&str; 2],
 ) -> Option<T> {
@@ -216,14 +219,14 @@ pub(crate) struct Unlimited<S>(pub(crate) S);
 impl<S: Shape> Shape for Unlimited<S> {
     type Out = Option<S::Out>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let inner = self.0.kind();
         let text = format!("{} or \"unlimited\"", inner.text);
         let schema = json!({ "anyOf": [inner.schema, { "const": "unlimited" }] });
         inner.around(text, schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
             Data::Text(text) if text == "unlimited" => Some(None),
             Data::Text(text) if nearest(text, ["unlimited"]).is_some() => {
@@ -241,11 +244,11 @@ pub(crate) struct Maybe<S>(pub(crate) S);
 impl<S: Shape> Shape for Maybe<S> {
     type Out = Option<S::Out>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         self.0.kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         self.0.read(node, check).map(Some)
     }
 }
@@ -261,7 +264,7 @@ pub(crate) struct Toggle<T, S> {
 impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
     type Out = T;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let inner = self.shape.kind();
         let (words, flags) = if self.on.is_some() {
             ("`true`, `false`", json!([true, false]))
@@ -273,7 +276,7 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
         inner.around(text, schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<T> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
         match (&node.data, self.on) {
             (Data::Flag(false), _) => Some((self.off)()),
             (Data::Flag(true), Some(on)) => Some(on()),
@@ -288,12 +291,12 @@ pub(crate) struct Word<E: 'static>(pub(crate) &'static [(&'static str, E)]);
 impl<E: Copy> Shape for Word<E> {
     type Out = E;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
-        Kind::new(alternatives(words.iter().map(|word| format!("\"{word}\""))), json!({ "enum": words }))
+        ShapeKind::new(alternatives(words.iter().map(|word| format!("\"{word}\""))), json!({ "enum": words }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<E> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<E> {
         let Data::Text(text) = &node.data else {
             check.mismatch(node, &self.kind().text);
             return None;
@@ -314,17 +317,17 @@ impl<E: Copy> Shape for Word<E> {
 pub(crate) struct Text<T> {
     /// What it is, such as "an address".
     pub(crate) what: &'static str,
-    pub(crate) parse: fn(&str) -> Result<T, Fault>,
+    pub(crate) parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
 impl<T> Shape for Text<T> {
     type Out = T;
 
-    fn kind(&self) -> Kind {
-        Kind::new(self.what, json!({ "type": "string" }))
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new(self.what, json!({ "type": "string" }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<T> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
         let Data::Text(text) = &node.data else {
             check.mismatch(node, self.what);
             return None;
@@ -334,27 +337,27 @@ impl<T> Shape for Text<T> {
 }
 
 /// A path of the file system; a relative one is relative to the configuration file's folder.
-pub(crate) struct Place(pub(crate) &'static str);
+pub(crate) struct PathShape(pub(crate) &'static str);
 
-impl Shape for Place {
+impl Shape for PathShape {
     type Out = PathBuf;
 
-    fn kind(&self) -> Kind {
-        Kind::new(self.0, json!({ "type": "string", "minLength": 1 }))
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new(self.0, json!({ "type": "string", "minLength": 1 }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<PathBuf> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<PathBuf> {
         let text = Text { what: self.0, parse: file_path }.read(node, check)?;
         Some(check.resolve(&text))
     }
 }
 
-fn file_path(text: &str) -> Result<String, Fault> {
+fn file_path(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() {
-        return Err(Fault::new("an empty path", "\".\" is the configuration file's folder"));
+        return Err(InvalidValue::new("an empty path", "\".\" is the configuration file's folder"));
     }
     match text.find('\0') {
-        Some(at) => Err(Fault::new("a path holds no NUL", "").within(at..at + 1)),
+        Some(at) => Err(InvalidValue::new("a path holds no NUL", "").within(at..at + 1)),
         None => Ok(text.to_owned()),
     }
 }
@@ -365,14 +368,14 @@ pub(crate) struct List<S>(pub(crate) S);
 impl<S: Shape> Shape for List<S> {
     type Out = Vec<S::Out>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let inner = self.0.kind();
         let text = format!("a list, each item {}", inner.text);
         let schema = json!({ "type": "array", "items": inner.schema });
         inner.around(text, schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let Data::List(items) = &node.data else {
             check.mismatch(node, &self.kind().text);
             return None;
@@ -388,7 +391,7 @@ pub(crate) struct OneOrMore<S>(pub(crate) S);
 impl<S: Shape> Shape for OneOrMore<S> {
     type Out = Vec<S::Out>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let inner = self.0.kind();
         let text = format!("{}, or a list of such", inner.text);
         let schema =
@@ -396,7 +399,7 @@ impl<S: Shape> Shape for OneOrMore<S> {
         inner.around(text, schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
             Data::List(items) if items.is_empty() => {
                 check.invalid(&node.at, "an empty list").help(format!("expected {}", self.kind().text));
@@ -411,11 +414,11 @@ impl<S: Shape> Shape for OneOrMore<S> {
 impl<S: Shape> Shape for &S {
     type Out = S::Out;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         (*self).kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         (*self).read(node, check)
     }
 }
@@ -424,21 +427,21 @@ impl<S: Shape> Shape for &S {
 pub(crate) struct Map<K, S> {
     /// What the keys are, such as "a header name".
     pub(crate) what: &'static str,
-    pub(crate) key: fn(&str) -> Result<K, Fault>,
+    pub(crate) key: fn(&str) -> Result<K, InvalidValue>,
     pub(crate) value: S,
 }
 
 impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
     type Out = Vec<(K, S::Out)>;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let inner = self.value.kind();
         let text = format!("a table from {} to {}", self.what, inner.text);
         let schema = json!({ "type": "object", "additionalProperties": inner.schema });
         inner.around(text, schema)
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Self::Out> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let Data::Table(entries) = &node.data else {
             check.mismatch(node, &self.kind().text);
             return None;

@@ -1,7 +1,7 @@
 //! Sites and their routes: who answers which request, and with what.
 
 use crate::app::{self, Mounted};
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
 use crate::files::{Files, StripPrefix};
 use crate::group::Proxied;
@@ -12,9 +12,9 @@ use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, Place, Size, Text, Time, Unlimited, Word,
+    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Unlimited, Word,
 };
-use crate::template::{Part, Template, Variable};
+use crate::template::{Template, TemplatePart, Variable};
 use crate::units::GIB;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -84,8 +84,8 @@ impl Action {
     }
 }
 
-pub(crate) const ERROR_PAGES: Map<StatusPattern, Place> =
-    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: Place("a file") };
+pub(crate) const ERROR_PAGES: Map<StatusPattern, PathShape> =
+    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PathShape("a file") };
 pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GIB });
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
 pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
@@ -289,7 +289,7 @@ impl Route {
     }
 }
 
-fn site_agrees(site: &mut Site, node: &Node, check: &mut Check) {
+fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
     site.line = check.line(&node.at);
     match node.entry("hosts") {
         None => {
@@ -313,7 +313,7 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Check) {
 }
 
 /// Warns of routes that never answer, because an earlier one takes all their requests.
-pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Check) {
+pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
     // Each route is compared with each before it: a file of thousands is a program's, which needs no such
     // advice.
     const ROUTES_MAX: usize = 1000;
@@ -335,7 +335,7 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
     }
 }
 
-fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
+fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     route.line = check.line(&node.at);
     if matches!(route.action, Action::NotFound) {
         route.action = route.otherwise.take().unwrap_or_default();
@@ -360,7 +360,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Check) {
 }
 
 /// `strip_prefix = true` and `$rest` need a path of which a part is left.
-fn prefix_agrees(route: &Route, node: &Node, check: &mut Check) {
+fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
     for action in std::iter::once(&route.action).chain(&route.otherwise) {
         let (asked, key) = match action {
             Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
@@ -383,7 +383,7 @@ fn prefix_agrees(route: &Route, node: &Node, check: &mut Check) {
     }
 }
 
-fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Check) {
+fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
     let bodiless = matches!(respond.status, 204 | 205 | 304);
     if let Some(entry) = node.entry("body").filter(|_| bodiless && !respond.body.is_empty()) {
         let title = format!("a response with status {} has no body", respond.status);
@@ -393,7 +393,7 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Check) {
     }
 }
 
-fn status_pattern(text: &str) -> Result<StatusPattern, Fault> {
+fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
     match text {
         "4xx" => return Ok(StatusPattern::Class(4)),
         "5xx" => return Ok(StatusPattern::Class(5)),
@@ -401,45 +401,49 @@ fn status_pattern(text: &str) -> Result<StatusPattern, Fault> {
     }
     let status = text.parse::<u16>().ok().filter(|status| text.len() == 3 && (400..=599).contains(status));
     status.map(StatusPattern::One).ok_or_else(|| {
-        Fault::new("this is no status of an error", "write a status from 400 to 599, or \"4xx\" or \"5xx\"")
+        InvalidValue::new(
+            "this is no status of an error",
+            "write a status from 400 to 599, or \"4xx\" or \"5xx\"",
+        )
     })
 }
 
-fn method(text: &str) -> Result<String, Fault> {
+fn method(text: &str) -> Result<String, InvalidValue> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     if text.is_empty() || !text.chars().all(header::is_token) {
-        return Err(Fault::new("this is no method", "write a method such as \"GET\""));
+        return Err(InvalidValue::new("this is no method", "write a method such as \"GET\""));
     }
     match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) if *known != text => {
-            Err(Fault::new("case counts in methods", format!("write \"{known}\"")))
+            Err(InvalidValue::new("case counts in methods", format!("write \"{known}\"")))
         }
         _ => Ok(text.to_owned()),
     }
 }
 
-fn parameter(text: &str) -> Result<String, Fault> {
+fn parameter(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Fault::new("an empty name", "write the name of a query parameter")),
+        "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
         _ => Ok(text.to_owned()),
     }
 }
 
 /// The target of a redirect: what may stand in a Location field (RFC 9110 section 10.2.2).
-fn target(text: &str) -> Result<Template, Fault> {
+fn target(text: &str) -> Result<Template, InvalidValue> {
     const VARIABLES: &[Variable] =
         &[Variable::Path, Variable::Rest, Variable::Query, Variable::Host, Variable::Scheme];
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
-        let fault = Fault::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
+        let fault = InvalidValue::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
     let template = Template::parse(text, VARIABLES)?;
     let start = template.start();
     let scheme =
         start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
-    let variable = matches!(template.parts.first(), Some(Part::Variable(Variable::Path | Variable::Scheme)));
+    let variable =
+        matches!(template.parts.first(), Some(TemplatePart::Variable(Variable::Path | Variable::Scheme)));
     if scheme || variable || start.starts_with('/') {
         return Ok(template);
     }
-    Err(Fault::new("neither a URL nor a path", format!("write \"https://{text}\" or \"/{text}\"")))
+    Err(InvalidValue::new("neither a URL nor a path", format!("write \"https://{text}\" or \"/{text}\"")))
 }

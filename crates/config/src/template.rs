@@ -1,6 +1,6 @@
 //! Texts with variables of the request: `https://$host$path`.
 
-use crate::check::{Fault, shortened};
+use crate::check::{InvalidValue, shortened};
 use crate::near::nearest;
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl Variable {
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum TemplatePart {
     /// Text as it is.
     Text(String),
     /// What the request says.
@@ -60,12 +60,12 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Template {
     /// The pieces, in order; no two texts are neighbours and none is empty.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TemplatePart>,
 }
 
 impl Template {
     /// Parses a text in which `$name` or `${name}` is a variable, one of `allowed`, and `$$` a dollar sign.
-    pub fn parse(text: &str, allowed: &[Variable]) -> Result<Self, Fault> {
+    pub fn parse(text: &str, allowed: &[Variable]) -> Result<Self, InvalidValue> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut at = 0;
@@ -81,73 +81,73 @@ impl Template {
                 return Err(unknown(name, allowed).within(dollar..end));
             };
             if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain)));
+                parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
             }
-            parts.push(Part::Variable(*variable));
+            parts.push(TemplatePart::Variable(*variable));
         }
         plain.push_str(&text[at..]);
         if !plain.is_empty() {
-            parts.push(Part::Text(plain));
+            parts.push(TemplatePart::Text(plain));
         }
         Ok(Self { parts })
     }
 
     /// True if the variable is named.
     pub fn uses(&self, variable: Variable) -> bool {
-        self.parts.contains(&Part::Variable(variable))
+        self.parts.contains(&TemplatePart::Variable(variable))
     }
 
     /// The text before the first variable.
     pub fn start(&self) -> &str {
         match self.parts.first() {
-            Some(Part::Text(text)) => text,
+            Some(TemplatePart::Text(text)) => text,
             _ => "",
         }
     }
 }
 
 /// The name after the dollar sign, and where the text goes on; `$` for a second dollar sign.
-pub(crate) fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), Fault> {
+pub(crate) fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), InvalidValue> {
     let after = &text[dollar + 1..];
     if after.starts_with('$') {
         return Ok(("$", dollar + 2));
     }
     if let Some(braced) = after.strip_prefix('{') {
         let Some(length) = braced.find('}') else {
-            return Err(Fault::new("the `}` is missing", "a variable is `$name` or `${name}`")
+            return Err(InvalidValue::new("the `}` is missing", "a variable is `$name` or `${name}`")
                 .within(dollar..text.len()));
         };
         return Ok((&braced[..length], dollar + length + 3));
     }
     let length = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
     match length {
-        0 => Err(Fault::new("a variable's name is missing", "write `$$` for a dollar sign")
+        0 => Err(InvalidValue::new("a variable's name is missing", "write `$$` for a dollar sign")
             .within(dollar..dollar + 1)),
         _ => Ok((&after[..length], dollar + 1 + length)),
     }
 }
 
-fn unknown(name: &str, allowed: &[Variable]) -> Fault {
+fn unknown(name: &str, allowed: &[Variable]) -> InvalidValue {
     let names: Vec<&str> = allowed.iter().map(|variable| variable.name()).collect();
     no_variable(name, &names)
 }
 
 /// The fault of a `$name` that is none of those known.
-pub(crate) fn no_variable(name: &str, known: &[&str]) -> Fault {
+pub(crate) fn no_variable(name: &str, known: &[&str]) -> InvalidValue {
     let message = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `${near}`?"),
         None => format!("there is no `${}` here", shortened(name)),
     };
     let list: Vec<String> = known.iter().map(|name| format!("`${name}`")).collect();
-    Fault::new(message, format!("variables here: {}; `$$` is a dollar sign", list.join(", ")))
+    InvalidValue::new(message, format!("variables here: {}; `$$` is a dollar sign", list.join(", ")))
 }
 
 impl fmt::Display for Template {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in &self.parts {
             match part {
-                Part::Text(text) => out.write_str(&text.replace('$', "$$"))?,
-                Part::Variable(variable) => write!(out, "${{{}}}", variable.name())?,
+                TemplatePart::Text(text) => out.write_str(&text.replace('$', "$$"))?,
+                TemplatePart::Variable(variable) => write!(out, "${{{}}}", variable.name())?,
             }
         }
         Ok(())
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(Template::parse(text, &Variable::ALL).unwrap().to_string(), text);
         }
         let short = Template::parse("$path.html", &[Variable::Path]).unwrap();
-        assert_eq!(short.parts, [Part::Variable(Variable::Path), Part::Text(".html".into())]);
+        assert_eq!(short.parts, [TemplatePart::Variable(Variable::Path), TemplatePart::Text(".html".into())]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Each default, written out, is the default: for every table there is.
 
-use crate::record::{Record, chapters, table};
+use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
     App, AppLimits, AppTimeouts, AppWebSockets, Compress, CompressResponses, Config, Eject, Files, Forwarded,
@@ -8,14 +8,14 @@ use crate::{
     ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits,
     RouteTimeouts, Site, Timeouts, TrustedProxies, Upstream, Workers,
 };
-use crate::{check::Check, node::Node};
+use crate::{check::Checker, node::Node};
 use std::path::Path;
 
 /// The record with all its defaults written out, which must be the record without.
-fn written_out<R: Record + PartialEq + std::fmt::Debug>() -> &'static str {
+fn written_out<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'static str {
     let articles = R::DIRECTIVES.iter().filter(|article| !matches!(article.default, "absent" | "required"));
     let text: String = articles.map(|article| format!("{} = {}\n", article.name, article.default)).collect();
-    let mut check = Check::new(&text, R::NAME, Path::new(""));
+    let mut check = Checker::new(&text, R::NAME, Path::new(""));
     let mut record = R::default();
     let document = Node::document(&text).unwrap();
     for article in R::DIRECTIVES {
@@ -92,7 +92,7 @@ fn every_directive_is_documented_and_no_two_have_a_name() {
 #[test]
 fn the_largest_values_are_within_reach() {
     let read = |text: &str| {
-        let mut check = Check::new(text, "test", Path::new(""));
+        let mut check = Checker::new(text, "test", Path::new(""));
         let limits = table::<Limits>().read(&Node::document(text).unwrap(), &mut check);
         assert!(check.report.is_empty(), "{}", check.report);
         limits.unwrap()

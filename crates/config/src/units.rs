@@ -1,6 +1,6 @@
 //! Sizes and durations as people write them: `"16KiB"`, `"1m30s"`.
 
-use crate::check::Fault;
+use crate::check::InvalidValue;
 use std::time::Duration;
 
 /// A kibibyte, in bytes.
@@ -24,11 +24,11 @@ pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
 ///
 /// # Errors
 /// What is wrong, and how to write it.
-pub fn size(text: &str) -> Result<u64, Fault> {
+pub fn size(text: &str) -> Result<u64, InvalidValue> {
     let (digits, unit) = number(text, "a size", "16KiB")?;
     let unit = unit.strip_prefix(' ').unwrap_or(unit);
     let Some((_, factor)) = SIZES.iter().find(|(name, _)| *name == unit) else {
-        return Err(Fault::new(
+        return Err(InvalidValue::new(
             if unit.is_empty() {
                 "the unit is missing".to_owned()
             } else {
@@ -44,14 +44,14 @@ pub fn size(text: &str) -> Result<u64, Fault> {
         ));
     };
     let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
-    bytes.ok_or_else(|| Fault::new("too large", "there is no machine with so many bytes"))
+    bytes.ok_or_else(|| InvalidValue::new("too large", "there is no machine with so many bytes"))
 }
 
 /// A duration such as `"75s"` or `"1m30s"`: whole numbers, each with one of ms, s, m, h, d.
 ///
 /// # Errors
 /// What is wrong, and how to write it.
-pub fn duration(text: &str) -> Result<Duration, Fault> {
+pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     let mut rest = text;
     let mut millis = 0u64;
     while !rest.is_empty() || text.is_empty() {
@@ -69,7 +69,7 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
                 .iter()
                 .find(|(start, _)| near.starts_with(start));
             let near = near.map_or("s", |(_, unit)| unit);
-            return Err(Fault::new(
+            return Err(InvalidValue::new(
                 message,
                 format!("write \"{digits}{near}\"; the units are ms, s, m, h and d"),
             ));
@@ -77,17 +77,17 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
         let part = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
         millis = part
             .and_then(|part| millis.checked_add(part))
-            .ok_or_else(|| Fault::new("too long", "write \"1h\" for an hour, \"30d\" for a month"))?;
+            .ok_or_else(|| InvalidValue::new("too long", "write \"1h\" for an hour, \"30d\" for a month"))?;
         rest = tail;
     }
     Ok(Duration::from_millis(millis))
 }
 
 /// Splits leading digits off.
-fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a str), Fault> {
+fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a str), InvalidValue> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     match end {
-        0 => Err(Fault::new(
+        0 => Err(InvalidValue::new(
             format!("this is not {what}"),
             format!("write a whole number and a unit, such as \"{example}\""),
         )),

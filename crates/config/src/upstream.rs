@@ -1,10 +1,10 @@
 //! Upstream servers: their URLs, and who of them gets a request.
 
-use crate::check::{Check, Fault};
+use crate::check::{Checker, InvalidValue};
 use crate::header;
 use crate::near::nearest;
 use crate::node::Node;
-use crate::shape::{Kind, Shape, Text};
+use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -41,7 +41,7 @@ impl Default for Origin {
 
 impl Origin {
     /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:PATH`.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(path);
         }
@@ -52,7 +52,7 @@ impl Origin {
             "http" => false,
             "https" => true,
             _ => {
-                let fault = Fault::new(
+                let fault = InvalidValue::new(
                     "an upstream is reached by http, https or unix",
                     "write \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"",
                 );
@@ -63,14 +63,16 @@ impl Origin {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         if !matches!(path, "" | "/") {
-            let fault = Fault::new(
+            let fault = InvalidValue::new(
                 "an upstream's URL has no path",
                 "say what becomes of paths in `strip_prefix` and `add_prefix`",
             );
             return Err(fault.within(start + end..text.len()));
         }
-        let (host, port) = host_and_port(authority)
-            .map_err(|fault| Fault { at: fault.at.map(|at| start + at.start..start + at.end), ..fault })?;
+        let (host, port) = host_and_port(authority).map_err(|fault| InvalidValue {
+            at: fault.at.map(|at| start + at.start..start + at.end),
+            ..fault
+        })?;
         Ok(Self::Tcp { host, port: port.unwrap_or(if tls { 443 } else { 80 }), tls })
     }
 
@@ -80,34 +82,34 @@ impl Origin {
     }
 }
 
-fn no_scheme(text: &str) -> Fault {
+fn no_scheme(text: &str) -> InvalidValue {
     let remedy = match text {
         "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
         _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => format!("write \"http://127.0.0.1:{text}\""),
         _ => format!("write \"http://{text}\""),
     };
-    Fault::new("this is no URL", remedy)
+    InvalidValue::new("this is no URL", remedy)
 }
 
-fn unix(path: &str) -> Result<Origin, Fault> {
+fn unix(path: &str) -> Result<Origin, InvalidValue> {
     let at = "unix:".len().."unix:".len() + path.len();
     // `unix://PATH` is what some others write.
     let path = path.strip_prefix("//").map_or(path, |rest| rest);
     match path.len() {
-        0 => Err(Fault::new("the path is missing", "write \"unix:/run/app.sock\"")),
-        _ if path.contains('\0') => Err(Fault::new("a path holds no NUL", "").within(at)),
+        0 => Err(InvalidValue::new("the path is missing", "write \"unix:/run/app.sock\"")),
+        _ if path.contains('\0') => Err(InvalidValue::new("a path holds no NUL", "").within(at)),
         1..=UNIX_PATH_BYTES_MAX => Ok(Origin::Unix(PathBuf::from(path))),
         long => {
             let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
-            Err(Fault::new(format!("{long} bytes long"), remedy).within(at))
+            Err(InvalidValue::new(format!("{long} bytes long"), remedy).within(at))
         }
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, Option<u16>), Fault> {
+fn host_and_port(text: &str) -> Result<(String, Option<u16>), InvalidValue> {
     if let Some(at) = text.find('@') {
-        let fault = Fault::new(
+        let fault = InvalidValue::new(
             "an upstream's URL has no user",
             "set the `Authorization` field in `request_headers` instead",
         );
@@ -130,14 +132,14 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), Fault> {
             } else {
                 "write a host name or an IP address, such as \"http://127.0.0.1:3000\""
             };
-            return Err(Fault::new("this is no host", remedy).within(0..host.len().max(1)));
+            return Err(InvalidValue::new("this is no host", remedy).within(0..host.len().max(1)));
         }
     };
     let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let number = port.map(|port| port.parse::<u16>().ok().filter(|&number| number > 0 && digits(port)));
     match (port, number) {
         (Some(port), Some(None)) => {
-            let fault = Fault::new("this is no port", "a port is a number from 1 to 65535");
+            let fault = InvalidValue::new("this is no port", "a port is a number from 1 to 65535");
             Err(fault.within(text.len() - port.len()..text.len()))
         }
         (_, number) => Ok((host.to_owned(), number.flatten())),
@@ -145,9 +147,9 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), Fault> {
 }
 
 impl FromStr for Origin {
-    type Err = Fault;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Fault> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         Self::parse(text)
     }
 }
@@ -168,17 +170,17 @@ impl fmt::Display for Origin {
 }
 
 /// A URL of the file: a relative socket path is relative to the file's folder.
-pub(crate) struct Url;
+pub(crate) struct UrlShape;
 
-impl Shape for Url {
+impl Shape for UrlShape {
     type Out = Origin;
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ShapeKind {
         let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"";
-        Kind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|https?://.+)$" }))
+        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|https?://.+)$" }))
     }
 
-    fn read(&self, node: &Node, check: &mut Check) -> Option<Origin> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<Origin> {
         let shape = Text { what: "a URL such as \"http://127.0.0.1:3000\"", parse: Origin::parse };
         match shape.read(node, check)? {
             Origin::Unix(path) => Some(Origin::Unix(check.resolve(&path.to_string_lossy()))),
@@ -213,7 +215,7 @@ impl Balance {
         ["round-robin", "least-requests", "two-choices", "hash:client", "hash:uri", "sticky"];
 
     /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
-    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(name) = text.strip_prefix("hash:header:") {
             return header::name(name).map(Self::HashHeader).map_err(|fault| later(fault, "hash:header:"));
         }
@@ -235,7 +237,7 @@ impl Balance {
     }
 }
 
-fn unknown_balance(text: &str) -> Fault {
+fn unknown_balance(text: &str) -> InvalidValue {
     // What others call it.
     let alias = match text {
         "least_conn" | "leastconn" | "least-connections" => Some("least-requests"),
@@ -251,37 +253,37 @@ fn unknown_balance(text: &str) -> Fault {
     };
     let words: Vec<String> = Balance::WORDS.iter().map(|word| format!("\"{word}\"")).collect();
     let more = "\"hash:header:NAME\", \"hash:cookie:NAME\" and \"sticky:COOKIE\"";
-    Fault::new(message, format!("there are {}, {more}", words.join(", ")))
+    InvalidValue::new(message, format!("there are {}, {more}", words.join(", ")))
 }
 
 /// A name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).
-fn cookie(text: &str) -> Result<String, Fault> {
+fn cookie(text: &str) -> Result<String, InvalidValue> {
     match text.char_indices().find(|(_, c)| !header::is_token(*c)) {
         Some((at, wrong)) => {
-            let fault = Fault::new(format!("a cookie's name holds no {wrong:?}"), "");
+            let fault = InvalidValue::new(format!("a cookie's name holds no {wrong:?}"), "");
             Err(fault.within(at..at + wrong.len_utf8()))
         }
-        None if text.is_empty() => Err(Fault::new("the cookie's name is missing", "")),
+        None if text.is_empty() => Err(InvalidValue::new("the cookie's name is missing", "")),
         None => Ok(text.to_owned()),
     }
 }
 
 /// The name of a group.
-pub(crate) fn group_name(text: &str) -> Result<String, Fault> {
+pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
-            let fault = Fault::new(format!("a group's name holds no {wrong:?}"), "");
+            let fault = InvalidValue::new(format!("a group's name holds no {wrong:?}"), "");
             Err(fault.within(at..at + wrong.len_utf8()))
         }
-        None if text.is_empty() => Err(Fault::new("the name is missing", "")),
+        None if text.is_empty() => Err(InvalidValue::new("the name is missing", "")),
         None => Ok(text.to_owned()),
     }
 }
 
 /// The fault of what follows `start`.
-fn later(fault: Fault, start: &str) -> Fault {
-    Fault { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
+fn later(fault: InvalidValue, start: &str) -> InvalidValue {
+    InvalidValue { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use http::{Coding, Method, Name};
 
 /// The fields of a request that decide how a file is answered.
 #[derive(Debug, Default)]
-pub struct Asked<'r> {
+pub struct RequestFields<'r> {
     if_match: Value<'r>,
     if_unmodified_since: Value<'r>,
     if_none_match: Value<'r>,
@@ -26,7 +26,7 @@ type Value<'r> = Option<Cow<'r, [u8]>>;
 
 /// The answer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum SendPlan {
     /// 200.
     Whole,
     /// 206 with one range.
@@ -41,10 +41,10 @@ pub enum Plan {
     Unsatisfiable,
 }
 
-impl<'r> Asked<'r> {
+impl<'r> RequestFields<'r> {
     /// Picks the fields out of a request's: known name and value.
-    pub fn of(fields: impl Iterator<Item = (Name, &'r [u8])>) -> Asked<'r> {
-        let mut asked = Asked::default();
+    pub fn of(fields: impl Iterator<Item = (Name, &'r [u8])>) -> RequestFields<'r> {
+        let mut asked = RequestFields::default();
         for (name, value) in fields {
             let slot = match name {
                 Name::IfMatch => &mut asked.if_match,
@@ -87,7 +87,7 @@ impl<'r> Asked<'r> {
     /// The answer for a representation of `length` bytes: conditions first, then ranges, in the order of RFC 9110
     /// section 13.2.2. A range counts with GET alone.
     #[must_use]
-    pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> Plan {
+    pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> SendPlan {
         let conditions = Conditions {
             if_match: self.if_match.as_deref(),
             if_unmodified_since: self.if_unmodified_since.as_deref(),
@@ -98,21 +98,21 @@ impl<'r> Asked<'r> {
         if !conditions.is_empty() {
             match conditions.evaluate(method, of) {
                 Verdict::Proceed => {}
-                Verdict::NotModified => return Plan::NotModified,
-                Verdict::Failed => return Plan::Failed,
+                Verdict::NotModified => return SendPlan::NotModified,
+                Verdict::Failed => return SendPlan::Failed,
             }
         }
         let Some(range) = self.range.as_deref().filter(|_| method == Method::Get && ranges_max > 0) else {
-            return Plan::Whole;
+            return SendPlan::Whole;
         };
         if !conditions.range_applies(of) {
-            return Plan::Whole;
+            return SendPlan::Whole;
         }
         match range::resolve(range, length, ranges_max) {
-            Wanted::Whole => Plan::Whole,
-            Wanted::Unsatisfiable => Plan::Unsatisfiable,
-            Wanted::Parts(mut parts) if parts.len() == 1 => Plan::Part(parts.remove(0)),
-            Wanted::Parts(parts) => Plan::Parts(parts),
+            Wanted::Whole => SendPlan::Whole,
+            Wanted::Unsatisfiable => SendPlan::Unsatisfiable,
+            Wanted::Parts(mut parts) if parts.len() == 1 => SendPlan::Part(parts.remove(0)),
+            Wanted::Parts(parts) => SendPlan::Parts(parts),
         }
     }
 }
@@ -123,53 +123,57 @@ mod tests {
 
     const FILE: Validators<'_> = Validators { etag: Some(b"\"a\""), modified_s: Some(784_111_777) };
 
-    fn plan(method: Method, fields: &[(Name, &str)]) -> Plan {
-        Asked::of(fields.iter().map(|(name, value)| (*name, value.as_bytes()))).plan(method, &FILE, 1000, 16)
+    fn plan(method: Method, fields: &[(Name, &str)]) -> SendPlan {
+        RequestFields::of(fields.iter().map(|(name, value)| (*name, value.as_bytes())))
+            .plan(method, &FILE, 1000, 16)
     }
 
     #[test]
     fn conditions_come_before_ranges() {
         let range = (Name::Range, "bytes=0-9");
         for (fields, want) in [
-            (&[][..], Plan::Whole),
-            (&[range], Plan::Part(0..10)),
-            (&[(Name::Range, "bytes=0-9, 500-509")], Plan::Parts(vec![0..10, 500..510])),
-            (&[(Name::Range, "bytes=1000-")], Plan::Unsatisfiable),
-            (&[range, (Name::IfNoneMatch, "\"a\"")], Plan::NotModified),
-            (&[range, (Name::IfMatch, "\"b\"")], Plan::Failed),
-            (&[(Name::Range, "bytes=1000-"), (Name::IfMatch, "\"b\"")], Plan::Failed),
-            (&[range, (Name::IfRange, "\"a\"")], Plan::Part(0..10)),
-            (&[range, (Name::IfRange, "\"b\"")], Plan::Whole),
-            (&[(Name::Range, "bytes=1000-"), (Name::IfRange, "\"b\"")], Plan::Whole),
-            (&[range, (Name::IfMatch, "\"a\""), (Name::IfRange, "\"a\"")], Plan::Part(0..10)),
-            (&[(Name::IfRange, "\"b\"")], Plan::Whole),
+            (&[][..], SendPlan::Whole),
+            (&[range], SendPlan::Part(0..10)),
+            (&[(Name::Range, "bytes=0-9, 500-509")], SendPlan::Parts(vec![0..10, 500..510])),
+            (&[(Name::Range, "bytes=1000-")], SendPlan::Unsatisfiable),
+            (&[range, (Name::IfNoneMatch, "\"a\"")], SendPlan::NotModified),
+            (&[range, (Name::IfMatch, "\"b\"")], SendPlan::Failed),
+            (&[(Name::Range, "bytes=1000-"), (Name::IfMatch, "\"b\"")], SendPlan::Failed),
+            (&[range, (Name::IfRange, "\"a\"")], SendPlan::Part(0..10)),
+            (&[range, (Name::IfRange, "\"b\"")], SendPlan::Whole),
+            (&[(Name::Range, "bytes=1000-"), (Name::IfRange, "\"b\"")], SendPlan::Whole),
+            (&[range, (Name::IfMatch, "\"a\""), (Name::IfRange, "\"a\"")], SendPlan::Part(0..10)),
+            (&[(Name::IfRange, "\"b\"")], SendPlan::Whole),
         ] {
             assert_eq!(plan(Method::Get, fields), want, "{fields:?}");
         }
-        assert_eq!(plan(Method::Head, &[range]), Plan::Whole);
-        assert_eq!(plan(Method::Head, &[(Name::IfNoneMatch, "\"a\"")]), Plan::NotModified);
+        assert_eq!(plan(Method::Head, &[range]), SendPlan::Whole);
+        assert_eq!(plan(Method::Head, &[(Name::IfNoneMatch, "\"a\"")]), SendPlan::NotModified);
     }
 
     #[test]
     fn fields_of_one_name_are_one() {
         let tags = [(Name::IfNoneMatch, "\"b\""), (Name::IfNoneMatch, "\"a\"")];
-        assert_eq!(plan(Method::Get, &tags), Plan::NotModified);
+        assert_eq!(plan(Method::Get, &tags), SendPlan::NotModified);
         let ranges = [(Name::Range, "bytes=0-9"), (Name::Range, "bytes=20-29")];
-        assert_eq!(plan(Method::Get, &ranges), Plan::Whole);
+        assert_eq!(plan(Method::Get, &ranges), SendPlan::Whole);
         let accept = [(Name::AcceptEncoding, &b"gzip;q=0.5"[..]), (Name::AcceptEncoding, b"br")];
         let available = [Coding::Gzip, Coding::Brotli, Coding::Identity];
-        assert_eq!(Asked::of(accept.into_iter()).coding(&available), Some(Coding::Brotli));
+        assert_eq!(RequestFields::of(accept.into_iter()).coding(&available), Some(Coding::Brotli));
     }
 
     #[test]
     fn ranges_can_be_turned_off() {
-        let asked = Asked::of([(Name::Range, &b"bytes=0-9"[..])].into_iter());
+        let asked = RequestFields::of([(Name::Range, &b"bytes=0-9"[..])].into_iter());
         assert!(asked.has_range());
-        assert_eq!(asked.plan(Method::Get, &FILE, 1000, 0), Plan::Whole);
+        assert_eq!(asked.plan(Method::Get, &FILE, 1000, 0), SendPlan::Whole);
     }
 
     #[test]
     fn who_says_nothing_gets_the_file_as_it_is() {
-        assert_eq!(Asked::default().coding(&[Coding::Brotli, Coding::Identity]), Some(Coding::Identity));
+        assert_eq!(
+            RequestFields::default().coding(&[Coding::Brotli, Coding::Identity]),
+            Some(Coding::Identity)
+        );
     }
 }

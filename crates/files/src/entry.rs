@@ -9,7 +9,7 @@ use http::{Coding, Fields, Name};
 use crate::media;
 use crate::open::Stamp;
 use crate::options::{Applies, Options};
-use crate::tree::{Content, Loaded, Piece};
+use crate::tree::{Content, FilePiece, Loaded};
 
 /// Memory that an entry takes besides contents, roughly.
 const ENTRY_BYTES: u64 = 1024;
@@ -18,7 +18,7 @@ const UNSETTLED_S: i64 = 2;
 
 /// A file.
 #[derive(Debug)]
-pub struct Entry {
+pub struct FileEntry {
     /// Its place in the cache.
     pub key: Box<[u8]>,
     /// Its representations: as it is, then the siblings.
@@ -33,7 +33,7 @@ pub struct Entry {
     settled: bool,
     /// Whether the codings are made by compressing it.
     live: bool,
-    made: RefCell<Vec<(Coding, Made)>>,
+    made: RefCell<Vec<(Coding, CompressedState)>>,
 }
 
 /// One representation.
@@ -62,7 +62,7 @@ pub struct Variant {
 
 /// What live compression has come to.
 #[derive(Clone, Debug)]
-pub enum Made {
+pub enum CompressedState {
     /// It is under way.
     Running,
     /// It was worth it.
@@ -71,10 +71,10 @@ pub enum Made {
     Useless,
 }
 
-impl Entry {
+impl FileEntry {
     /// Makes the entry of a file, to be kept at `key`. `now_s` is the wall clock's, `now_ms` the core's.
     #[must_use]
-    pub fn new(key: &[u8], loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> Entry {
+    pub fn new(key: &[u8], loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
         let media = media::media_type(&loaded.path);
         let plain = &loaded.plain;
         let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
@@ -97,7 +97,7 @@ impl Entry {
             stamps.push(piece.stamp);
         }
         let settled = stamps.iter().all(|stamp| stamp.modified_s.saturating_add(UNSETTLED_S) < now_s as i64);
-        Entry {
+        FileEntry {
             key: key.into(),
             variants,
             codings,
@@ -138,12 +138,12 @@ impl Entry {
 
     /// What live compression with that coding has come to so far.
     #[must_use]
-    pub fn made(&self, coding: Coding) -> Option<Made> {
+    pub fn made(&self, coding: Coding) -> Option<CompressedState> {
         self.made.borrow().iter().find(|(other, _)| *other == coding).map(|(_, made)| made.clone())
     }
 
     /// Notes what it has come to; `None` forgets.
-    pub fn set_made(&self, coding: Coding, made: Option<Made>) {
+    pub fn set_made(&self, coding: Coding, made: Option<CompressedState>) {
         let mut all = self.made.borrow_mut();
         all.retain(|(other, _)| *other != coding);
         all.extend(made.map(|made| (coding, made)));
@@ -178,7 +178,7 @@ impl Entry {
 
     /// Whether `other`, opened later, is the same file in the same state.
     #[must_use]
-    pub fn is_same_as(&self, other: &Entry) -> bool {
+    pub fn is_same_as(&self, other: &FileEntry) -> bool {
         let same_bytes = |(one, other): (&Rc<Variant>, &Rc<Variant>)| match (&one.content, &other.content) {
             (Content::Memory(one), Content::Memory(other)) => one == other,
             _ => false,
@@ -222,7 +222,7 @@ struct Maker<'o> {
 }
 
 impl Maker<'_> {
-    fn variant(&self, piece: &Piece, coding: Coding) -> Variant {
+    fn variant(&self, piece: &FilePiece, coding: Coding) -> Variant {
         let (stamp, content) = (piece.stamp, piece.content.clone());
         let length = match &content {
             Content::Memory(bytes) => bytes.len() as u64,
@@ -309,9 +309,9 @@ mod tests {
         for modified_s in [i64::MIN, -1, 0, i64::MAX] {
             let mut stamp = Stamp::default();
             stamp.modified_s = modified_s;
-            let plain = Piece { stamp, content: Content::Memory(Arc::default()) };
+            let plain = FilePiece { stamp, content: Content::Memory(Arc::default()) };
             let loaded = Loaded { path: b"/a".to_vec(), plain, siblings: Vec::new() };
-            let entry = Entry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
+            let entry = FileEntry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
             assert!(entry.plain().modified_s <= 1_800_000_000);
             assert_eq!(entry.settled, modified_s < i64::MAX, "what will be changed yet is not settled");
         }

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use http::{Coding, Fields, Length, Method, Name, Status, range};
 use net::{Core, Exchange, Fault};
 
-use crate::asked::{Asked, Plan};
-use crate::entry::{Entry, Variant};
+use crate::asked::{RequestFields, SendPlan};
+use crate::entry::{FileEntry, Variant};
 use crate::finder::{Answer, Finder};
 use crate::folder;
-use crate::listing::{self, Format, Style};
+use crate::listing::{self, ListingFormat, Style};
 use crate::multipart::Multipart;
-use crate::open::Trouble;
+use crate::open::OpenError;
 use crate::options::Options;
 use crate::send::send;
 
@@ -30,7 +30,7 @@ pub struct Files {
 
 /// Whether a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FileOutcome {
     /// It was.
     Done,
     /// There is nothing at that path, and nothing was sent: another handler may answer, or else 404 with this reason.
@@ -65,32 +65,34 @@ impl Files {
     ///
     /// # Errors
     /// The connection's, and [`Fault::Io`] where the file system failed; then nothing was sent.
-    pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<Outcome, Fault> {
+    pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = x.request().method();
         let reads = matches!(method, Method::Get | Method::Head);
         // Where a route strips its whole path, slash included, the folder itself is meant.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
         if path.windows(2).any(|pair| pair == b"//") {
-            return Ok(Outcome::Declined(MISSING));
+            return Ok(FileOutcome::Declined(MISSING));
         }
         match self.finder.find(path, reads, x.core()).await {
-            Ok(Answer::Missing) => return Ok(Outcome::Declined(MISSING)),
+            Ok(Answer::Missing) => return Ok(FileOutcome::Declined(MISSING)),
             Ok(Answer::NoIndex) => {
-                return Ok(Outcome::Declined("this folder has no index page, and its files are not listed"));
+                return Ok(FileOutcome::Declined(
+                    "this folder has no index page, and its files are not listed",
+                ));
             }
             Ok(Answer::Refused(reason)) => x.refuse(Status::FORBIDDEN, reason).await?,
             Ok(_) if !reads => self.refuse_method(x, method).await?,
             Ok(Answer::File(entry)) => self.send_file(x, &entry).await?,
             Ok(Answer::Unslashed) => redirect(x).await?,
             Ok(Answer::Folder(folder)) => self.send_listing(x, folder).await?,
-            Err(Trouble::Failed(error)) => return Err(Fault::Io(error)),
-            Err(Trouble::NoDescriptors | Trouble::WouldBlock) => {
+            Err(OpenError::Failed(error)) => return Err(Fault::Io(error)),
+            Err(OpenError::NoDescriptors | OpenError::WouldBlock) => {
                 let mut later = Fields::new();
                 later.push(Name::RetryAfter, b"1");
                 x.refuse_with(Status::SERVICE_UNAVAILABLE, "too many open files", &later).await?;
             }
         }
-        Ok(Outcome::Done)
+        Ok(FileOutcome::Done)
     }
 
     async fn refuse_method(&self, x: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {
@@ -102,10 +104,10 @@ impl Files {
         }
     }
 
-    async fn send_file(&self, x: &mut Exchange<'_>, entry: &Rc<Entry>) -> Result<(), Fault> {
+    async fn send_file(&self, x: &mut Exchange<'_>, entry: &Rc<FileEntry>) -> Result<(), Fault> {
         let chosen = {
             let request = x.request();
-            let asked = Asked::of(request.fields().map(|(name, _, value)| (name, value)));
+            let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
             self.choose(entry, &asked, x.core()).await.map(|variant| {
                 let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
                 let plan = asked.plan(request.method(), &variant.validators(), variant.length, ranges_max);
@@ -116,20 +118,20 @@ impl Files {
             return x.refuse(Status::NOT_ACCEPTABLE, "no content coding that the client accepts").await;
         };
         match plan {
-            Plan::Whole => {
+            SendPlan::Whole => {
                 x.begin(Status::OK, &variant.fields, Length::Known(variant.length));
                 if x.content_wanted() {
                     send(x, &variant, 0..variant.length).await?;
                 }
                 Ok(())
             }
-            Plan::Part(range) => send_part(x, &variant, range).await,
-            Plan::Parts(ranges) => Box::pin(self.send_parts(x, &variant, ranges)).await,
-            Plan::NotModified => x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await,
-            Plan::Failed => {
+            SendPlan::Part(range) => send_part(x, &variant, range).await,
+            SendPlan::Parts(ranges) => Box::pin(self.send_parts(x, &variant, ranges)).await,
+            SendPlan::NotModified => x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await,
+            SendPlan::Failed => {
                 x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
             }
-            Plan::Unsatisfiable => {
+            SendPlan::Unsatisfiable => {
                 let mut fields = Fields::new();
                 fields.push(Name::ContentRange, range::unsatisfied_range(variant.length).as_bytes());
                 x.refuse_with(Status::RANGE_NOT_SATISFIABLE, "the file has no such range", &fields).await
@@ -139,7 +141,12 @@ impl Files {
 
     /// The representation for this client; `None` where it accepts none. What is compressed live has no stable
     /// bytes to take ranges of, so a request for a range gets the file as it is.
-    async fn choose(&self, entry: &Rc<Entry>, asked: &Asked<'_>, core: &Core) -> Option<Rc<Variant>> {
+    async fn choose(
+        &self,
+        entry: &Rc<FileEntry>,
+        asked: &RequestFields<'_>,
+        core: &Core,
+    ) -> Option<Rc<Variant>> {
         if entry.codings.is_empty() {
             return Some(entry.plain().clone());
         }
@@ -187,8 +194,8 @@ impl Files {
             let mut folder = folder::read(&tree, &folder, entries_max)?;
             listing::sort(&mut folder.items, style);
             Ok(match style.format {
-                Format::Html => listing::html(&shown, &folder, style),
-                Format::Json => listing::json(&shown, &folder),
+                ListingFormat::Html => listing::html(&shown, &folder, style),
+                ListingFormat::Json => listing::json(&shown, &folder),
             })
         });
         let page = made.await.map_err(Fault::Io)?;
@@ -196,8 +203,8 @@ impl Files {
         fields.push(
             Name::ContentType,
             match style.format {
-                Format::Html => b"text/html; charset=utf-8",
-                Format::Json => b"application/json",
+                ListingFormat::Html => b"text/html; charset=utf-8",
+                ListingFormat::Json => b"application/json",
             },
         );
         fields.push(Name::Vary, b"Accept");

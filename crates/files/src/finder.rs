@@ -10,28 +10,28 @@ use http::Coding;
 use net::Core;
 use net::client::Bell;
 
-use crate::entry::{Entry, Made, Variant};
-use crate::open::{self, Patience, RootChange, Stamp, Trouble};
+use crate::entry::{CompressedState, FileEntry, Variant};
+use crate::open::{self, OpenError, Patience, RootChange, Stamp};
 use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
-use crate::tree::{Content, Found, Loaded, Tree};
+use crate::tree::{Content, FileTree, FoundEntry, Loaded};
 
 /// Finds what answers a path, and remembers it.
 #[derive(Debug)]
 pub struct Finder {
     options: Options,
-    tree: RefCell<Arc<Tree>>,
+    tree: RefCell<Arc<FileTree>>,
     /// When the roots' paths were last looked at, by the core's clock.
     roots_checked_ms: Cell<u64>,
-    candidates: Vec<Candidate>,
-    store: Rc<RefCell<Store<Entry>>>,
+    candidates: Vec<PathCandidate>,
+    store: Rc<RefCell<Store<FileEntry>>>,
 }
 
 /// What answers a path.
 #[derive(Debug)]
 pub enum Answer {
     /// A file.
-    File(Rc<Entry>),
+    File(Rc<FileEntry>),
     /// A redirect to the same path with a slash at its end.
     Unslashed,
     /// The listing of the folder at this path.
@@ -46,20 +46,20 @@ pub enum Answer {
 
 /// A path to look for.
 #[derive(Debug)]
-enum Candidate {
+enum PathCandidate {
     /// The request's path between these texts.
     OfPath(Vec<String>),
     /// The same path always; the key it has in the cache, which no request's path is equal to.
     Fixed { path: Vec<u8>, key: Vec<u8> },
 }
 
-impl Candidate {
+impl PathCandidate {
     /// Whether a slash at the end of the request's path is one at the end of this.
     fn ends_with_path(&self) -> bool {
-        matches!(self, Candidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
+        matches!(self, PathCandidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
     }
 
-    fn parse(text: &str) -> io::Result<Candidate> {
+    fn parse(text: &str) -> io::Result<PathCandidate> {
         let pieces: Vec<String> = text.split("$path").map(String::from).collect();
         let is_rooted = text.starts_with('/') || text.starts_with("$path");
         if !is_rooted || text.contains('\0') || text.split('/').any(|segment| segment == "..") {
@@ -67,9 +67,9 @@ impl Candidate {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         if pieces.len() > 1 {
-            return Ok(Candidate::OfPath(pieces));
+            return Ok(PathCandidate::OfPath(pieces));
         }
-        Ok(Candidate::Fixed { path: text.into(), key: [b"\0", text.as_bytes()].concat() })
+        Ok(PathCandidate::Fixed { path: text.into(), key: [b"\0", text.as_bytes()].concat() })
     }
 }
 
@@ -81,9 +81,9 @@ impl Finder {
     pub fn new(options: Options) -> io::Result<Finder> {
         let candidates = options.candidates.iter().chain(&options.fallback);
         Ok(Finder {
-            tree: RefCell::new(Arc::new(Tree::open(&options)?)),
+            tree: RefCell::new(Arc::new(FileTree::open(&options)?)),
             roots_checked_ms: Cell::new(0),
-            candidates: candidates.map(|text| Candidate::parse(text)).collect::<io::Result<_>>()?,
+            candidates: candidates.map(|text| PathCandidate::parse(text)).collect::<io::Result<_>>()?,
             store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
         })
@@ -97,7 +97,7 @@ impl Finder {
 
     /// The roots, for a thread that may block.
     #[must_use]
-    pub fn tree(&self) -> Arc<Tree> {
+    pub fn tree(&self) -> Arc<FileTree> {
         self.tree.borrow().clone()
     }
 
@@ -113,7 +113,7 @@ impl Finder {
         self.roots_checked_ms.set(core.now_ms());
         let tree = self.tree();
         let mut changes = tree.recheck(Patience::CacheOnly);
-        if matches!(changes, Err(Trouble::WouldBlock)) {
+        if matches!(changes, Err(OpenError::WouldBlock)) {
             let tree = tree.clone();
             changes = core.offload(move || tree.recheck(Patience::Blocking)).await;
         }
@@ -143,7 +143,7 @@ impl Finder {
 
     /// The file at that path, if it is known and was looked at a moment ago: no system call.
     #[must_use]
-    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<Entry>> {
+    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
         let now_ms = core.now_ms();
         let entry = self.store.borrow_mut().find(path, now_ms)?;
         let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
@@ -153,8 +153,8 @@ impl Finder {
     /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
     ///
     /// # Errors
-    /// [`Trouble`], but not [`Trouble::WouldBlock`].
-    pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, Trouble> {
+    /// [`OpenError`], but not [`OpenError::WouldBlock`].
+    pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, OpenError> {
         if let Some(entry) = self.fresh(path, core) {
             return Ok(Answer::File(entry));
         }
@@ -168,7 +168,7 @@ impl Finder {
         let mut nothing = Answer::Missing;
         for candidate in &self.candidates {
             let answer = match candidate {
-                Candidate::OfPath(pieces) => {
+                PathCandidate::OfPath(pieces) => {
                     let file = match pieces.as_slice() {
                         [before, after] if before.is_empty() && after.is_empty() => path,
                         pieces => &pieces.iter().map(String::as_bytes).collect::<Vec<_>>().join(path),
@@ -179,8 +179,8 @@ impl Finder {
                         self.look(file, path, core).await?
                     }
                 }
-                Candidate::Fixed { .. } if !fixed => continue,
-                Candidate::Fixed { path, key } => match self.fresh(key, core) {
+                PathCandidate::Fixed { .. } if !fixed => continue,
+                PathCandidate::Fixed { path, key } => match self.fresh(key, core) {
                     Some(entry) => Answer::File(entry),
                     None => {
                         self.claim_check(key, core);
@@ -206,42 +206,42 @@ impl Finder {
         }
     }
 
-    async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, Trouble> {
+    async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, OpenError> {
         let tree = self.tree();
         let mut found = tree.find(path, Patience::CacheOnly);
-        if matches!(found, Err(Trouble::WouldBlock)) {
+        if matches!(found, Err(OpenError::WouldBlock)) {
             let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
-        if matches!(found, Err(Trouble::NoDescriptors)) {
+        if matches!(found, Err(OpenError::NoDescriptors)) {
             // The files that are held open for later give way to one that is wanted now.
             self.store.borrow_mut().clear();
             let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         let found = found?;
-        if !matches!(found, Found::File(_)) {
+        if !matches!(found, FoundEntry::File(_)) {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
-            // Found in a root that another one has replaced meanwhile: right for this request, and for no later one.
-            Found::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
-                let entry = Entry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
+            // FoundEntry in a root that another one has replaced meanwhile: right for this request, and for no later one.
+            FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
+                let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
                 Answer::File(Rc::new(entry))
             }
-            Found::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
-            Found::Unslashed => Answer::Unslashed,
-            Found::Folder => Answer::Folder(path.to_vec()),
-            Found::NoIndex => Answer::NoIndex,
-            Found::Missing => Answer::Missing,
-            Found::Refused(reason) => Answer::Refused(reason),
+            FoundEntry::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
+            FoundEntry::Unslashed => Answer::Unslashed,
+            FoundEntry::Folder => Answer::Folder(path.to_vec()),
+            FoundEntry::NoIndex => Answer::NoIndex,
+            FoundEntry::Missing => Answer::Missing,
+            FoundEntry::Refused(reason) => Answer::Refused(reason),
         })
     }
 
     /// The entry for a file just opened: the one at hand where nothing has changed.
-    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Rc<Entry> {
+    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
-        let entry = Entry::new(key, loaded, &self.options, core.unix_s(), now_ms);
+        let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
         let mut store = self.store.borrow_mut();
         if let Some(known) = store.find(key, now_ms)
             && known.is_same_as(&entry)
@@ -256,37 +256,42 @@ impl Finder {
     }
 
     /// The file compressed with that coding, where that is worth it and not under way for another request.
-    pub async fn compressed(&self, entry: &Rc<Entry>, coding: Coding, core: &Core) -> Option<Rc<Variant>> {
+    pub async fn compressed(
+        &self,
+        entry: &Rc<FileEntry>,
+        coding: Coding,
+        core: &Core,
+    ) -> Option<Rc<Variant>> {
         match entry.made(coding) {
-            Some(Made::Ready(variant)) => return Some(variant),
-            Some(Made::Running | Made::Useless) => return None,
+            Some(CompressedState::Ready(variant)) => return Some(variant),
+            Some(CompressedState::Running | CompressedState::Useless) => return None,
             None => {}
         }
         let effort = self.options.compression.as_ref()?.effort;
-        entry.set_made(coding, Some(Made::Running));
+        entry.set_made(coding, Some(CompressedState::Running));
         let bell = Rc::new(Bell::new(core));
-        let work = Work { entry: entry.clone(), coding, bell: bell.clone() };
+        let work = CompressionJob { entry: entry.clone(), coding, bell: bell.clone() };
         // A task of its own: where the client goes away meanwhile, its request is dropped, but not this. Else each
         // that comes and goes would have it begun once more.
         core.spawn(work.done(effort, self.store.clone(), core.clone()));
         bell.rung().await;
         match entry.made(coding) {
-            Some(Made::Ready(variant)) => Some(variant),
+            Some(CompressedState::Ready(variant)) => Some(variant),
             _ => None,
         }
     }
 }
 
-/// Compression that is under way.
-struct Work {
-    entry: Rc<Entry>,
+/// FileCompression that is under way.
+struct CompressionJob {
+    entry: Rc<FileEntry>,
     coding: Coding,
     /// Rung when it has ended, whatever it has come to.
     bell: Rc<Bell>,
 }
 
-impl Work {
-    async fn done(self, effort: Effort, store: Rc<RefCell<Store<Entry>>>, core: Core) {
+impl CompressionJob {
+    async fn done(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
         // What is read and what is made of it.
@@ -295,22 +300,22 @@ impl Work {
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
             Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
                 let variant = Rc::new(entry.compressed(coding, bytes));
-                entry.set_made(coding, Some(Made::Ready(variant.clone())));
+                entry.set_made(coding, Some(CompressedState::Ready(variant.clone())));
                 let mut store = store.borrow_mut();
                 if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
                     store.grow(&entry.key, variant.bytes());
                 }
             }
-            Ok(Some(_)) => entry.set_made(coding, Some(Made::Useless)),
+            Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
             // It changed meanwhile, or could not be read: sending it as it is will tell.
             Ok(None) | Err(_) => {}
         }
     }
 }
 
-impl Drop for Work {
+impl Drop for CompressionJob {
     fn drop(&mut self) {
-        if matches!(self.entry.made(self.coding), Some(Made::Running)) {
+        if matches!(self.entry.made(self.coding), Some(CompressedState::Running)) {
             self.entry.set_made(self.coding, None);
         }
         self.bell.ring();

@@ -5,8 +5,8 @@ use std::io;
 
 use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
-use crate::open::{Opened, Patience, Root, Trouble};
-use crate::tree::Tree;
+use crate::open::{OpenError, Opened, Patience, Root};
+use crate::tree::FileTree;
 
 /// One file or folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,14 +14,14 @@ pub struct Item {
     /// Its name, any bytes but `/` and NUL.
     pub name: Vec<u8>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: ItemKind,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
 }
 
 /// What an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ItemKind {
     /// A folder.
     Folder,
     /// A file of so many bytes.
@@ -42,7 +42,7 @@ pub struct Folder {
 ///
 /// # Errors
 /// The system's, other than for a single item.
-pub fn read(tree: &Tree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
+pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
     let mut items: HashMap<Vec<u8>, Item> = HashMap::new();
     for root in tree.roots() {
         let Opened::Folder(folder) = root.look(path, Patience::Blocking).map_err(io::Error::from)? else {
@@ -75,8 +75,8 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
     let mask = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
     let stat = rustix::fs::statx(folder, name, flags, mask).ok()?;
     let kind = match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
-        FileType::Directory => Kind::Folder,
-        FileType::RegularFile => Kind::File(stat.stx_size),
+        FileType::Directory => ItemKind::Folder,
+        FileType::RegularFile => ItemKind::File(stat.stx_size),
         _ => return None,
     };
     Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
@@ -85,12 +85,12 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
 /// What a link leads to. That there is no descriptor left to look at it says nothing of the link.
 fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<Item>> {
     let (kind, stamp) = match root.look(path, Patience::Blocking) {
-        Ok(Opened::File(_, stamp)) => (Kind::File(stamp.size), stamp),
+        Ok(Opened::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),
         Ok(Opened::Folder(folder)) => match crate::open::Stamp::of(&folder) {
-            Ok(stamp) => (Kind::Folder, stamp),
+            Ok(stamp) => (ItemKind::Folder, stamp),
             Err(_) => return Ok(None),
         },
-        Err(trouble @ Trouble::NoDescriptors) => return Err(trouble.into()),
+        Err(trouble @ OpenError::NoDescriptors) => return Err(trouble.into()),
         Ok(Opened::Missing | Opened::Refused(_)) | Err(_) => return Ok(None),
     };
     Ok(Some(Item { name: name.to_vec(), kind, modified_s: stamp.modified_s }))
@@ -102,11 +102,11 @@ mod tests {
 
     use super::*;
     use crate::options::Options;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
     #[test]
     fn a_listing_holds_what_a_request_would_get() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         scratch.write("root/sub/a.txt", "abc");
         scratch.write("root/sub/.hidden", "");
         scratch.write("root/sub/folder/x", "");
@@ -120,18 +120,18 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o644);
         rustix::fs::mknodat(rustix::fs::CWD, scratch.path("root/sub/fifo"), FileType::Fifo, mode, 0).unwrap();
         let roots = vec![scratch.path("root"), scratch.path("second")];
-        let tree = Tree::open(&Options { roots, ..Options::default() }).unwrap();
+        let tree = FileTree::open(&Options { roots, ..Options::default() }).unwrap();
 
         let folder = read(&tree, b"/sub/", 100).unwrap();
         let mut found: Vec<_> =
             folder.items.iter().map(|item| (String::from_utf8_lossy(&item.name), item.kind)).collect();
         found.sort();
         let want = [
-            ("a.txt", Kind::File(3)),
-            ("b.txt", Kind::File(1)),
-            ("folder", Kind::Folder),
-            ("inside", Kind::File(3)),
-            ("inside-folder", Kind::Folder),
+            ("a.txt", ItemKind::File(3)),
+            ("b.txt", ItemKind::File(1)),
+            ("folder", ItemKind::Folder),
+            ("inside", ItemKind::File(3)),
+            ("inside-folder", ItemKind::Folder),
         ];
         assert_eq!(found, want.map(|(name, kind)| (name.into(), kind)));
         assert!(!folder.cut && folder.items.iter().all(|item| item.modified_s > 1_500_000_000));

@@ -23,5 +23,7 @@ pub mod listing;
 pub mod finder;
 pub mod files;
 
-pub use files::{Files, Outcome};
-pub use options::{Applies, CacheLimits, CacheRule, Compression, Options, RootReport, RootState, Symlinks};
+pub use files::{FileOutcome, Files};
+pub use options::{
+    Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
+};

@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use http::coding::weighted;
 
-use crate::folder::{Folder, Item, Kind};
+use crate::folder::{Folder, Item, ItemKind};
 
 /// How a listing is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// As what.
-    pub format: Format,
+    pub format: ListingFormat,
     /// By what.
     pub sort: Sort,
     /// The other way round.
@@ -20,7 +20,7 @@ pub struct Style {
 /// The form of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Format {
+pub enum ListingFormat {
     Html,
     Json,
 }
@@ -44,12 +44,13 @@ impl Style {
     /// What is not understood counts as not said.
     #[must_use]
     pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
-        let format = if prefers_json(accept.unwrap_or_default()) { Format::Json } else { Format::Html };
+        let format =
+            if prefers_json(accept.unwrap_or_default()) { ListingFormat::Json } else { ListingFormat::Html };
         let mut style = Style { format, sort: Sort::Name, descending: false };
         for pair in query.unwrap_or_default().split(|&byte| byte == b'&') {
             match pair {
-                b"format=json" => style.format = Format::Json,
-                b"format=html" => style.format = Format::Html,
+                b"format=json" => style.format = ListingFormat::Json,
+                b"format=html" => style.format = ListingFormat::Html,
                 b"order=desc" => style.descending = true,
                 b"order=asc" => style.descending = false,
                 _ => {
@@ -86,7 +87,7 @@ pub fn sort(items: &mut [Item], style: Style) {
 }
 
 fn is_file(item: &Item) -> bool {
-    item.kind != Kind::Folder
+    item.kind != ItemKind::Folder
 }
 
 /// The listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size", "modified"}]}`.
@@ -101,10 +102,10 @@ pub fn json(path: &[u8], folder: &Folder) -> String {
         out.push_str(",\"href\":\"");
         href(&mut out, item);
         out.push_str(match item.kind {
-            Kind::Folder => "\",\"type\":\"folder\"",
-            Kind::File(_) => "\",\"type\":\"file\"",
+            ItemKind::Folder => "\",\"type\":\"folder\"",
+            ItemKind::File(_) => "\",\"type\":\"file\"",
         });
-        if let Kind::File(bytes) = item.kind {
+        if let ItemKind::File(bytes) = item.kind {
             let _ = write!(out, ",\"size\":{bytes}");
         }
         let _ = write!(out, ",\"modified\":\"{}Z\"}}", time(item.modified_s, 'T', true));
@@ -165,7 +166,7 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
 }
 
 fn row(out: &mut String, item: &Item) {
-    let is_folder = item.kind == Kind::Folder;
+    let is_folder = item.kind == ItemKind::Folder;
     out.push_str(if is_folder { "<tr><td><a class=folder href=\"" } else { "<tr><td><a href=\"" });
     href(out, item);
     out.push_str("\">");
@@ -174,7 +175,7 @@ fn row(out: &mut String, item: &Item) {
         out.push('/');
     }
     out.push_str("</a><td>");
-    if let Kind::File(bytes) = item.kind {
+    if let ItemKind::File(bytes) = item.kind {
         size(out, bytes);
     }
     let _ = writeln!(
@@ -210,7 +211,7 @@ fn breadcrumbs(out: &mut String, path: &[u8]) {
 fn href(out: &mut String, item: &Item) {
     out.push_str("./");
     out.push_str(&percent_encode(&item.name));
-    if item.kind == Kind::Folder {
+    if item.kind == ItemKind::Folder {
         out.push('/');
     }
 }

@@ -47,7 +47,7 @@ pub enum RootChange {
 /// Whether a call may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Only what the kernel has in memory; else [`Trouble::WouldBlock`].
+    /// Only what the kernel has in memory; else [`OpenError::WouldBlock`].
     CacheOnly,
     /// Whatever it takes.
     Blocking,
@@ -68,7 +68,7 @@ pub enum Opened {
 
 /// Why a path could not be looked at.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum OpenError {
     /// Ask again with [`Patience::Blocking`].
     WouldBlock,
     /// The process or the system is out of descriptors.
@@ -77,12 +77,12 @@ pub enum Trouble {
     Failed(io::Error),
 }
 
-impl From<Trouble> for io::Error {
-    fn from(trouble: Trouble) -> io::Error {
+impl From<OpenError> for io::Error {
+    fn from(trouble: OpenError) -> io::Error {
         match trouble {
-            Trouble::WouldBlock => Errno::AGAIN.into(),
-            Trouble::NoDescriptors => Errno::MFILE.into(),
-            Trouble::Failed(error) => error,
+            OpenError::WouldBlock => Errno::AGAIN.into(),
+            OpenError::NoDescriptors => Errno::MFILE.into(),
+            OpenError::Failed(error) => error,
         }
     }
 }
@@ -160,13 +160,13 @@ impl Root {
     /// Looks whether the path still names the folder that is open.
     ///
     /// # Errors
-    /// [`Trouble::WouldBlock`].
-    pub fn recheck(&self, patience: Patience) -> Result<RootChange, Trouble> {
+    /// [`OpenError::WouldBlock`].
+    pub fn recheck(&self, patience: Patience) -> Result<RootChange, OpenError> {
         let with = |folder| Root { path: self.path.clone(), folder, symlinks: self.symlinks };
         Ok(match open_folder(&self.path, patience) {
             Ok((_, id)) if Some(id) == self.id() => RootChange::Same,
             Ok(folder) => RootChange::Moved(with(Some(folder))),
-            Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+            Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => match self.folder {
                 Some(_) => RootChange::Gone(with(None), errno.into()),
                 None => RootChange::Same,
@@ -178,8 +178,8 @@ impl Root {
     /// What stands at `path` below the root. The path is decoded and without `..`; leading slashes do not count.
     ///
     /// # Errors
-    /// [`Trouble`], where what stands there could not be found out.
-    pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, Trouble> {
+    /// [`OpenError`], where what stands there could not be found out.
+    pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, OpenError> {
         let Some((folder, _)) = &self.folder else { return Ok(Opened::Missing) };
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         let relative = if start == path.len() { b"." } else { &path[start..] };
@@ -193,7 +193,7 @@ impl Root {
             match found {
                 Ok(fd) => return classify(File::from(fd)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
                 // A component was renamed meanwhile.
                 Err(Errno::AGAIN) if retries < RETRIES_MAX => retries += 1,
                 Err(errno) => return interpret(errno),
@@ -220,15 +220,15 @@ fn open_folder(path: &Path, patience: Patience) -> Result<(OwnedFd, FolderId), E
     Ok((folder, (stat.st_dev, stat.st_ino)))
 }
 
-fn classify(file: File) -> Result<Opened, Trouble> {
-    let metadata = file.metadata().map_err(Trouble::Failed)?;
+fn classify(file: File) -> Result<Opened, OpenError> {
+    let metadata = file.metadata().map_err(OpenError::Failed)?;
     if metadata.is_file() {
         return Ok(Opened::File(file, Stamp::from(&metadata)));
     }
     Ok(if metadata.is_dir() { Opened::Folder(file) } else { Opened::Refused("not a regular file") })
 }
 
-fn interpret(errno: Errno) -> Result<Opened, Trouble> {
+fn interpret(errno: Errno) -> Result<Opened, OpenError> {
     match errno {
         // INVAL: a name with a NUL or one that the file system cannot have.
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
@@ -237,12 +237,12 @@ fn interpret(errno: Errno) -> Result<Opened, Trouble> {
         Errno::ACCESS | Errno::PERM => Ok(Opened::Refused("no permission to read")),
         // A socket, or a device without driver.
         Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
-        Errno::MFILE | Errno::NFILE => Err(Trouble::NoDescriptors),
-        errno => Err(Trouble::Failed(errno.into())),
+        Errno::MFILE | Errno::NFILE => Err(OpenError::NoDescriptors),
+        errno => Err(OpenError::Failed(errno.into())),
     }
 }
 
-enum Step {
+enum OpenStep {
     Enter(Vec<u8>),
     /// What a link has led to must belong to this user: the link's owner.
     OwnedBy(u32),
@@ -259,9 +259,9 @@ fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut links = 0;
     while let Some(step) = steps.pop() {
         let name = match step {
-            Step::Enter(name) => name,
-            Step::OwnedBy(owner) if rustix::fs::fstat(&here)?.st_uid == owner => continue,
-            Step::OwnedBy(_) => return Err(Errno::XDEV),
+            OpenStep::Enter(name) => name,
+            OpenStep::OwnedBy(owner) if rustix::fs::fstat(&here)?.st_uid == owner => continue,
+            OpenStep::OwnedBy(_) => return Err(Errno::XDEV),
         };
         let object = rustix::fs::openat(&here, &name[..], PATH_ONLY, Mode::empty())?;
         let stat = rustix::fs::fstat(&object)?;
@@ -275,7 +275,7 @@ fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
             return Err(Errno::LOOP);
         }
         let target = rustix::fs::readlinkat(&object, "", Vec::new())?.into_bytes();
-        steps.push(Step::OwnedBy(stat.st_uid));
+        steps.push(OpenStep::OwnedBy(stat.st_uid));
         push_reversed(&mut steps, &target);
         if target.starts_with(b"/") {
             here = rustix::fs::open("/", PATH_ONLY, Mode::empty())?;
@@ -284,9 +284,9 @@ fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     reopen(&parent, &here, &here_name)
 }
 
-fn push_reversed(steps: &mut Vec<Step>, path: &[u8]) {
+fn push_reversed(steps: &mut Vec<OpenStep>, path: &[u8]) {
     let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
-    steps.extend(names.rev().map(|name| Step::Enter(name.to_vec())));
+    steps.extend(names.rev().map(|name| OpenStep::Enter(name.to_vec())));
 }
 
 /// Opens for reading what `here` names. A file goes by its name once more, and must be the same one.
@@ -304,9 +304,9 @@ fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd,
 /// The first `len` bytes of a file, fewer where it ends before.
 ///
 /// # Errors
-/// [`Trouble::WouldBlock`] where they are not all in memory; the system's.
-pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, Trouble> {
-    let len = usize::try_from(len).map_err(|_| Trouble::Failed(io::ErrorKind::OutOfMemory.into()))?;
+/// [`OpenError::WouldBlock`] where they are not all in memory; the system's.
+pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenError> {
+    let len = usize::try_from(len).map_err(|_| OpenError::Failed(io::ErrorKind::OutOfMemory.into()))?;
     let mut bytes = vec![0; len];
     let mut at = 0;
     while at < len {
@@ -316,12 +316,12 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, Troubl
         };
         match read {
             // The cached end of a file may be that of what is cached.
-            Ok(0) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
+            Ok(0) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Ok(0) => break,
             Ok(read) => at += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if patience == Patience::CacheOnly => return Err(Trouble::WouldBlock),
-            Err(error) => return Err(Trouble::Failed(error)),
+            Err(_) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+            Err(error) => return Err(OpenError::Failed(error)),
         }
     }
     bytes.truncate(at);

@@ -33,8 +33,8 @@ pub struct Options {
     /// client likes equally. A sibling whose modification time is a second or more older than the file's is stale
     /// and not used. Default none.
     pub precompressed: Vec<Coding>,
-    /// Compression of files that have no such sibling. Default none.
-    pub compression: Option<Compression>,
+    /// FileCompression of files that have no such sibling. Default none.
+    pub compression: Option<FileCompression>,
     /// Character set announced for text, as in `utf-8`. Default `utf-8`.
     pub charset: Option<String>,
     /// Ranges that one request may ask for; one that asks for more gets the whole file. 0 turns ranges off. Default 16.
@@ -99,10 +99,10 @@ pub enum Applies {
     Media(String),
 }
 
-/// Compression while serving. Done once for each file and coding, off the event loop; the result is kept with
+/// FileCompression while serving. Done once for each file and coding, off the event loop; the result is kept with
 /// the file. While one request has it done, others get the file as it is.
 #[derive(Clone, Debug)]
-pub struct Compression {
+pub struct FileCompression {
     /// Codings, preferred in this order among what the client likes equally. Default zstd, brotli, gzip.
     pub codings: Vec<Coding>,
     /// Smaller files are sent as they are. Default 1 KiB.
@@ -153,8 +153,8 @@ impl Default for Options {
     }
 }
 
-impl Default for Compression {
-    fn default() -> Compression {
+impl Default for FileCompression {
+    fn default() -> FileCompression {
         let media = [
             "text/",
             "application/javascript",
@@ -166,7 +166,7 @@ impl Default for Compression {
             "application/wasm",
             "image/svg+xml",
         ];
-        Compression {
+        FileCompression {
             codings: vec![Coding::Zstd, Coding::Brotli, Coding::Gzip],
             bytes_min: 1024,
             bytes_max: 8 * 1024 * 1024,

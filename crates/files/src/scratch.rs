@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The folder.
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct ScratchFolder(PathBuf);
 
-impl Scratch {
-    pub(crate) fn new() -> Scratch {
+impl ScratchFolder {
+    pub(crate) fn new() -> ScratchFolder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("komainu-files-{}-{count}", std::process::id()));
         std::fs::create_dir_all(path.join("root")).unwrap();
-        Scratch(path)
+        ScratchFolder(path)
     }
 
     pub(crate) fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
@@ -27,7 +27,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         // A test that failed has worse to tell.
         let _ = std::fs::remove_dir_all(&self.0);

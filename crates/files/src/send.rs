@@ -89,11 +89,11 @@ fn read_ahead(file: &File, window: Range<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
     #[test]
     fn what_was_just_written_is_in_memory() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         scratch.write("a", vec![1; 3 * STRIDE_BYTES as usize + 1]);
         let file = File::open(scratch.path("a")).unwrap();
         for window in [0..1, 0..3 * STRIDE_BYTES + 1, 5..STRIDE_BYTES, 0..10 * STRIDE_BYTES] {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_in_memory() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         let folder = File::open(scratch.path("root")).unwrap();
         read_ahead(&folder, 0..10);
         assert!(!is_cached(&folder, &(0..10)));

@@ -11,13 +11,13 @@ pub struct Store<V> {
     bytes_max: u64,
     bytes: u64,
     places: HashMap<Rc<[u8]>, usize>,
-    slots: Vec<Slot<V>>,
+    slots: Vec<CacheSlot<V>>,
     /// Where the search for something to drop goes on.
     hand: usize,
 }
 
 #[derive(Debug)]
-struct Slot<V> {
+struct CacheSlot<V> {
     path: Rc<[u8]>,
     value: Rc<V>,
     bytes: u64,
@@ -53,7 +53,7 @@ impl<V> Store<V> {
         }
         let path: Rc<[u8]> = path.into();
         self.places.insert(path.clone(), self.slots.len());
-        self.slots.push(Slot { path, value, bytes: 0, used_ms: now_ms });
+        self.slots.push(CacheSlot { path, value, bytes: 0, used_ms: now_ms });
         let at = self.slots.len() - 1;
         self.charge(at, bytes);
     }

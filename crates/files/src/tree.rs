@@ -7,12 +7,12 @@ use std::sync::Arc;
 use http::Coding;
 
 use crate::media;
-use crate::open::{self, Opened, Patience, Root, RootChange, Stamp, Trouble};
+use crate::open::{self, OpenError, Opened, Patience, Root, RootChange, Stamp};
 use crate::options::Options;
 
 /// The roots, and what is looked for in them. Shared with the threads that may block.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct FileTree {
     roots: Vec<Arc<Root>>,
     index: Vec<String>,
     listing: bool,
@@ -23,7 +23,7 @@ pub struct Tree {
 
 /// What stands at a path.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundEntry {
     /// A file, or a folder's index.
     File(Box<Loaded>),
     /// A folder that is asked for without the slash at its end, and has something to show.
@@ -44,14 +44,14 @@ pub struct Loaded {
     /// Its path below the root.
     pub path: Vec<u8>,
     /// As it is.
-    pub plain: Piece,
+    pub plain: FilePiece,
     /// Encoded before, in the order of preference.
-    pub siblings: Vec<(Coding, Piece)>,
+    pub siblings: Vec<(Coding, FilePiece)>,
 }
 
 /// The bytes of one file.
 #[derive(Debug)]
-pub struct Piece {
+pub struct FilePiece {
     /// Its state when it was opened.
     pub stamp: Stamp,
     /// Where its bytes are.
@@ -70,14 +70,14 @@ pub enum Content {
 /// How often a small file that changes while it is read is read again, before it is sent from the file itself.
 const READS_MAX: usize = 3;
 
-impl Tree {
+impl FileTree {
     /// Opens the roots.
     ///
     /// # Errors
     /// A root that cannot be opened.
-    pub fn open(options: &Options) -> io::Result<Tree> {
+    pub fn open(options: &Options) -> io::Result<FileTree> {
         let roots = options.roots.iter().map(|root| Root::open(root, options.symlinks));
-        Ok(Tree {
+        Ok(FileTree {
             roots: roots.map(|root| root.map(Arc::new)).collect::<io::Result<_>>()?,
             index: options.index.clone(),
             listing: options.listing,
@@ -93,17 +93,17 @@ impl Tree {
         &self.roots
     }
 
-    /// Looks at each root's path again: what each names now, in the order of [`Tree::roots`].
+    /// Looks at each root's path again: what each names now, in the order of [`FileTree::roots`].
     ///
     /// # Errors
-    /// [`Trouble::WouldBlock`].
-    pub fn recheck(&self, patience: Patience) -> Result<Vec<RootChange>, Trouble> {
+    /// [`OpenError::WouldBlock`].
+    pub fn recheck(&self, patience: Patience) -> Result<Vec<RootChange>, OpenError> {
         self.roots.iter().map(|root| root.recheck(patience)).collect()
     }
 
     /// The same tree with another root at that place.
     #[must_use]
-    pub fn with_root(&self, at: usize, root: Root) -> Tree {
+    pub fn with_root(&self, at: usize, root: Root) -> FileTree {
         let mut tree = self.clone();
         tree.roots[at] = Arc::new(root);
         tree
@@ -119,8 +119,8 @@ impl Tree {
     /// What a request for `path` (normalised) gets.
     ///
     /// # Errors
-    /// [`Trouble`], where that could not be found out.
-    pub fn find(&self, path: &[u8], patience: Patience) -> Result<Found, Trouble> {
+    /// [`OpenError`], where that could not be found out.
+    pub fn find(&self, path: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
         if path.ends_with(b"/") {
             return self.find_index(path, patience);
         }
@@ -130,39 +130,43 @@ impl Tree {
                 Opened::File(file, stamp) => return self.load(path, file, stamp, patience),
                 Opened::Folder(_) => folder = true,
                 Opened::Missing => {}
-                Opened::Refused(reason) => return Ok(Found::Refused(reason)),
+                Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
             }
         }
         if !folder {
-            return Ok(Found::Missing);
+            return Ok(FoundEntry::Missing);
         }
-        Ok(if self.has_something_to_show(path, patience)? { Found::Unslashed } else { Found::NoIndex })
+        Ok(if self.has_something_to_show(path, patience)? {
+            FoundEntry::Unslashed
+        } else {
+            FoundEntry::NoIndex
+        })
     }
 
-    fn find_index(&self, folder: &[u8], patience: Patience) -> Result<Found, Trouble> {
+    fn find_index(&self, folder: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
         for name in &self.index {
             let path = [folder, name.as_bytes()].concat();
             for root in &self.roots {
                 match root.look(&path, patience)? {
                     Opened::File(file, stamp) => return self.load(&path, file, stamp, patience),
-                    Opened::Refused(reason) => return Ok(Found::Refused(reason)),
+                    Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
                     Opened::Folder(_) | Opened::Missing => {}
                 }
             }
         }
         for root in &self.roots {
             match root.look(folder, patience)? {
-                Opened::Folder(_) if self.listing => return Ok(Found::Folder),
-                Opened::Folder(_) => return Ok(Found::NoIndex),
-                Opened::Refused(reason) if self.listing => return Ok(Found::Refused(reason)),
+                Opened::Folder(_) if self.listing => return Ok(FoundEntry::Folder),
+                Opened::Folder(_) => return Ok(FoundEntry::NoIndex),
+                Opened::Refused(reason) if self.listing => return Ok(FoundEntry::Refused(reason)),
                 Opened::File(..) | Opened::Missing | Opened::Refused(_) => {}
             }
         }
-        Ok(Found::Missing)
+        Ok(FoundEntry::Missing)
     }
 
     /// Whether the folder at `path`, which exists, would answer with its slash.
-    fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, Trouble> {
+    fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
         for name in &self.index {
             let index = [path, b"/", name.as_bytes()].concat();
             for root in &self.roots {
@@ -174,7 +178,13 @@ impl Tree {
         Ok(self.listing)
     }
 
-    fn load(&self, path: &[u8], file: File, stamp: Stamp, patience: Patience) -> Result<Found, Trouble> {
+    fn load(
+        &self,
+        path: &[u8],
+        file: File,
+        stamp: Stamp,
+        patience: Patience,
+    ) -> Result<FoundEntry, OpenError> {
         let mut siblings = Vec::new();
         if !http::media::is_compressed(media::media_type(path)) {
             for &coding in &self.precompressed {
@@ -184,7 +194,7 @@ impl Tree {
             }
         }
         let plain = self.piece(file, stamp, patience)?;
-        Ok(Found::File(Box::new(Loaded { path: path.to_vec(), plain, siblings })))
+        Ok(FoundEntry::File(Box::new(Loaded { path: path.to_vec(), plain, siblings })))
     }
 
     /// The sibling of a file in that coding, if there is one and it is not stale: in the same second or later.
@@ -195,7 +205,7 @@ impl Tree {
         coding: Coding,
         of: &Stamp,
         patience: Patience,
-    ) -> Result<Option<Piece>, Trouble> {
+    ) -> Result<Option<FilePiece>, OpenError> {
         let path = [path, suffix(coding)].concat();
         for root in &self.roots {
             match root.look(&path, patience)? {
@@ -208,19 +218,19 @@ impl Tree {
         Ok(None)
     }
 
-    fn piece(&self, file: File, mut stamp: Stamp, patience: Patience) -> Result<Piece, Trouble> {
+    fn piece(&self, file: File, mut stamp: Stamp, patience: Patience) -> Result<FilePiece, OpenError> {
         for _ in 0..READS_MAX {
             if stamp.size > self.memory_bytes_max {
                 break;
             }
             let bytes = open::read(&file, stamp.size, patience)?;
-            let after = Stamp::of(&file).map_err(Trouble::Failed)?;
+            let after = Stamp::of(&file).map_err(OpenError::Failed)?;
             if after == stamp && bytes.len() as u64 == stamp.size {
-                return Ok(Piece { stamp, content: Content::Memory(bytes.into()) });
+                return Ok(FilePiece { stamp, content: Content::Memory(bytes.into()) });
             }
             stamp = after;
         }
-        Ok(Piece { stamp, content: Content::File(Arc::new(file)) })
+        Ok(FilePiece { stamp, content: Content::File(Arc::new(file)) })
     }
 }
 
@@ -239,28 +249,28 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchFolder;
 
-    fn tree(scratch: &Scratch, change: impl FnOnce(&mut Options)) -> Tree {
+    fn tree(scratch: &ScratchFolder, change: impl FnOnce(&mut Options)) -> FileTree {
         let mut options = Options { roots: vec![scratch.path("root")], ..Options::default() };
         change(&mut options);
-        Tree::open(&options).unwrap()
+        FileTree::open(&options).unwrap()
     }
 
-    fn describe(tree: &Tree, path: &str) -> String {
+    fn describe(tree: &FileTree, path: &str) -> String {
         match tree.find(path.as_bytes(), Patience::Blocking).unwrap() {
-            Found::File(loaded) => {
+            FoundEntry::File(loaded) => {
                 let siblings = loaded.siblings.iter().map(|(coding, _)| format!(" {}", coding.text()));
                 format!("{}{}", String::from_utf8_lossy(&loaded.path), siblings.collect::<String>())
             }
-            Found::Refused(reason) => reason.into(),
+            FoundEntry::Refused(reason) => reason.into(),
             found => format!("{found:?}"),
         }
     }
 
     #[test]
     fn files_folders_and_indexes() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         scratch.write("root/index.html", "");
         scratch.write("root/a.txt", "");
         scratch.write("root/with/index.htm", "");
@@ -292,7 +302,7 @@ mod tests {
 
     #[test]
     fn roots_lie_over_each_other() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         scratch.write("root/both.txt", "first");
         scratch.write("root/folder/a.txt", "");
         scratch.write("second/both.txt", "second!");
@@ -300,7 +310,9 @@ mod tests {
         scratch.write("second/folder/index.html", "");
         let second = scratch.path("second");
         let tree = tree(&scratch, |options| options.roots.push(second));
-        let Ok(Found::File(both)) = tree.find(b"/both.txt", Patience::Blocking) else { panic!("a file") };
+        let Ok(FoundEntry::File(both)) = tree.find(b"/both.txt", Patience::Blocking) else {
+            panic!("a file")
+        };
         assert_eq!(both.plain.stamp.size, 5);
         assert_eq!(describe(&tree, "/only.txt"), "/only.txt");
         assert_eq!(describe(&tree, "/folder"), "Unslashed");
@@ -309,7 +321,7 @@ mod tests {
 
     #[test]
     fn dots_hide_but_for_well_known() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         let tree_of = |hidden| tree(&scratch, |options| options.hidden = hidden);
         let (hiding, showing) = (tree_of(false), tree_of(true));
         for (path, hidden) in [
@@ -330,7 +342,7 @@ mod tests {
 
     #[test]
     fn stale_and_useless_siblings_are_not_used() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         let now = SystemTime::now();
         for (file, age_s) in
             [("a.js", 10), ("a.js.br", 10), ("a.js.gz", 5), ("a.js.zst", 12), ("b.png", 10), ("b.png.br", 10)]
@@ -348,12 +360,12 @@ mod tests {
 
     #[test]
     fn small_files_are_held_in_memory_and_large_ones_open() {
-        let scratch = Scratch::new();
+        let scratch = ScratchFolder::new();
         scratch.write("root/small", vec![b's'; 100]);
         scratch.write("root/large", vec![b'l'; 101]);
         let tree = tree(&scratch, |options| options.cache.file_bytes_max = 100);
         let content = |path: &[u8]| match tree.find(path, Patience::Blocking) {
-            Ok(Found::File(loaded)) => loaded.plain.content,
+            Ok(FoundEntry::File(loaded)) => loaded.plain.content,
             _ => panic!("a file"),
         };
         assert!(matches!(content(b"/small"), Content::Memory(bytes) if *bytes == [b's'; 100]));

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{Coding, Fields};
 
-use files::{Applies, CacheRule, Compression, Files, Options};
+use files::{Applies, CacheRule, FileCompression, Files, Options};
 
 use crate::rig::{Answer, Rig};
 
@@ -384,7 +384,8 @@ fn compression_goes_on_when_the_client_that_began_it_has_gone() {
         folder.write("root/a.txt", &text);
         let file = File::options().write(true).open(folder.path("root/a.txt")).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
-        options.compression = Some(Compression { effort: coding::Effort::Small, ..Compression::default() });
+        options.compression =
+            Some(FileCompression { effort: coding::Effort::Small, ..FileCompression::default() });
     });
     let mut gone = rig.connect();
     gone.write_all(b"GET /small.png HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -421,7 +422,7 @@ fn compression_on_the_way() {
         folder.write("root/noise.txt", &noise);
         folder.write("root/short.txt", "short");
         folder.write("root/a.png", &text);
-        options.compression = Some(Compression::default());
+        options.compression = Some(FileCompression::default());
     });
     for coding in ["gzip", "zstd", "br"] {
         let accept = format!("Accept-Encoding: {coding}");

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::io::Write as _;
 use std::time::Instant;
 
-use http::machine::{Client, Server, Step};
+use http::machine::{ClientMachine, ServerMachine, Step};
 use http::{Limits, Method};
 
 const WRK: &str = "GET /index.html HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n";
@@ -30,7 +30,7 @@ const BROWSER: &str = "GET /assets/app.4f1c2a.js?v=20261121 HTTP/1.1\r\n\
     \r\n";
 
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\n\
-    Server: upstream\r\n\
+    ServerMachine: upstream\r\n\
     Date: Sat, 21 Nov 2026 09:00:00 GMT\r\n\
     Content-Type: text/html; charset=utf-8\r\n\
     Content-Length: 0\r\n\
@@ -42,7 +42,7 @@ const HEADS_A_ROUND: u32 = 100_000;
 
 fn main() -> std::io::Result<()> {
     let limits = Limits::default();
-    let (mut server, mut client) = (Server::default(), Client::default());
+    let (mut server, mut client) = (ServerMachine::default(), ClientMachine::default());
     let mut request = |text: &str, piece_bytes: usize| {
         let bytes = black_box(text.as_bytes());
         for end in (piece_bytes..bytes.len()).step_by(piece_bytes).chain([bytes.len()]) {

@@ -2,7 +2,7 @@
 
 use crate::fields::Fields;
 use crate::framing::Framing;
-use crate::line::{self, Cursor, Limits, Line};
+use crate::line::{self, Cursor, FieldLine, Limits};
 use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
@@ -17,18 +17,18 @@ const SIZE_LINE_BYTES_MAX: u32 = 1024;
 /// Takes the framing off a body.
 #[derive(Debug, Default)]
 pub struct Body {
-    state: State,
+    state: ChunkState,
     /// Content bytes that may still come.
     allowed: u64,
     content: u64,
     overhead: u64,
     /// Few bodies have one.
-    section: Option<Box<Section>>,
+    section: Option<Box<TrailerSection>>,
 }
 
 /// The trailer section, as far as it came.
 #[derive(Debug, Default)]
-struct Section {
+struct TrailerSection {
     trailers: Fields,
     /// The line that is not whole, kept because it may come in pieces.
     line: Vec<u8>,
@@ -39,7 +39,7 @@ struct Section {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     #[default]
     End,
     Left(u64),
@@ -82,11 +82,11 @@ impl Body {
     /// 413 for an announced length above it.
     pub fn new(framing: Framing, bytes_max: u64) -> Result<Body, Reject> {
         let state = match framing {
-            Framing::None => State::End,
+            Framing::None => ChunkState::End,
             Framing::Length(length) if length > bytes_max => return Err(TOO_LARGE),
-            Framing::Length(length) => State::Left(length),
-            Framing::Chunked => State::Size { size: 0, digits: 0 },
-            Framing::UntilClose => State::UntilClose,
+            Framing::Length(length) => ChunkState::Left(length),
+            Framing::Chunked => ChunkState::Size { size: 0, digits: 0 },
+            Framing::UntilClose => ChunkState::UntilClose,
         };
         Ok(Body { state, allowed: bytes_max, ..Body::default() })
     }
@@ -98,7 +98,7 @@ impl Body {
     pub(crate) fn limit(&mut self, bytes_max: u64) -> Result<(), Reject> {
         self.allowed = bytes_max;
         match self.state {
-            State::Left(length) if length > bytes_max => Err(TOO_LARGE),
+            ChunkState::Left(length) if length > bytes_max => Err(TOO_LARGE),
             _ => Ok(()),
         }
     }
@@ -106,7 +106,7 @@ impl Body {
     /// Whether all of it has come.
     #[must_use]
     pub fn is_end(&self) -> bool {
-        self.state == State::End
+        self.state == ChunkState::End
     }
 
     /// The trailer fields, complete once the body has ended. Fields that would steer framing are left out.
@@ -120,8 +120,8 @@ impl Body {
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
-            State::End => Some(0),
-            State::Left(left) => Some(left),
+            ChunkState::End => Some(0),
+            ChunkState::Left(left) => Some(left),
             _ => None,
         }
     }
@@ -132,9 +132,9 @@ impl Body {
     /// 400 where bytes are missing.
     pub fn eof(&mut self) -> Result<(), Reject> {
         match self.state {
-            State::End => Ok(()),
-            State::UntilClose => {
-                self.state = State::End;
+            ChunkState::End => Ok(()),
+            ChunkState::UntilClose => {
+                self.state = ChunkState::End;
                 Ok(())
             }
             _ => Err(Reject::bad("body cut short")),
@@ -149,25 +149,25 @@ impl Body {
         let mut at = 0;
         while at < bytes.len() {
             match self.state {
-                State::End => break,
-                State::Left(left) => {
+                ChunkState::End => break,
+                ChunkState::Left(left) => {
                     let piece = self.content(bytes, at, left)?;
                     self.state = match left - (piece.data_end - at) as u64 {
-                        0 => State::End,
-                        left => State::Left(left),
+                        0 => ChunkState::End,
+                        left => ChunkState::Left(left),
                     };
                     return Ok(piece);
                 }
-                State::UntilClose => return self.content(bytes, at, u64::MAX),
-                State::Data { left } => {
+                ChunkState::UntilClose => return self.content(bytes, at, u64::MAX),
+                ChunkState::Data { left } => {
                     let piece = self.content(bytes, at, left)?;
                     self.state = match left - (piece.data_end - at) as u64 {
-                        0 => State::DataCr,
-                        left => State::Data { left },
+                        0 => ChunkState::DataCr,
+                        left => ChunkState::Data { left },
                     };
                     return Ok(piece);
                 }
-                State::Trailers => at = self.trailers_from(bytes, at, limits)?,
+                ChunkState::Trailers => at = self.trailers_from(bytes, at, limits)?,
                 _ => {
                     self.state = self.framing_byte(bytes[at])?;
                     at += 1;
@@ -188,36 +188,36 @@ impl Body {
     }
 
     /// One byte of chunk framing.
-    fn framing_byte(&mut self, byte: u8) -> Result<State, Reject> {
+    fn framing_byte(&mut self, byte: u8) -> Result<ChunkState, Reject> {
         self.overhead += 1;
         if self.overhead > OVERHEAD_BYTES_FREE + self.content.saturating_mul(8) {
             return Err(Reject::bad("more chunk framing than content"));
         }
         match self.state {
-            State::Size { size, digits } => match (scan::hex(byte), byte) {
+            ChunkState::Size { size, digits } => match (scan::hex(byte), byte) {
                 (Some(_), _) if digits == 16 || size >> 58 != 0 => Err(Reject::bad("chunk size overflows")),
                 (Some(digit), _) => {
-                    Ok(State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
+                    Ok(ChunkState::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
                 }
                 (None, _) if digits == 0 => Err(Reject::bad("chunk without a size")),
-                (None, b';') => Ok(State::Extension { size, line: digits + 1 }),
-                (None, b'\r') => Ok(State::SizeLf { size }),
+                (None, b';') => Ok(ChunkState::Extension { size, line: digits + 1 }),
+                (None, b'\r') => Ok(ChunkState::SizeLf { size }),
                 (None, _) => Err(Reject::bad("invalid byte in a chunk size")),
             },
-            State::Extension { size, .. } if byte == b'\r' => Ok(State::SizeLf { size }),
-            State::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {
+            ChunkState::Extension { size, .. } if byte == b'\r' => Ok(ChunkState::SizeLf { size }),
+            ChunkState::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {
                 Err(Reject::bad("chunk extension too long"))
             }
-            State::Extension { size, line } if scan::is_value_byte(byte) => {
-                Ok(State::Extension { size, line: line + 1 })
+            ChunkState::Extension { size, line } if scan::is_value_byte(byte) => {
+                Ok(ChunkState::Extension { size, line: line + 1 })
             }
-            State::Extension { .. } => Err(Reject::bad("control byte in a chunk extension")),
-            State::SizeLf { .. } if byte != b'\n' => Err(Reject::bad("chunk size without CRLF")),
-            State::SizeLf { size: 0 } => Ok(State::Trailers),
-            State::SizeLf { size } if size > self.allowed - self.content => Err(TOO_LARGE),
-            State::SizeLf { size } => Ok(State::Data { left: size }),
-            State::DataCr if byte == b'\r' => Ok(State::DataLf),
-            State::DataLf if byte == b'\n' => Ok(State::Size { size: 0, digits: 0 }),
+            ChunkState::Extension { .. } => Err(Reject::bad("control byte in a chunk extension")),
+            ChunkState::SizeLf { .. } if byte != b'\n' => Err(Reject::bad("chunk size without CRLF")),
+            ChunkState::SizeLf { size: 0 } => Ok(ChunkState::Trailers),
+            ChunkState::SizeLf { size } if size > self.allowed - self.content => Err(TOO_LARGE),
+            ChunkState::SizeLf { size } => Ok(ChunkState::Data { left: size }),
+            ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
+            ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size { size: 0, digits: 0 }),
             _ => Err(Reject::bad("chunk data without CRLF")),
         }
     }
@@ -225,8 +225,8 @@ impl Body {
     /// One byte at a time is enough: trailers are rare and bounded.
     fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
         let section = self.section.get_or_insert_default();
-        let Section { trailers, line, cursor, bytes: section_bytes, fields } = &mut **section;
-        while at < bytes.len() && self.state == State::Trailers {
+        let TrailerSection { trailers, line, cursor, bytes: section_bytes, fields } = &mut **section;
+        while at < bytes.len() && self.state == ChunkState::Trailers {
             if *section_bytes == limits.head_bytes_max {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "trailers too large"));
             }
@@ -234,12 +234,12 @@ impl Body {
             line.push(bytes[at]);
             at += 1;
             match line::field(line, cursor, false)? {
-                Line::Partial => continue,
-                Line::Blank => self.state = State::End,
-                Line::Field(_) if *fields == limits.fields_max => {
+                FieldLine::Partial => continue,
+                FieldLine::Blank => self.state = ChunkState::End,
+                FieldLine::Field(_) if *fields == limits.fields_max => {
                     return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many trailer fields"));
                 }
-                Line::Field(field) => {
+                FieldLine::Field(field) => {
                     *fields += 1;
                     if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
                         let pushed = trailers.try_push(field.name.of(line), field.value.of(line));

@@ -142,11 +142,11 @@ fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = || text.parse::<IpAddr>().ok();
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
-    let told = match bare().or_else(bracketed) {
+    let reported = match bare().or_else(bracketed) {
         Some(ip) => SocketAddr::new(ip, 0),
         None => text.parse().ok()?,
     };
-    Some(SocketAddr::new(told.ip().to_canonical(), told.port()))
+    Some(SocketAddr::new(reported.ip().to_canonical(), reported.port()))
 }
 
 fn is_secure(scheme: &[u8]) -> bool {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::line::Limits;
 
-    fn told(dialect: Dialect, lines: &str) -> Result<(String, Option<bool>), &'static str> {
+    fn reported(dialect: Dialect, lines: &str) -> Result<(String, Option<bool>), &'static str> {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").replace('\n', "\r\n");
         let bytes = bytes.replace("\r\r", "\r").into_bytes();
         let mut head = RequestHead::default();
@@ -189,7 +189,7 @@ mod tests {
             ("X-Forwarded-Proto: https, http\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", Some(true)),
             ("Forwarded: for=1.1.1.1\n", "-", None),
         ] {
-            assert_eq!(told(Dialect::XForwarded, lines), Ok((address.into(), secure)), "{lines}");
+            assert_eq!(reported(Dialect::XForwarded, lines), Ok((address.into(), secure)), "{lines}");
         }
     }
 
@@ -212,14 +212,14 @@ mod tests {
             ("Forwarded: proto=http, for=10.0.0.1\n", "10.0.0.1:0", Some(false)),
             ("X-Forwarded-For: 1.1.1.1\n", "-", None),
         ] {
-            assert_eq!(told(Dialect::Standard, lines), Ok((address.into(), secure)), "{lines}");
+            assert_eq!(reported(Dialect::Standard, lines), Ok((address.into(), secure)), "{lines}");
         }
     }
 
     #[test]
     fn nothing_can_be_hidden_in_an_element_that_is_none() {
         for value in ["for=\"6.6.6.6, for=1.1.1.1", "for", "for=;proto=http", "for=a b", "=a", "for=[::1]"] {
-            let said = told(Dialect::Standard, &format!("Forwarded: {value}\n"));
+            let said = reported(Dialect::Standard, &format!("Forwarded: {value}\n"));
             assert_eq!(said, Err("invalid Forwarded"), "{value}");
         }
     }

@@ -57,7 +57,7 @@ impl Cursor {
 
 /// A line of a field section.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum FieldLine {
     /// Good so far, but it does not end in the bytes at hand.
     Partial,
     Field(Field),
@@ -84,19 +84,19 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
 ///
 /// # Errors
 /// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and space before the colon by name.
-pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result<Line, Reject> {
+pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result<FieldLine, Reject> {
     let start = cursor.at;
-    let Some(&first) = buffer.get(start) else { return Ok(Line::Partial) };
+    let Some(&first) = buffer.get(start) else { return Ok(FieldLine::Partial) };
     if first == b'\r' || first == b'\n' {
-        let Some(end) = line_end(buffer, start, bare_lf)? else { return Ok(Line::Partial) };
+        let Some(end) = line_end(buffer, start, bare_lf)? else { return Ok(FieldLine::Partial) };
         *cursor = Cursor::at(end);
-        return Ok(Line::Blank);
+        return Ok(FieldLine::Blank);
     }
     let name_end = start + cursor.first + scan::token(&buffer[start + cursor.first..]);
     match buffer.get(name_end) {
         None => {
             cursor.first = name_end - start;
-            return Ok(Line::Partial);
+            return Ok(FieldLine::Partial);
         }
         Some(b':') if name_end > start => {}
         Some(b':') => return Err(Reject::bad("empty field name")),
@@ -111,11 +111,11 @@ pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result
     }
     let Some(end) = line_end(buffer, value_end, bare_lf)? else {
         (cursor.first, cursor.second) = (name_end - start, value_end - value_start);
-        return Ok(Line::Partial);
+        return Ok(FieldLine::Partial);
     };
     *cursor = Cursor::at(end);
     let (name, value) = (&buffer[start..name_end], &buffer[value_start..value_end]);
-    Ok(Line::Field(named(name, start, value, value_start)))
+    Ok(FieldLine::Field(named(name, start, value, value_start)))
 }
 
 /// The field of a value that stands from `value_start` on, with the white space around it.
@@ -160,15 +160,15 @@ pub(crate) fn section(
             continue;
         }
         match field(window, cursor, limits.bare_lf)? {
-            Line::Field(_) if fields.len() == limits.fields_max => {
+            FieldLine::Field(_) if fields.len() == limits.fields_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
             }
-            Line::Field(field) => fields.push(field),
-            Line::Blank => return Ok(true),
-            Line::Partial if window.len() == limits.head_bytes_max => {
+            FieldLine::Field(field) => fields.push(field),
+            FieldLine::Blank => return Ok(true),
+            FieldLine::Partial if window.len() == limits.head_bytes_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "head too large"));
             }
-            Line::Partial => return Ok(false),
+            FieldLine::Partial => return Ok(false),
         }
     }
 }
@@ -177,7 +177,7 @@ pub(crate) fn section(
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<(Line, usize), &'static str> {
+    fn parse(line: &str) -> Result<(FieldLine, usize), &'static str> {
         let mut cursor = Cursor::default();
         let line = field(line.as_bytes(), &mut cursor, false).map_err(|reject| reject.reason)?;
         Ok((line, cursor.at))
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_field_line_is_token_colon_value() {
         let text = "X-A: \t b c \t\r\n";
-        let Ok((Line::Field(found), end)) = parse(text) else { panic!("a whole field") };
+        let Ok((FieldLine::Field(found), end)) = parse(text) else { panic!("a whole field") };
         assert_eq!(
             (found.name.of(text.as_bytes()), found.value.of(text.as_bytes())),
             (&b"X-A"[..], &b"b c"[..])
@@ -204,19 +204,19 @@ mod tests {
         ] {
             assert_eq!(parse(line), Err(reason), "{line:?}");
         }
-        assert_eq!(parse("A: b\r"), Ok((Line::Partial, 0)));
-        assert_eq!(parse("\r\n"), Ok((Line::Blank, 2)));
-        assert_eq!(field(b"\nA", &mut Cursor::default(), true), Ok(Line::Blank));
+        assert_eq!(parse("A: b\r"), Ok((FieldLine::Partial, 0)));
+        assert_eq!(parse("\r\n"), Ok((FieldLine::Blank, 2)));
+        assert_eq!(field(b"\nA", &mut Cursor::default(), true), Ok(FieldLine::Blank));
     }
 
     #[test]
     fn a_line_in_pieces_is_read_on_where_it_stopped() {
         let (text, mut cursor) = (b"Name: a value\r\n", Cursor::default());
         for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
-            assert_eq!(field(&text[..len], &mut cursor, false), Ok(Line::Partial));
+            assert_eq!(field(&text[..len], &mut cursor, false), Ok(FieldLine::Partial));
             assert_eq!((cursor.first, cursor.second), parts, "after {len} bytes");
         }
-        let Ok(Line::Field(found)) = field(text, &mut cursor, false) else { panic!("a whole field") };
+        let Ok(FieldLine::Field(found)) = field(text, &mut cursor, false) else { panic!("a whole field") };
         assert_eq!((found.value.of(text), cursor.at), (&b"a value"[..], text.len()));
     }
 }

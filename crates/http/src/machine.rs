@@ -59,13 +59,13 @@ impl Phase {
 
 /// The server's end: reads requests.
 #[derive(Debug, Default)]
-pub struct Server {
+pub struct ServerMachine {
     /// The request being read or served.
     pub head: RequestHead,
     phase: Phase,
 }
 
-impl Server {
+impl ServerMachine {
     /// Takes bytes. In the head phase `bytes` begins with the head's first byte.
     ///
     /// # Errors
@@ -125,15 +125,15 @@ impl Server {
 
 /// The client's end: reads responses.
 #[derive(Debug, Default)]
-pub struct Client {
+pub struct ClientMachine {
     /// The response being read.
     pub head: ResponseHead,
     phase: Phase,
 }
 
-impl Client {
+impl ClientMachine {
     /// Takes bytes of the response to a request of that method. A 1xx head (but 101) is a message of its own:
-    /// call [`Client::next`] and read on.
+    /// call [`ClientMachine::next`] and read on.
     ///
     /// # Errors
     /// A [`Reject`]: the connection is not to be used again.
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the next request begins after the body")]
     fn a_body_is_never_left_to_be_the_next_request() {
-        let mut server = Server::default();
+        let mut server = ServerMachine::default();
         let head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n";
         assert_eq!(server.feed(head, &Limits::default()).map(|fed| fed.step), Ok(Step::Head));
         server.next();
@@ -204,7 +204,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n", false),
             ("HTTP/1.1 200 OK\r\n\r\n", false),
         ] {
-            let mut client = Client::default();
+            let mut client = ClientMachine::default();
             assert!(!client.is_reusable());
             let fed = client.feed(bytes.as_bytes(), Method::Get, &Limits::default());
             assert_eq!(fed.map(|fed| fed.step), Ok(Step::Head));

@@ -43,9 +43,9 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
     resolve(&mut path, raw, empty, |path, segment| {
         for unit in Units(segment) {
             match unit? {
-                Unit::Byte(byte) => path.push(byte),
-                Unit::Slash => path.extend_from_slice(SLASH),
-                Unit::Backslash => path.extend_from_slice(BACKSLASH),
+                PathUnit::Byte(byte) => path.push(byte),
+                PathUnit::Slash => path.extend_from_slice(SLASH),
+                PathUnit::Backslash => path.extend_from_slice(BACKSLASH),
             }
         }
         Ok(())
@@ -74,7 +74,7 @@ pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
 /// Whether a path as sent holds an encoded slash, or a backslash in any form.
 #[must_use]
 pub fn has_encoded_slash(raw: &[u8]) -> bool {
-    Units(raw).any(|unit| matches!(unit, Ok(Unit::Slash | Unit::Backslash)))
+    Units(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
 }
 
 /// What follows `prefix` in a path; `prefix` is decoded, `path` is percent-encoded.
@@ -83,9 +83,9 @@ pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let (mut units, mut left) = (Units(path), prefix);
     while !left.is_empty() {
         left = match units.next()?.ok()? {
-            Unit::Byte(byte) => left.strip_prefix(&[byte])?,
-            Unit::Slash => left.strip_prefix(SLASH)?,
-            Unit::Backslash => left.strip_prefix(BACKSLASH)?,
+            PathUnit::Byte(byte) => left.strip_prefix(&[byte])?,
+            PathUnit::Slash => left.strip_prefix(SLASH)?,
+            PathUnit::Backslash => left.strip_prefix(BACKSLASH)?,
         };
     }
     Some(units.0)
@@ -194,18 +194,18 @@ impl Segment {
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
         for unit in Units(segment) {
             match unit? {
-                Unit::Slash | Unit::Backslash => {
+                PathUnit::Slash | PathUnit::Backslash => {
                     disguised |= is_dots(dots, others);
                     (dots, others, has_parameters, is_cut) = (0, false, false, true);
                 }
-                Unit::Byte(0) => return Err(Reject::bad("encoded NUL in path")),
-                Unit::Byte(_) if has_parameters => {}
-                Unit::Byte(b';') => {
+                PathUnit::Byte(0) => return Err(Reject::bad("encoded NUL in path")),
+                PathUnit::Byte(_) if has_parameters => {}
+                PathUnit::Byte(b';') => {
                     disguised |= is_dots(dots, others);
                     has_parameters = true;
                 }
-                Unit::Byte(b'.') => dots += 1,
-                Unit::Byte(_) => others = true,
+                PathUnit::Byte(b'.') => dots += 1,
+                PathUnit::Byte(_) => others = true,
             }
         }
         if disguised || (is_cut && is_dots(dots, others)) {
@@ -221,7 +221,7 @@ impl Segment {
 }
 
 /// What one byte of a path or one percent-encoded byte stands for.
-enum Unit {
+enum PathUnit {
     Byte(u8),
     /// `%2F`: a plain slash is a byte.
     Slash,
@@ -233,7 +233,7 @@ enum Unit {
 struct Units<'r>(&'r [u8]);
 
 impl Iterator for Units<'_> {
-    type Item = Result<Unit, Reject>;
+    type Item = Result<PathUnit, Reject>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let unit = match self.0 {
@@ -244,15 +244,15 @@ impl Iterator for Units<'_> {
                 };
                 self.0 = rest;
                 match high << 4 | low {
-                    b'/' => Unit::Slash,
-                    b'\\' => Unit::Backslash,
-                    byte => Unit::Byte(byte),
+                    b'/' => PathUnit::Slash,
+                    b'\\' => PathUnit::Backslash,
+                    byte => PathUnit::Byte(byte),
                 }
             }
             [b'%', ..] => return self.invalid(),
             [byte, rest @ ..] => {
                 self.0 = rest;
-                if *byte == b'\\' { Unit::Backslash } else { Unit::Byte(*byte) }
+                if *byte == b'\\' { PathUnit::Backslash } else { PathUnit::Byte(*byte) }
             }
         };
         Some(Ok(unit))
@@ -260,7 +260,7 @@ impl Iterator for Units<'_> {
 }
 
 impl Units<'_> {
-    fn invalid(&mut self) -> Option<Result<Unit, Reject>> {
+    fn invalid(&mut self) -> Option<Result<PathUnit, Reject>> {
         self.0 = &[];
         Some(Err(Reject::bad("invalid percent-encoding in path")))
     }

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use config::AccessLog;
 use http::Name;
 use http::path::encode_beyond_ascii;
-use net::{Record, Request};
+use net::{Request, RequestRecord};
 
-use crate::sink::{Collector, Sink};
+use crate::sink::{Collector, LogSink};
 
 /// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`].
 const BLOCK_BYTES: usize = 32 * 1024;
@@ -17,7 +17,7 @@ pub(crate) const FLUSH_MS: u64 = 80;
 /// One core's access log.
 pub(crate) struct Access {
     format: AccessLog,
-    sink: Sink,
+    sink: LogSink,
     lines: RefCell<Vec<u8>>,
     collector: RefCell<Collector>,
     /// The time in the two formats, made once a second.
@@ -25,13 +25,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) fn new(format: AccessLog, sink: Sink) -> Access {
+    pub(crate) fn new(format: AccessLog, sink: LogSink) -> Access {
         let collector = RefCell::new(sink.collector());
         Access { format, sink, lines: RefCell::default(), collector, stamp: RefCell::default() }
     }
 
     /// Adds the line of a request.
-    pub(crate) fn log(&self, record: &Record<'_>) {
+    pub(crate) fn log(&self, record: &RequestRecord<'_>) {
         let mut lines = self.lines.borrow_mut();
         match self.format {
             AccessLog::Off => return,
@@ -75,7 +75,7 @@ impl Drop for Access {
 }
 
 /// Apache's and nginx's combined format.
-fn combined(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
+fn combined(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
     out.extend_from_slice(format!("{} - - [{time}] \"", record.client.address).as_bytes());
     match &record.request {
         Some(request) => {
@@ -111,7 +111,7 @@ fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-fn json(out: &mut Vec<u8>, record: &Record<'_>, time: &str) {
+fn json(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
     let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
     let mut line = serde_json::Map::new();
     line.insert("time".into(), time.into());

@@ -12,50 +12,50 @@ use config::{Action, Config, EncodedSlashes, StatusPattern, Template};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, ErrorPages, FieldEdits, Page, SpillStore};
-use proxy::{Group, News};
+use proxy::{Group, UpstreamEvent};
 
-use crate::clients::Introducers;
+use crate::clients::TrustedProxies;
 use crate::engine::sources;
-use crate::hosting::{self, Handles, Hosting, Mounted};
-use crate::notice::Notices;
-use crate::router::{Edits, Handler, Route, Strip, Table, TemplateEdits};
-use crate::upstreams::Groups;
+use crate::hosting::{self, AppHandles, Hosting, Mounted};
+use crate::notice::ErrorLog;
+use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::upstreams::GroupPlan;
 
 /// Error pages are held in memory; a larger one is refused when the server starts.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Who may tell of clients; `None` where nobody may.
-fn introducers(trusted: &config::TrustedProxies) -> Option<Introducers> {
+fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
     let dialect = match trusted.fields {
         config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
         config::ForwardedFields::Standard => http::Dialect::Standard,
     };
-    (!trusted.from.is_empty()).then(|| Introducers { sources: sources(&trusted.from), dialect })
+    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
 /// A configuration, and the state of its upstream groups: what all cores share.
-pub(crate) struct Plan {
+pub(crate) struct ServerPlan {
     pub(crate) config: Config,
-    groups: Groups,
+    groups: GroupPlan,
 }
 
-impl Plan {
+impl ServerPlan {
     /// Prepares a configuration, which may follow another one.
     ///
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
     pub(crate) fn new(
         config: Config,
-        before: Option<&Plan>,
+        before: Option<&ServerPlan>,
         cores: usize,
         hosting: Option<&Hosting>,
-    ) -> io::Result<Plan> {
+    ) -> io::Result<ServerPlan> {
         let spill = match hosting {
             Some(hosting) => hosting.spill().clone(),
             None => spill_store(&config)?,
         };
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let plan = Plan { groups: Groups::new(&config, before, &spill)?, config };
+        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill)?, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -85,10 +85,10 @@ pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
 
 /// Where a table serves: a core with its ways to the applications, and the error log.
 #[derive(Clone, Copy)]
-pub(crate) struct Seat<'a> {
+pub(crate) struct CoreContext<'a> {
     pub(crate) core: &'a Core,
-    pub(crate) handles: &'a Handles,
-    pub(crate) notices: &'a Notices,
+    pub(crate) handles: &'a AppHandles,
+    pub(crate) notices: &'a ErrorLog,
     /// The core's part of the groups that it serves by now.
     pub(crate) groups: &'a RefCell<Vec<Group>>,
 }
@@ -97,7 +97,11 @@ pub(crate) struct Seat<'a> {
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
-pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Result<Table> {
+pub(crate) fn table(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    cores: usize,
+) -> io::Result<RouteTable> {
     let config = &plan.config;
     let mut sites = Vec::new();
     let mut pages = Vec::new();
@@ -105,12 +109,12 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     let mut empty_segments = Vec::new();
     let server_pages = error_pages([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
-    let groups = seat.map(|seat| groups(plan, seat)).unwrap_or_default();
-    if let Some(seat) = seat {
-        seat.handles.let_go();
+    let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
+    if let Some(core_context) = core_context {
+        core_context.handles.let_go();
     }
     for (site_index, site) in config.sites.iter().enumerate() {
-        let route = |index| self::route(plan, seat, &groups, (site_index, index), cores);
+        let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
         let own = error_pages([&site.error_pages, &config.error_pages]);
@@ -123,7 +127,14 @@ pub(crate) fn table(plan: &Plan, seat: Option<Seat<'_>>, cores: usize) -> io::Re
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = introducers(&config.trusted_proxies);
-    Ok(Table { routes: Routes::compile(&config.sites), sites, empty_segments, pages, edits, introducers })
+    Ok(RouteTable {
+        routes: Routes::compile(&config.sites),
+        sites,
+        empty_segments,
+        pages,
+        edits,
+        introducers,
+    })
 }
 
 /// An error with its directive and where that stands; line 0 for none.
@@ -138,24 +149,24 @@ pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
 }
 
 /// This core's part of each group of upstream servers; those that are there already are kept.
-fn groups(plan: &Plan, seat: Seat<'_>) -> Vec<Group> {
-    let before = seat.groups.take();
+fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
+    let before = core_context.groups.take();
     let group = |shared| {
         if let Some(group) = before.iter().find(|group| group.is_of(shared)) {
             return group.clone();
         }
-        let notices = seat.notices.clone();
-        let tell = Box::new(move |news: &News<'_>| notices.upstream(news));
-        Group::telling(seat.core, shared, tell)
+        let notices = core_context.notices.clone();
+        let report = Box::new(move |news: &UpstreamEvent<'_>| notices.upstream(news));
+        Group::with_events(core_context.core, shared, report)
     };
     let groups: Vec<Group> = plan.groups.shared.iter().map(group).collect();
-    seat.groups.replace(groups.clone());
+    core_context.groups.replace(groups.clone());
     groups
 }
 
 fn route(
-    plan: &Plan,
-    seat: Option<Seat<'_>>,
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
     groups: &[Group],
     (site, index): (usize, usize),
     cores: usize,
@@ -179,7 +190,7 @@ fn route(
     let app = |app: &config::Mounted| {
         let prefix = stripped(&app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
-        let handle = seat.and_then(|seat| seat.handles.of(&app.name));
+        let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
         handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
     };
     let handler = match &route.action {
@@ -191,7 +202,7 @@ fn route(
             let mut options = file_options(config, files, cores);
             // Compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
-            options.root_report = seat.map(|seat| root_report(seat.notices));
+            options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let files = Files::new(options);
             Handler::Files(Box::new(files.map_err(|error| placed("files", "route", route.line, &error))?))
         }
@@ -219,7 +230,7 @@ fn route(
 }
 
 /// What a root of files tells of itself goes to the log.
-fn root_report(notices: &Notices) -> files::RootReport {
+fn root_report(notices: &ErrorLog) -> files::RootReport {
     let notices = notices.clone();
     files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
 }
@@ -234,9 +245,9 @@ fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
 }
 
-fn edits(levels: &[&config::ResponseHeaders]) -> Edits {
+fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {
     if levels.is_empty() {
-        return Edits::None;
+        return RouteEdits::None;
     }
     let templates: Vec<TemplateEdits> = levels
         .iter()
@@ -247,8 +258,8 @@ fn edits(levels: &[&config::ResponseHeaders]) -> Edits {
         })
         .collect();
     match fixed(&templates) {
-        Some(edits) => Edits::Fixed(Rc::new(edits)),
-        None => Edits::Templates(templates),
+        Some(edits) => RouteEdits::Fixed(Rc::new(edits)),
+        None => RouteEdits::Templates(templates),
     }
 }
 
@@ -258,7 +269,7 @@ fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     let edits = TemplateEdits::made(levels, |fields, name, template| {
         let text = match template.parts.as_slice() {
             [] => "",
-            [config::Part::Text(text)] => text,
+            [config::TemplatePart::Text(text)] => text,
             _ => return depends = true,
         };
         fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
@@ -293,9 +304,9 @@ fn compression(compress: &config::CompressResponses) -> Compression {
 }
 
 /// The same for files.
-fn kept_compression(compress: &config::CompressResponses) -> files::Compression {
+fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
     let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
-    files::Compression { codings, bytes_min, effort, media, ..files::Compression::default() }
+    files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
 }
 
 fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::Options {
@@ -314,7 +325,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         },
         cache_control: files.cache_control.iter().map(cache_rule).collect(),
         precompressed: files.precompressed.iter().map(coding).collect(),
-        compression: files.compress.as_ref().map(|compress| files::Compression {
+        compression: files.compress.as_ref().map(|compress| files::FileCompression {
             codings: compress.codings.iter().map(coding).collect(),
             bytes_min: compress.min_bytes,
             bytes_max: compress.max_bytes,
@@ -337,9 +348,9 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
 
 /// `$path` is the one variable that a candidate may name.
 fn candidate(template: &Template) -> String {
-    let part = |part: &config::Part| match part {
-        config::Part::Text(text) => text.clone(),
-        config::Part::Variable(variable) => format!("${}", variable.name()),
+    let part = |part: &config::TemplatePart| match part {
+        config::TemplatePart::Text(text) => text.clone(),
+        config::TemplatePart::Variable(variable) => format!("${}", variable.name()),
     };
     template.parts.iter().map(part).collect()
 }

@@ -10,21 +10,21 @@ const HELD: Duration = Duration::from_secs(1);
 
 /// Kinds of lines that were told within the last second.
 #[derive(Default)]
-pub(crate) struct Bursts(BTreeMap<(Level, String), Burst>);
+pub(crate) struct LogThrottles(BTreeMap<(Level, String), LogThrottle>);
 
-struct Burst {
+struct LogThrottle {
     since: Instant,
     held: u64,
 }
 
-impl Bursts {
+impl LogThrottles {
     /// Whether a line of this kind is to be told now; otherwise it is counted.
     pub(crate) fn admit(&mut self, level: Level, kind: String, now: Instant) -> bool {
         let burst = self.0.entry((level, kind));
         let mut first = false;
         let burst = burst.or_insert_with(|| {
             first = true;
-            Burst { since: now, held: 0 }
+            LogThrottle { since: now, held: 0 }
         });
         burst.held += u64::from(!first);
         first
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second_and_the_count_of_the_others() {
-        let (mut bursts, began) = (Bursts::default(), Instant::now());
+        let (mut bursts, began) = (LogThrottles::default(), Instant::now());
         let at = |ms| began + Duration::from_millis(ms);
         let mut admit = |kind: &str, ms| {
             let over = bursts.over(at(ms));
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn levels_are_kinds_too() {
-        let (mut bursts, now) = (Bursts::default(), Instant::now());
+        let (mut bursts, now) = (LogThrottles::default(), Instant::now());
         assert!(bursts.admit(Level::Warn, "a".into(), now) && bursts.admit(Level::Error, "a".into(), now));
     }
 }

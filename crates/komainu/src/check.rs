@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use config::matcher::{Request, RouteId, Routes};
+use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
 use http::path::{has_encoded_slash, normal_path};
 
@@ -74,7 +74,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
     // What only the file system knows: folders and error pages that are missing.
     let plan =
-        crate::assemble::Plan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
+        crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
     users_exist(config)?;
     logs_have_folders(config)?;
@@ -141,7 +141,7 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
             header.split_once(':').ok_or(format!("{header:?}: a header field is NAME: VALUE"))?;
         headers.push((name.trim().to_ascii_lowercase(), value.trim()));
     }
-    let request = Request {
+    let request = RouteRequest {
         host: host.as_bytes(),
         method: arguments.method.as_bytes(),
         path: &path,

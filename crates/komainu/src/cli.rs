@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use config::Listen;
 
 use crate::env_file;
-use crate::measure::{Ab, Bench, Lab};
+use crate::measure::{Ab, BenchArguments, LabArguments};
 
 /// What `--timeout` takes: as much as the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
@@ -39,19 +39,19 @@ pub(crate) enum Command {
     /// Serve targets given on the command line, without a configuration file
     Run(Run),
     /// Serve what a configuration file says
-    Start(Start),
+    Start(StartArguments),
     /// Check a configuration file, and explain what answers a URL
     Check(Check),
     /// Show the servers that run: their processes, and what each costs
-    Status(Status),
+    Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
     /// Put load on a server, and measure what it does and what it costs
-    Bench(Box<Bench>),
+    Bench(Box<BenchArguments>),
     /// Put load on a server with the flags of ab, and print its report
     Ab(Ab),
     /// Run experiments that compare servers, from files
-    Lab(Lab),
+    Lab(LabArguments),
     /// Print the JSON Schema of the configuration, for editors
     Schema,
     /// Print the reference of the configuration as Markdown
@@ -182,14 +182,14 @@ pub(crate) enum LogFormat {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Start {
+pub(crate) struct StartArguments {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
     pub(crate) config: PathBuf,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Status {
+pub(crate) struct StatusArguments {
     /// The server of this process id; all of this user unless given
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
@@ -225,10 +225,10 @@ pub(crate) struct Check {
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
-    Listen::parse(text).map_err(told)
+    Listen::parse(text).map_err(reported)
 }
 
-fn told(fault: config::Fault) -> String {
+fn reported(fault: config::InvalidValue) -> String {
     match fault.remedy.as_str() {
         "" => fault.message,
         remedy => format!("{}: {remedy}", fault.message),
@@ -284,11 +284,11 @@ fn body_max(text: &str) -> Result<BodyMax, String> {
     if text == "unlimited" {
         return Ok(BodyMax(None));
     }
-    config::size(text).map_err(told).map(|bytes| BodyMax(Some(bytes)))
+    config::size(text).map_err(reported).map(|bytes| BodyMax(Some(bytes)))
 }
 
 fn memory(text: &str) -> Result<u64, String> {
-    match config::size(text).map_err(told)? {
+    match config::size(text).map_err(reported)? {
         bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
         bytes => Ok(bytes),
     }
@@ -298,7 +298,7 @@ fn memory(text: &str) -> Result<u64, String> {
 fn timeout(text: &str) -> Result<Duration, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };
-    match time.map_err(told)? {
+    match time.map_err(reported)? {
         time if time < TIMEOUT_MIN => {
             Err("too short: at least 10ms, and there is no run without a limit".into())
         }

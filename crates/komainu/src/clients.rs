@@ -4,14 +4,14 @@ use http::{Dialect, forwarded};
 use net::{Exchange, Fault, Peer, Sources};
 
 /// Proxies whose word counts.
-pub(crate) struct Introducers {
+pub(crate) struct TrustedProxies {
     /// Where they come from.
     pub(crate) sources: Sources,
     /// The fields they speak in.
     pub(crate) dialect: Dialect,
 }
 
-impl Introducers {
+impl TrustedProxies {
     /// Takes note of what the peer tells of the client, where its word counts.
     ///
     /// # Errors

@@ -17,11 +17,11 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::getuid;
 use serde_json::{Value, json};
 
-use apps::{Launcher, Process, Usage};
+use apps::{Launcher, ProcessInfo, Usage};
 
 use crate::hosting::{Hosting, Loading};
-use crate::link::Link;
-use crate::notice::Notices;
+use crate::link::SupervisorLink;
+use crate::notice::ErrorLog;
 
 /// For a client to send its line, and again for it to take the document.
 const CLIENT_MAX: Duration = Duration::from_secs(2);
@@ -99,7 +99,7 @@ fn own_folder() -> io::Result<PathBuf> {
 /// What has become of a reload, before applications are loaded.
 pub(crate) struct Reloaded {
     /// For people.
-    pub(crate) told: Result<String, String>,
+    pub(crate) reported: Result<String, String>,
     /// Applications are being loaded by the configuration as it is now.
     pub(crate) is_in_force: bool,
 }
@@ -111,7 +111,7 @@ pub(crate) struct ServerInfo {
     pub(crate) since: Instant,
     pub(crate) memory: net::MemoryBudget,
     /// The process id of the supervisor, and the link to it, where there is one.
-    pub(crate) supervisor: Option<(u32, Link)>,
+    pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
 }
@@ -152,7 +152,12 @@ impl Drop for Socket {
 ///
 /// # Errors
 /// Where there can be no thread.
-pub(crate) fn serve(listener: UnixListener, user: u32, info: ServerInfo, notices: Notices) -> io::Result<()> {
+pub(crate) fn serve(
+    listener: UnixListener,
+    user: u32,
+    info: ServerInfo,
+    notices: ErrorLog,
+) -> io::Result<()> {
     let (info, clients) = (Arc::new(info), Arc::new(AtomicUsize::new(0)));
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
@@ -175,7 +180,7 @@ fn admit(
     user: u32,
     info: &Arc<ServerInfo>,
     clients: &Arc<AtomicUsize>,
-    notices: &Notices,
+    notices: &ErrorLog,
 ) -> io::Result<()> {
     client.set_write_timeout(Some(CLIENT_MAX))?;
     let uid = socket_peercred(&client)?.uid.as_raw();
@@ -217,7 +222,7 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
         ("reload", "") => {
             let outcome = (info.reload)();
             let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
-            reloaded(outcome.told, &loading)
+            reloaded(outcome.reported, &loading)
         }
         ("reload", app) => match info.hosting.reload(app) {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
@@ -229,9 +234,9 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
 }
 
 /// What is told of a reload, once the applications are loaded or do not load.
-fn reloaded(told: Result<String, String>, loading: &[Loading]) -> Value {
+fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
     let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
-    match told {
+    match reported {
         Err(error) => {
             let errors: Vec<String> = [error].into_iter().chain(failures).collect();
             json!({ "error": errors.join("\n") })
@@ -296,7 +301,8 @@ fn status(info: &ServerInfo) -> Value {
     let apps = info.hosting.processes().into_iter().map(|(name, processes)| {
         json!({ "name": name, "processes": processes.iter().map(process).collect::<Vec<_>>() })
     });
-    let supervisor = |(pid, link): &(u32, Link)| json!({ "pid": pid, "usage": link.usage(*pid).map(usage) });
+    let supervisor =
+        |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.usage(*pid).map(usage) });
     json!({
         "pid": pid,
         "supervisor": info.supervisor.as_ref().map(supervisor),
@@ -313,7 +319,7 @@ fn status(info: &ServerInfo) -> Value {
     })
 }
 
-fn process(process: &Process) -> Value {
+fn process(process: &ProcessInfo) -> Value {
     json!({
         "pid": process.pid,
         "state": process.state,

@@ -217,12 +217,12 @@ fn binds(address: &config::Listen) -> Vec<Bind> {
 }
 
 /// Who may speak the PROXY protocol, or tell of clients.
-pub(crate) fn sources(from: &[config::Source]) -> Sources {
+pub(crate) fn sources(from: &[config::TrustedSource]) -> Sources {
     let mut sources = Sources::default();
     for source in from {
         match source {
-            config::Source::Unix => sources.unix = true,
-            config::Source::Network(network) => sources.networks.push(
+            config::TrustedSource::Unix => sources.unix = true,
+            config::TrustedSource::Network(network) => sources.networks.push(
                 Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid"),
             ),
         }

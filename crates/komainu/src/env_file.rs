@@ -9,12 +9,12 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// It cannot be read, or a line says nothing: the file, the line's number, and what is wrong.
 pub(crate) fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, String> {
     let shown = path.display();
-    let told =
+    let reported =
         |error: std::io::Error| format!("--env-file {shown}: {error}; it takes a file of NAME=VALUE lines");
-    if std::fs::metadata(path).map_err(told)?.len() > BYTES_MAX {
+    if std::fs::metadata(path).map_err(reported)?.len() > BYTES_MAX {
         return Err(format!("--env-file {shown}: this is no file of variables: it is larger than 1 MiB"));
     }
-    let text = std::fs::read_to_string(path).map_err(told)?;
+    let text = std::fs::read_to_string(path).map_err(reported)?;
     parse(&text).map_err(|(line, what)| format!("--env-file {shown}:{line}: {what}"))
 }
 

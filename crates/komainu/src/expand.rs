@@ -1,6 +1,6 @@
 //! Texts of the configuration with the request's values in place of their variables.
 
-use config::{Part, Template, Variable};
+use config::{Template, TemplatePart, Variable};
 use http::path::strip_prefix;
 use net::{Peer, Request};
 
@@ -16,8 +16,8 @@ pub(crate) fn expand(template: &Template, values: &Values<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     for part in &template.parts {
         match part {
-            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Part::Variable(variable) => put(&mut out, *variable, values),
+            TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+            TemplatePart::Variable(variable) => put(&mut out, *variable, values),
         }
     }
     out

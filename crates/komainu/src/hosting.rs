@@ -11,11 +11,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use apps::{App, Handle, Line, Mount, Options, Process, Recycle, Resource, Urgency, WebSockets, Workers};
+use apps::{
+    App, AppLogLevel, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource, WebSockets, Workers,
+};
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
-use crate::link::Link;
-use crate::notice::Notices;
+use crate::link::SupervisorLink;
+use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 
 /// A language that applications are written in.
@@ -65,7 +67,8 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let user = match &app.user {
         None => None,
         Some(user) => {
-            let identity = Identity::named(user, app.group.as_deref()).map_err(|text| told(name, &text))?;
+            let identity =
+                Identity::named(user, app.group.as_deref()).map_err(|text| reported(name, &text))?;
             Some((identity.uid, identity.gid))
         }
     };
@@ -74,10 +77,10 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
 
 /// The program, its arguments, and the folder that it is started in.
 fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
-    let target = target(app).map_err(|text| told(name, &text))?;
+    let target = target(app).map_err(|text| reported(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
     let environment = match is_python(app) {
-        true => environment(app, folder.as_deref()).map_err(|text| told(name, &text))?,
+        true => environment(app, folder.as_deref()).map_err(|text| reported(name, &text))?,
         false => None,
     };
     let interpreter = match (&app.interpreter, &environment) {
@@ -87,7 +90,7 @@ fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<P
     };
     let script = match environment.as_deref().and_then(installed) {
         Some(folder) => folder,
-        None => module(target.language).map_err(|error| told(name, &error.to_string()))?,
+        None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
     };
     let script = script.join(target.language.script).into_os_string();
     Ok((interpreter.into_iter().chain([script]).chain(target.arguments).collect(), folder))
@@ -136,7 +139,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
         request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
         ..Options::new(name, Vec::new())
     };
-    options.check().map_err(|text| told(name, &text))?;
+    options.check().map_err(|text| reported(name, &text))?;
     Ok(options)
 }
 
@@ -153,7 +156,7 @@ fn is_python(app: &config::App) -> bool {
 }
 
 /// What is started.
-struct Target {
+struct AppTarget {
     language: &'static Language,
     /// What its worker is told.
     arguments: Vec<OsString>,
@@ -161,11 +164,11 @@ struct Target {
     folder: Option<PathBuf>,
 }
 
-fn target(app: &config::App) -> Result<Target, String> {
+fn target(app: &config::App) -> Result<AppTarget, String> {
     let file = |directive: &str, language: &'static Language, file: &Path| {
         let file = std::path::absolute(file).map_err(|error| error.to_string())?;
         match file.is_file() {
-            true => Ok(Target {
+            true => Ok(AppTarget {
                 language,
                 folder: file.parent().map(Path::to_owned),
                 arguments: vec![file.into()],
@@ -177,7 +180,7 @@ fn target(app: &config::App) -> Result<Target, String> {
         let (place, name) = named.split_once(':').unwrap_or((named, ""));
         if !place.ends_with(".py") {
             let arguments = vec![interface.into(), named.into()];
-            return Ok(Target { language: &PYTHON, arguments, folder: None });
+            return Ok(AppTarget { language: &PYTHON, arguments, folder: None });
         }
         let directive = if interface == "auto" { "python" } else { interface };
         let mut target = file(directive, &PYTHON, Path::new(place))?;
@@ -187,7 +190,7 @@ fn target(app: &config::App) -> Result<Target, String> {
         target.arguments.insert(0, interface.into());
         Ok(target)
     };
-    let several = |mut target: Target| {
+    let several = |mut target: AppTarget| {
         target.arguments.extend(app.targets.iter().map(|(name, place)| format!("{name}={place}").into()));
         target
     };
@@ -228,7 +231,7 @@ fn installed(environment: &Path) -> Option<PathBuf> {
     packages.find(|package| package.join(PYTHON.script).exists())
 }
 
-fn told(app: &str, text: &str) -> io::Error {
+fn reported(app: &str, text: &str) -> io::Error {
     io::Error::other(format!("the application {app}: {text}"))
 }
 
@@ -256,19 +259,19 @@ fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
 pub(crate) struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
-    notices: Notices,
+    notices: ErrorLog,
     spill: Arc<SpillStore>,
     /// To the supervisor, where there is one: it starts the processes of applications with a `user`.
-    link: Option<Link>,
+    link: Option<SupervisorLink>,
 }
 
 impl Hosting {
     /// None yet.
     pub(crate) fn new(
         cores: usize,
-        notices: &Notices,
+        notices: &ErrorLog,
         spill: &Arc<SpillStore>,
-        link: Option<Link>,
+        link: Option<SupervisorLink>,
     ) -> Hosting {
         Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone(), link }
     }
@@ -330,7 +333,7 @@ impl Hosting {
 
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
         let notices = self.notices.clone();
-        let log = move |line: &Line<'_>| say(&notices, line);
+        let log = move |line: &LogLine<'_>| say(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
@@ -360,7 +363,7 @@ impl Hosting {
     }
 
     /// Each of them by its name, with its processes.
-    pub(crate) fn processes(&self) -> Vec<(String, Vec<Process>)> {
+    pub(crate) fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
     }
@@ -450,30 +453,30 @@ fn first_line(words: &str) -> &str {
     }
 }
 
-fn say(notices: &Notices, line: &Line<'_>) {
+fn say(notices: &ErrorLog, line: &LogLine<'_>) {
     let text = String::from_utf8_lossy(line.text);
     let text = visible(&text);
     match (line.urgency, line.pid) {
-        (Urgency::Error, _) => notices.error(&format!("{}: {text}", line.app)),
-        (Urgency::Warn, _) => notices.warn(&format!("{}: {text}", line.app)),
-        (Urgency::Info, _) => notices.info(&format!("{}: {text}", line.app)),
-        (Urgency::Output, Some(pid)) => notices.output(&format!("{}[{pid}]: {text}", line.app)),
-        (Urgency::Output, None) => notices.output(&format!("{}: {text}", line.app)),
+        (AppLogLevel::Error, _) => notices.error(&format!("{}: {text}", line.app)),
+        (AppLogLevel::Warn, _) => notices.warn(&format!("{}: {text}", line.app)),
+        (AppLogLevel::Info, _) => notices.info(&format!("{}: {text}", line.app)),
+        (AppLogLevel::Output, Some(pid)) => notices.output(&format!("{}[{pid}]: {text}", line.app)),
+        (AppLogLevel::Output, None) => notices.output(&format!("{}: {text}", line.app)),
     }
 }
 
 /// One core's ways to the applications: an application gives each core one.
-pub(crate) struct Handles {
+pub(crate) struct AppHandles {
     core: Core,
     index: usize,
     hosting: Arc<Hosting>,
     known: RefCell<HashMap<String, (Arc<App>, Handle)>>,
 }
 
-impl Handles {
+impl AppHandles {
     /// Those of core `index`.
-    pub(crate) fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> Handles {
-        Handles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
+    pub(crate) fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> AppHandles {
+        AppHandles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
     }
 
     /// Lets go of the applications that no longer run: an application ends when nobody holds it any more.

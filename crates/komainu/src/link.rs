@@ -115,7 +115,7 @@ pub(crate) fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
 
 /// What the supervisor orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum SupervisorOrder {
     /// Finish what runs, and end; given twice, end.
     Stop,
     /// Ask for the configuration again, and take it over.
@@ -124,39 +124,42 @@ pub(crate) enum Order {
     Reopen,
 }
 
-impl Order {
-    const ALL: [(Order, &'static str); 3] =
-        [(Order::Stop, "stop"), (Order::Reload, "reload"), (Order::Reopen, "reopen")];
+impl SupervisorOrder {
+    const ALL: [(SupervisorOrder, &'static str); 3] = [
+        (SupervisorOrder::Stop, "stop"),
+        (SupervisorOrder::Reload, "reload"),
+        (SupervisorOrder::Reopen, "reopen"),
+    ];
 
-    fn of(text: &str) -> Option<Order> {
-        Order::ALL.iter().find(|(_, word)| *word == text).map(|(order, _)| *order)
+    fn of(text: &str) -> Option<SupervisorOrder> {
+        SupervisorOrder::ALL.iter().find(|(_, word)| *word == text).map(|(order, _)| *order)
     }
 
     /// Its word.
     pub(crate) fn word(self) -> &'static str {
-        Order::ALL.iter().find(|(order, _)| *order == self).map_or("", |(_, word)| word)
+        SupervisorOrder::ALL.iter().find(|(order, _)| *order == self).map_or("", |(_, word)| word)
     }
 }
 
 /// The server's end. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Link(Arc<Shared>);
+pub(crate) struct SupervisorLink(Arc<LinkState>);
 
-struct Shared {
+struct LinkState {
     socket: OwnedFd,
     /// One question at a time: the receiver of its answer.
     answers: Mutex<Receiver<Packet>>,
     incoming: Mutex<Option<Sender<Packet>>>,
     /// Orders that came before anybody listened.
-    early: Mutex<Vec<Order>>,
+    early: Mutex<Vec<SupervisorOrder>>,
 }
 
-impl Link {
+impl SupervisorLink {
     /// The link of a process that a supervisor has started; `None` for all others.
     ///
     /// # Errors
     /// Where the standard input is not the link that the environment promises.
-    pub(crate) fn inherited() -> io::Result<Option<Link>> {
+    pub(crate) fn inherited() -> io::Result<Option<SupervisorLink>> {
         let Some(supervisor) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
         let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
         let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -170,17 +173,17 @@ impl Link {
         rustix::thread::set_name(c"komainu")?;
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
         let (sender, answers) = channel();
-        let shared = Shared {
+        let shared = LinkState {
             socket,
             answers: Mutex::new(answers),
             incoming: Mutex::new(Some(sender)),
             early: Mutex::default(),
         };
-        Ok(Some(Link(Arc::new(shared))))
+        Ok(Some(SupervisorLink(Arc::new(shared))))
     }
 
     /// Sends a question, and returns every packet of the answer up to the one that is just `end`. To be called before
-    /// [`Link::listen`].
+    /// [`SupervisorLink::listen`].
     ///
     /// # Errors
     /// The system's; where the supervisor has ended; its own error.
@@ -189,7 +192,7 @@ impl Link {
         let mut packets = Vec::new();
         loop {
             let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
-            if let Some(order) = Order::of(&packet.text) {
+            if let Some(order) = SupervisorOrder::of(&packet.text) {
                 self.0.early.lock().unwrap_or_else(PoisonError::into_inner).push(order);
                 continue;
             }
@@ -201,24 +204,24 @@ impl Link {
         }
     }
 
-    /// Passes on orders from now on, and a [`Order::Stop`] once the supervisor has ended.
+    /// Passes on orders from now on, and a [`SupervisorOrder::Stop`] once the supervisor has ended.
     ///
     /// # Errors
     /// Where there can be no thread.
-    pub(crate) fn listen(&self, obey: impl Fn(Order) + Send + 'static) -> io::Result<()> {
+    pub(crate) fn listen(&self, obey: impl Fn(SupervisorOrder) + Send + 'static) -> io::Result<()> {
         let link = self.clone();
         let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
         let early = std::mem::take(&mut *self.0.early.lock().unwrap_or_else(PoisonError::into_inner));
         early.into_iter().for_each(&obey);
         std::thread::Builder::new().name("supervisor-link".into()).spawn(move || {
             while let Ok(Some(packet)) = receive(&link.0.socket) {
-                match Order::of(&packet.text) {
+                match SupervisorOrder::of(&packet.text) {
                     Some(order) => obey(order),
                     // Nobody waits for an answer that is late.
                     None => _ = sender.as_ref().map(|sender| sender.send(packet)),
                 }
             }
-            obey(Order::Stop);
+            obey(SupervisorOrder::Stop);
         })?;
         Ok(())
     }
@@ -226,7 +229,7 @@ impl Link {
     /// Sends a question and waits for its answer.
     ///
     /// # Errors
-    /// As [`Link::ask_first`]'s.
+    /// As [`SupervisorLink::ask_first`]'s.
     pub(crate) fn ask(&self, question: &str) -> io::Result<Packet> {
         self.ask_with(question, &[])
     }
@@ -254,17 +257,18 @@ impl Link {
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for SupervisorLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Link")
+        f.write_str("SupervisorLink")
     }
 }
 
 /// For applications with a `user` of their own: the supervisor starts and ends their processes.
-impl Launcher for Link {
+impl Launcher for SupervisorLink {
     fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
-        let seats = launch.seats.clone().unwrap_or(0..0);
-        let question = format!("launch {app} {} {} {}", seats.start, seats.len(), launch.threads);
+        let worker_slots = launch.worker_slots.clone().unwrap_or(0..0);
+        let question =
+            format!("launch {app} {} {} {}", worker_slots.start, worker_slots.len(), launch.threads);
         let packet = self.ask_with(&question, &launch.descriptors())?;
         let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
         let started = pid.zip(packet.descriptors.into_iter().next());

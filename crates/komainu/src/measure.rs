@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::expect::Expectation;
-use bench::job::{Format, Job, Keep, Versus};
+use bench::job::{BenchJob, Format, Keep, Versus};
 use bench::list;
 use bench::plan::{Arrivals, Pace, Plan, Reach};
 use bench::quantity;
-use bench::request::{Ask, Manner};
+use bench::request::{Ask, RequestManner};
 use bench::session::{self, Subject};
 use bench::url::Url;
 use clap::{Args, Subcommand, ValueEnum};
@@ -24,9 +24,9 @@ use http::{Fields, Version};
     komainu bench --expect 'p99 < 20ms' --expect 'errors = 0' http://127.0.0.1:8080/\n  \
     komainu bench compare before.json after.json\n\n\
     Exit status: 0; 1 where an expectation does not hold or nothing was answered; 2 where it could not be measured.")]
-pub(crate) struct Bench {
+pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<MeasureAction>,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) struct Bench {
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum MeasureAction {
     /// Compare two results kept with --json; exit status 1 where the second is worse
     Compare {
         /// The result to compare with
@@ -164,7 +164,7 @@ struct Showing {
     server_pid: Vec<u32>,
     /// How to print the figures
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: Shape,
+    format: LoadShape,
     /// Keep everything as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -186,7 +186,7 @@ enum How {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shape {
+enum LoadShape {
     Text,
     Ab,
     Json,
@@ -245,9 +245,9 @@ pub(crate) struct Ab {
 }
 
 /// `komainu bench`. True where all that was expected holds.
-pub(crate) fn bench(arguments: &Bench) -> Result<bool, String> {
+pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     let mut out = io::stdout();
-    if let Some(Action::Compare { a, b, json }) = &arguments.action {
+    if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
         return bench::job::compare(a, b, *json, &mut out);
     }
     let showing = &arguments.showing;
@@ -260,15 +260,15 @@ pub(crate) fn bench(arguments: &Bench) -> Result<bool, String> {
         (None, Some(command)) => Some(Versus::Command(command.clone())),
         (None, None) => None,
     };
-    let job = Job {
+    let job = BenchJob {
         subject,
         versus,
         pairs: usize::from(showing.pairs),
         expectations: showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?,
         format: match showing.format {
-            Shape::Text => Format::Text,
-            Shape::Ab => Format::Ab,
-            Shape::Json => Format::Json,
+            LoadShape::Text => Format::Text,
+            LoadShape::Ab => Format::Ab,
+            LoadShape::Json => Format::Json,
         },
         quiet: showing.quiet,
         keep: Keep { json: showing.json.clone(), csv: showing.csv.clone(), html: showing.html.clone() },
@@ -277,10 +277,10 @@ pub(crate) fn bench(arguments: &Bench) -> Result<bool, String> {
 }
 
 /// The load that the arguments describe, on these URLs or on those of the list.
-fn subject(arguments: &Bench, urls: &[String]) -> Result<Subject, String> {
-    let Bench { load, asking, showing, .. } = arguments;
+fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<Subject, String> {
+    let BenchArguments { load, asking, showing, .. } = arguments;
     let version = if asking.http10 { Version::Http10 } else { Version::Http11 };
-    let manner = Manner {
+    let manner = RequestManner {
         version,
         keep_alive: !load.no_keepalive,
         chunked: asking.chunked,
@@ -381,7 +381,7 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     if body.is_some() {
         header.push(format!("Content-Type: {}", arguments.content_type));
     }
-    let manner = Manner {
+    let manner = RequestManner {
         version: Version::Http10,
         keep_alive: arguments.k,
         chunked: false,
@@ -403,7 +403,7 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
         server_pids: Vec::new(),
         beside_pids: Vec::new(),
     };
-    let job = Job {
+    let job = BenchJob {
         subject,
         versus: None,
         pairs: 2,
@@ -417,7 +417,7 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
 
 /// `komainu lab`: experiments as files.
 #[derive(Debug, Args)]
-pub(crate) struct Lab {
+pub(crate) struct LabArguments {
     #[command(subcommand)]
     action: Experiment,
 }
@@ -467,7 +467,7 @@ struct LabRun {
 }
 
 /// `komainu lab`. True where every subject that is installed could be measured.
-pub(crate) fn lab(arguments: &Lab) -> Result<bool, String> {
+pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
     match &arguments.action {
         Experiment::Compare { a, b } => {
             bench::lab::run::compare(a, b, &mut io::stdout())?;

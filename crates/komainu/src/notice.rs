@@ -7,18 +7,18 @@ use std::time::{Instant, SystemTime};
 
 use config::Level;
 use files::RootState;
-use proxy::{News, Trouble, Turn};
+use proxy::{HealthChange, UpstreamError, UpstreamEvent};
 
 use crate::access::Utc;
-use crate::burst::Bursts;
-use crate::sink::Sink;
+use crate::burst::LogThrottles;
+use crate::sink::LogSink;
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Notices {
-    sink: Sink,
+pub(crate) struct ErrorLog {
+    sink: LogSink,
     level: Level,
-    bursts: Arc<Mutex<Bursts>>,
+    bursts: Arc<Mutex<LogThrottles>>,
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
 
@@ -30,9 +30,9 @@ enum RootSeen {
     Unknown,
 }
 
-impl Notices {
-    pub(crate) fn new(sink: Sink, level: Level) -> Notices {
-        Notices { sink, level, bursts: Arc::default(), roots: Arc::default() }
+impl ErrorLog {
+    pub(crate) fn new(sink: LogSink, level: Level) -> ErrorLog {
+        ErrorLog { sink, level, bursts: Arc::default(), roots: Arc::default() }
     }
 
     /// Something of that level.
@@ -66,20 +66,24 @@ impl Notices {
     }
 
     /// What happened to upstream servers.
-    pub(crate) fn upstream(&self, news: &News<'_>) {
+    pub(crate) fn upstream(&self, news: &UpstreamEvent<'_>) {
         let (level, server, text) = match *news {
-            News::Trouble(trouble) => return self.trouble(&trouble),
-            News::Spill { why } => {
+            UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
+            UpstreamEvent::Spill { why } => {
                 return self.warn(&format!("slow clients hold upstream connections: {why}"));
             }
-            News::Turn { server, turn: Turn::Ejected } => {
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Ejected } => {
                 (Level::Warn, server, "ejected: it gets no requests for a time")
             }
-            News::Turn { server, turn: Turn::Back } => (Level::Info, server, "back in service"),
-            News::Turn { server, turn: Turn::Ill } => {
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Back } => {
+                (Level::Info, server, "back in service")
+            }
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Ill } => {
                 (Level::Error, server, "out of service: its checks fail")
             }
-            News::Turn { server, turn: Turn::Well } => (Level::Info, server, "in service again"),
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Well } => {
+                (Level::Info, server, "in service again")
+            }
         };
         self.say(level, name(level), &format!("{server}: {text}"));
     }
@@ -110,7 +114,7 @@ impl Notices {
 
     /// An upstream failed a request: an error if the client had to be told. One line a second for each server and
     /// reason.
-    fn trouble(&self, trouble: &Trouble<'_>) {
+    fn trouble(&self, trouble: &UpstreamError<'_>) {
         let server = trouble.server.unwrap_or("no upstream");
         let (level, outcome) = match trouble.status {
             Some(status) => (Level::Error, status.code().to_string()),
@@ -127,26 +131,26 @@ impl Notices {
     /// Tells a line, unless another one of its kind has been told within a second: then it is counted.
     pub(crate) fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
         let now = Instant::now();
-        self.tell_counts(now);
+        self.log_counts(now);
         if self.bursts().admit(level, kind, now) {
             self.say(level, name(level), &line());
         }
     }
 
     /// Tells how many lines were counted, where their second is over.
-    pub(crate) fn tell_counts(&self, now: Instant) {
+    pub(crate) fn log_counts(&self, now: Instant) {
         let over = self.bursts().over(now);
         for (level, kind, held) in over {
             self.say(level, name(level), &format!("{kind}: {held} more within a second"));
         }
     }
 
-    fn bursts(&self) -> std::sync::MutexGuard<'_, Bursts> {
+    fn bursts(&self) -> std::sync::MutexGuard<'_, LogThrottles> {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the file anew.
-    pub(crate) fn sink(&self) -> &Sink {
+    pub(crate) fn sink(&self) -> &LogSink {
         &self.sink
     }
 

@@ -33,10 +33,10 @@ use crate::check;
 use crate::control::Socket;
 use crate::engine;
 use crate::hosting;
-use crate::link::{self, DESCRIPTORS_MAX, Link, Order, Packet};
-use crate::notice::Notices;
+use crate::link::{self, DESCRIPTORS_MAX, Packet, SupervisorLink, SupervisorOrder};
+use crate::notice::ErrorLog;
 use crate::privilege::{self, Identity};
-use crate::sink::{self, Sink, Target, open_file};
+use crate::sink::{self, LogSink, LogTarget, open_file};
 
 /// The pause before a server that dies again and again is started: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -49,18 +49,18 @@ const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
 /// A configuration and the text it was read from; none where it comes from the command line.
-struct Loaded {
+struct LoadedConfig {
     config: Config,
     text: Option<String>,
 }
 
 /// What the answers to the server's questions come from.
-struct State {
+struct ParentState {
     identity: Identity,
     file: Option<PathBuf>,
-    current: Mutex<Loaded>,
+    current: Mutex<LoadedConfig>,
     /// What the server was given by its last question for the configuration and has not taken over.
-    offered: Mutex<Option<Loaded>>,
+    offered: Mutex<Option<LoadedConfig>>,
     listeners: Mutex<Vec<Listener>>,
     control: Option<Socket>,
     /// The files of the logs, in the order of [`sink::files`].
@@ -90,7 +90,7 @@ const REASON_CHARS_MAX: usize = 2_000;
 /// Descriptors that one question brings.
 const QUESTION_DESCRIPTORS_MAX: usize = 4096;
 
-enum Event {
+enum ParentEvent {
     Signal(i32),
     /// The server has begun to serve.
     Ready,
@@ -98,7 +98,7 @@ enum Event {
 }
 
 /// A server that runs.
-struct Child {
+struct ServerProcess {
     pid: u32,
     pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
@@ -108,7 +108,7 @@ struct Child {
 }
 
 /// Waits until the last words of a server that has ended are heard: they are in the link still.
-fn hear_out(child: &Child) {
+fn hear_out(child: &ServerProcess) {
     let until = Instant::now() + LAST_WORDS_MAX;
     while !child.hearer.is_finished() && Instant::now() < until {
         std::thread::sleep(ENDED_LOOK);
@@ -131,17 +131,17 @@ pub(crate) fn supervise(
     engine::enough_descriptors(&config)?;
     let listeners = listens.into_iter().map(|listen| engine::bind(listen, threads));
     let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
-    let notices = Notices::new(Sink::open(Target::from(&config.log.errors))?, config.log.level);
+    let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
     let control = Socket::bind();
     if let Err(error) = &control {
         notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
     }
     let (file, text) = file.unzip();
-    let state = Arc::new(State {
+    let state = Arc::new(ParentState {
         logs: sink::files(&config),
         identity,
         file,
-        current: Mutex::new(Loaded { config, text }),
+        current: Mutex::new(LoadedConfig { config, text }),
         offered: Mutex::default(),
         listeners: Mutex::new(listeners),
         control: control.ok(),
@@ -154,7 +154,7 @@ pub(crate) fn supervise(
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
         let sender = sender.clone();
-        move || signals.forever().try_for_each(|signal| sender.send(Event::Signal(signal)))
+        move || signals.forever().try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
     })?;
     let outcome = keep_serving(&state, &sender, &events, &notices);
     notices.sink().close();
@@ -163,10 +163,10 @@ pub(crate) fn supervise(
 
 /// Starts the server, again and again, until it ends because it was told to.
 fn keep_serving(
-    state: &Arc<State>,
-    sender: &Sender<Event>,
-    events: &Receiver<Event>,
-    notices: &Notices,
+    state: &Arc<ParentState>,
+    sender: &Sender<ParentEvent>,
+    events: &Receiver<ParentEvent>,
+    notices: &ErrorLog,
 ) -> io::Result<u8> {
     let mut failures = 0;
     loop {
@@ -194,8 +194,8 @@ fn keep_serving(
         let until = Instant::now() + pause;
         while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
             match event {
-                Event::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
-                Event::Signal(SIGUSR1) => notices.sink().reopen(),
+                ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                ParentEvent::Signal(SIGUSR1) => notices.sink().reopen(),
                 _ => {}
             }
         }
@@ -204,38 +204,38 @@ fn keep_serving(
 
 /// Passes signals on as orders until the server ends; counts those to stop.
 fn watch(
-    state: &State,
-    child: &mut Child,
-    events: &Receiver<Event>,
-    notices: &Notices,
+    state: &ParentState,
+    child: &mut ServerProcess,
+    events: &Receiver<ParentEvent>,
+    notices: &ErrorLog,
     stops: &mut u32,
 ) -> io::Result<ExitStatus> {
     let mut kill_at = None;
     loop {
         let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
         let order = match events.recv_timeout(wait) {
-            Ok(Event::Ended(status)) => return Ok(status),
-            Ok(Event::Ready) => {
+            Ok(ParentEvent::Ended(status)) => return Ok(status),
+            Ok(ParentEvent::Ready) => {
                 state.served.store(true, Ordering::Relaxed);
                 continue;
             }
-            Ok(Event::Signal(SIGUSR1)) => {
+            Ok(ParentEvent::Signal(SIGUSR1)) => {
                 notices.sink().reopen();
-                Order::Reopen
+                SupervisorOrder::Reopen
             }
-            Ok(Event::Signal(SIGHUP)) => Order::Reload,
-            Ok(Event::Signal(SIGUSR2)) => {
+            Ok(ParentEvent::Signal(SIGHUP)) => SupervisorOrder::Reload,
+            Ok(ParentEvent::Signal(SIGUSR2)) => {
                 notices.warn(UPGRADE_UNKNOWN);
                 continue;
             }
-            Ok(Event::Signal(_)) => {
+            Ok(ParentEvent::Signal(_)) => {
                 *stops += 1;
                 if *stops == 2 {
                     kill_at = Some(Instant::now() + KILL_AFTER);
                 }
                 // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
                 lock(&state.listeners).clear();
-                Order::Stop
+                SupervisorOrder::Stop
             }
             Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
                 kill(child);
@@ -257,13 +257,13 @@ fn watch(
 pub(crate) const UPGRADE_UNKNOWN: &str =
     "SIGUSR2 is ignored: an upgrade of a running server is not supported; restart it";
 
-fn kill(child: &Child) {
+fn kill(child: &ServerProcess) {
     // It fails only where the process has ended already.
     let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
 }
 
 /// Starts the server: this program with these arguments again, whose standard input is the link.
-fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
+fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<ServerProcess> {
     let (ours, theirs) = link::pair()?;
     let mut arguments = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -286,7 +286,7 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
         let mut descriptors = Vec::new();
         while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
             if packet.text == "ready" {
-                let _ = events.send(Event::Ready);
+                let _ = events.send(ParentEvent::Ready);
             } else if let Some(reason) = packet.text.strip_prefix("failed ") {
                 *lock(&asked.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect());
             } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {
@@ -307,7 +307,7 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
         // All that ends is waited for; the thread after this one goes on with it.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
             if ended == pid {
-                let _ = events.send(Event::Ended(ExitStatus::from_raw(status.as_raw())));
+                let _ = events.send(ParentEvent::Ended(ExitStatus::from_raw(status.as_raw())));
                 return;
             }
             let ends = &mut lock(&launched.launched).ended;
@@ -317,7 +317,7 @@ fn start(state: &Arc<State>, sender: &Sender<Event>) -> io::Result<Child> {
             }
         }
     })?;
-    Ok(Child { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
+    Ok(ServerProcess { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
 }
 
 /// Whether the files and users are there of applications that this process will start.
@@ -332,7 +332,7 @@ fn is_ours(process: &OwnedFd) -> io::Result<()> {
     Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
-impl State {
+impl ParentState {
     /// Answers one question. It names what this process knows from its own configuration, and processes that are its
     /// own children.
     fn answer(&self, link: &OwnedFd, question: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
@@ -390,7 +390,7 @@ impl State {
         let config = check::parse(file, &text).map_err(io::Error::other)?;
         can_be_launched(&config)?;
         let memory = memory(&text)?;
-        *lock(&self.offered) = Some(Loaded { config, text: Some(text) });
+        *lock(&self.offered) = Some(LoadedConfig { config, text: Some(text) });
         link::send(link, "config", &[memory.as_fd()])
     }
 
@@ -407,7 +407,7 @@ impl State {
     }
 }
 
-impl State {
+impl ParentState {
     /// Starts a process of an application, as its configuration here says.
     fn launch(&self, link: &OwnedFd, words: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
         let (name, numbers) = words.split_once(' ').unwrap_or((words, ""));
@@ -421,7 +421,9 @@ impl State {
         let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let launch = match *numbers.as_slice() {
             [_, 0, threads] => Launch::of(None, threads, &fds),
-            [seat, seats, threads] => Launch::of(Some(seat..seat.saturating_add(seats)), threads, &fds),
+            [worker_slot, worker_slots, threads] => {
+                Launch::of(Some(worker_slot..worker_slot.saturating_add(worker_slots)), threads, &fds)
+            }
             _ => None,
         };
         let launch = launch.ok_or_else(|| io::Error::other("an incomplete question"))?;
@@ -515,7 +517,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What the server is given by the supervisor.
 pub(crate) struct Inherited {
-    pub(crate) link: Link,
+    pub(crate) link: SupervisorLink,
     pub(crate) identity: Identity,
     /// The text of the configuration file, where there is one.
     pub(crate) text: Option<String>,
@@ -534,7 +536,7 @@ impl Inherited {
     /// # Errors
     /// Where that fails; the process must end then.
     pub(crate) fn take() -> io::Result<Option<Inherited>> {
-        let Some(link) = Link::inherited()? else { return Ok(None) };
+        let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
         let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
         let packets = link.ask_first("start")?;
         let invalid = || io::Error::other("the supervisor hands over what this version does not know");
@@ -594,7 +596,7 @@ pub(crate) fn text_of(packet: Packet) -> io::Result<String> {
 ///
 /// # Errors
 /// Why it cannot be opened.
-pub(crate) fn opened_log(link: &Link, number: usize) -> io::Result<Option<File>> {
+pub(crate) fn opened_log(link: &SupervisorLink, number: usize) -> io::Result<Option<File>> {
     let packet = link.ask(&format!("open {number}"))?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
 }

@@ -6,17 +6,17 @@ use std::rc::Rc;
 
 use config::matcher::{self, Routes};
 use config::{Level, Template, Variable};
-use files::{Files, Outcome};
+use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
 use http::{EmptySegments, Fields, Method, Name, Reject, Status};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Record, Request, Service};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Request, RequestRecord, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
-use crate::clients::Introducers;
+use crate::clients::TrustedProxies;
 use crate::expand::{Values, expand};
 use crate::hosting::Mounted;
-use crate::notice::Notices;
+use crate::notice::ErrorLog;
 
 /// What answers: the closed list of what this server can do.
 pub(crate) enum Handler {
@@ -41,7 +41,7 @@ pub(crate) struct Route {
     pub(crate) body_bytes_max: u64,
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
-    pub(crate) edits: Edits,
+    pub(crate) edits: RouteEdits,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
 }
@@ -59,15 +59,15 @@ impl Strip {
     }
 }
 
-/// Edits of response fields: most are the same for every request.
-pub(crate) enum Edits {
+/// RouteEdits of response fields: most are the same for every request.
+pub(crate) enum RouteEdits {
     None,
     Fixed(Rc<FieldEdits>),
     /// In the order in which they are made.
     Templates(Vec<TemplateEdits>),
 }
 
-/// Edits with variables of the request.
+/// RouteEdits with variables of the request.
 pub(crate) struct TemplateEdits {
     pub(crate) remove: Vec<String>,
     pub(crate) set: Vec<(String, Template)>,
@@ -105,7 +105,7 @@ impl TemplateEdits {
 }
 
 /// Everything that a configuration says about requests.
-pub(crate) struct Table {
+pub(crate) struct RouteTable {
     pub(crate) routes: Routes,
     /// By site, then by route.
     pub(crate) sites: Vec<Vec<Route>>,
@@ -113,27 +113,27 @@ pub(crate) struct Table {
     pub(crate) empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are those of requests that no site takes.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
-    /// Edits of response fields where no route answers, likewise.
-    pub(crate) edits: Vec<Edits>,
+    /// RouteEdits of response fields where no route answers, likewise.
+    pub(crate) edits: Vec<RouteEdits>,
     /// Who may tell of clients.
-    pub(crate) introducers: Option<Introducers>,
+    pub(crate) introducers: Option<TrustedProxies>,
 }
 
 /// One core's router.
 pub(crate) struct Router {
-    table: RefCell<Rc<Table>>,
-    renew: Box<dyn Fn() -> Option<Rc<Table>>>,
+    table: RefCell<Rc<RouteTable>>,
+    renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
     access: Option<Access>,
-    notices: Notices,
+    notices: ErrorLog,
 }
 
 impl Router {
     /// A router whose table `renew` replaces: asked at each request.
     pub(crate) fn new(
-        table: Rc<Table>,
-        renew: Box<dyn Fn() -> Option<Rc<Table>>>,
+        table: Rc<RouteTable>,
+        renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
         access: Option<Access>,
-        notices: Notices,
+        notices: ErrorLog,
     ) -> Router {
         Router { table: RefCell::new(table), renew, access, notices }
     }
@@ -150,7 +150,7 @@ impl Router {
         self.table();
     }
 
-    fn table(&self) -> Rc<Table> {
+    fn table(&self) -> Rc<RouteTable> {
         if let Some(table) = (self.renew)() {
             *self.table.borrow_mut() = table;
         }
@@ -171,7 +171,7 @@ impl Router {
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";
         let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
-            let wanted = matcher::Request {
+            let wanted = matcher::RouteRequest {
                 host: request.authority(),
                 method: request.method_name(),
                 path: &path.decoded,
@@ -238,13 +238,13 @@ impl Route {
     }
 }
 
-impl Edits {
+impl RouteEdits {
     /// Has the edits made to whatever is answered from now on.
     fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         match self {
-            Edits::None => {}
-            Edits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
-            Edits::Templates(templates) => {
+            RouteEdits::None => {}
+            RouteEdits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
+            RouteEdits::Templates(templates) => {
                 let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
                 exchange.set_edits(Some(Rc::new(edits)));
             }
@@ -262,8 +262,8 @@ async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) ->
         return serve_handler(handler, route, exchange, &path.decoded).await;
     };
     match files.serve(exchange, route.strip.below(&path.decoded)).await? {
-        Outcome::Done => Ok(()),
-        Outcome::Declined(_) => serve_handler(otherwise, route, exchange, &path.decoded).await,
+        FileOutcome::Done => Ok(()),
+        FileOutcome::Declined(_) => serve_handler(otherwise, route, exchange, &path.decoded).await,
     }
 }
 
@@ -276,8 +276,8 @@ async fn serve_handler(
 ) -> Result<(), Fault> {
     match handler {
         Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
-            Outcome::Done => Ok(()),
-            Outcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+            FileOutcome::Done => Ok(()),
+            FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
         },
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
@@ -320,29 +320,29 @@ fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
 }
 
 /// One core's router, behind the pointer that its log flusher shares.
-pub(crate) struct Shared(pub(crate) Rc<Router>);
+pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
 
-impl Service for Shared {
+impl Service for SharedRouter {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         self.0.answer(exchange).await
     }
 
-    fn log(&self, record: &Record<'_>) {
+    fn log(&self, record: &RequestRecord<'_>) {
         if let Some(access) = &self.0.access {
             access.log(record);
         }
         match record.fault {
             Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
-                let line = || told(record, fault);
+                let line = || reported(record, fault);
                 self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
             }
-            Some(fault) => self.0.notices.debug(&told(record, fault)),
+            Some(fault) => self.0.notices.debug(&reported(record, fault)),
             None => {}
         }
     }
 }
 
-fn told(record: &Record<'_>, fault: &Fault) -> String {
+fn reported(record: &RequestRecord<'_>, fault: &Fault) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
     let target = encode_beyond_ascii(target);
     format!("{} {:?}: {fault}", record.client.address, String::from_utf8_lossy(&target))

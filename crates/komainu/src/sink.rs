@@ -24,7 +24,7 @@ const ROTATE_MAX: Duration = Duration::from_secs(1);
 
 /// What a sink writes to.
 #[derive(Clone)]
-pub(crate) enum Target {
+pub(crate) enum LogTarget {
     Stdout,
     Stderr,
     File(PathBuf),
@@ -35,23 +35,23 @@ pub(crate) enum Target {
     },
 }
 
-impl From<&config::Sink> for Target {
-    fn from(sink: &config::Sink) -> Target {
+impl From<&config::Sink> for LogTarget {
+    fn from(sink: &config::Sink) -> LogTarget {
         match sink {
-            config::Sink::Stdout => Target::Stdout,
-            config::Sink::Stderr => Target::Stderr,
-            config::Sink::File(path) => Target::File(path.clone()),
+            config::Sink::Stdout => LogTarget::Stdout,
+            config::Sink::Stderr => LogTarget::Stderr,
+            config::Sink::File(path) => LogTarget::File(path.clone()),
         }
     }
 }
 
-impl Target {
+impl LogTarget {
     /// Opens what is not a standard stream; `None` for those, and for a FIFO without a reader.
     fn open(&self) -> io::Result<Option<File>> {
         match self {
-            Target::Stdout | Target::Stderr => Ok(None),
-            Target::File(path) => open_file(path),
-            Target::Given { open, .. } => open(),
+            LogTarget::Stdout | LogTarget::Stderr => Ok(None),
+            LogTarget::File(path) => open_file(path),
+            LogTarget::Given { open, .. } => open(),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Target {
 /// Opens a log; `None` where it is a FIFO without a reader.
 pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
 
-enum Order {
+enum LogCommand {
     Lines(Vec<u8>),
     /// The file was moved away: open it again.
     Reopen,
@@ -68,8 +68,8 @@ enum Order {
 
 /// A log's destination. Cheap to clone; every clone feeds the same thread.
 #[derive(Clone)]
-pub(crate) struct Sink {
-    orders: Sender<Order>,
+pub(crate) struct LogSink {
+    orders: Sender<LogCommand>,
     counts: Arc<Counts>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
@@ -110,33 +110,35 @@ impl Drop for Collector {
     }
 }
 
-impl Sink {
+impl LogSink {
     /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO that nobody reads are
     /// dropped and counted until somebody does.
     ///
     /// # Errors
     /// Where the file cannot be opened for appending.
-    pub(crate) fn open(target: Target) -> io::Result<Sink> {
-        Sink::start(Output::open(target)?)
+    pub(crate) fn open(target: LogTarget) -> io::Result<LogSink> {
+        LogSink::start(LogOutput::open(target)?)
     }
 
     /// The same, for a server that has to serve whatever has become of its logs: the lines go to stderr until the target
-    /// can be opened, which is tried at each of them and at every [`Sink::reopen`].
+    /// can be opened, which is tried at each of them and at every [`LogSink::reopen`].
     ///
     /// # Errors
     /// Where there can be no thread.
-    pub(crate) fn open_or_stderr(target: Target) -> io::Result<Sink> {
-        Sink::start(Output::open(target.clone()).unwrap_or_else(|error| Output::instead(target, &error)))
+    pub(crate) fn open_or_stderr(target: LogTarget) -> io::Result<LogSink> {
+        LogSink::start(
+            LogOutput::open(target.clone()).unwrap_or_else(|error| LogOutput::instead(target, &error)),
+        )
     }
 
-    fn start(output: Output) -> io::Result<Sink> {
+    fn start(output: LogOutput) -> io::Result<LogSink> {
         let (orders, inbox) = channel();
         let counts = Arc::new(Counts::default());
         let theirs = counts.clone();
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
             .spawn(move || write(output, &inbox, &theirs))?;
-        Ok(Sink { orders, counts, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(LogSink { orders, counts, thread: Arc::new(Mutex::new(Some(thread))) })
     }
 
     /// Hands lines over. Never blocks: where the disk is too slow they are dropped and counted.
@@ -147,7 +149,7 @@ impl Sink {
         }
         self.counts.waiting_bytes.fetch_add(lines.len(), Ordering::Relaxed);
         // Fails only after `close`.
-        let _ = self.orders.send(Order::Lines(lines));
+        let _ = self.orders.send(LogCommand::Lines(lines));
     }
 
     /// Registers somebody who collects lines before handing them over.
@@ -167,7 +169,7 @@ impl Sink {
             std::thread::sleep(Duration::from_millis(5));
         }
         // Fails only after `close`.
-        let _ = self.orders.send(Order::Reopen);
+        let _ = self.orders.send(LogCommand::Reopen);
     }
 
     /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
@@ -175,7 +177,7 @@ impl Sink {
     pub(crate) fn close(&self) {
         let until = Instant::now() + CLOSE_MAX;
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(LogCommand::Stop);
         while !thread.is_finished() {
             if Instant::now() >= until {
                 return;
@@ -190,15 +192,15 @@ fn count_lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-fn write(mut output: Output, inbox: &Receiver<Order>, counts: &Counts) {
+fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
     while let Ok(order) = inbox.recv() {
         match order {
-            Order::Lines(lines) => {
+            LogCommand::Lines(lines) => {
                 output.write(&lines);
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
             }
-            Order::Reopen => output.reopen(),
-            Order::Stop => break,
+            LogCommand::Reopen => output.reopen(),
+            LogCommand::Stop => break,
         }
         match counts.dropped_lines.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -206,11 +208,11 @@ fn write(mut output: Output, inbox: &Receiver<Order>, counts: &Counts) {
             count => output.complain(&format!("{count} lines dropped: they are not taken fast enough")),
         }
     }
-    output.tell_lost();
+    output.report_lost();
 }
 
-struct Output {
-    target: Target,
+struct LogOutput {
+    target: LogTarget,
     /// `None` for the standard streams, and for a FIFO that nobody has read yet.
     file: Option<File>,
     /// It could not be opened when the server was started again: lines go to stderr.
@@ -223,14 +225,14 @@ struct Output {
     torn: bool,
 }
 
-impl Output {
-    fn of(target: Target) -> Output {
-        Output { target, file: None, on_stderr: false, failing: false, lost_lines: 0, torn: false }
+impl LogOutput {
+    fn of(target: LogTarget) -> LogOutput {
+        LogOutput { target, file: None, on_stderr: false, failing: false, lost_lines: 0, torn: false }
     }
 
     /// Writes to stderr, as the target cannot be opened.
-    fn instead(target: Target, error: &io::Error) -> Output {
-        let output = Output { on_stderr: true, ..Output::of(target) };
+    fn instead(target: LogTarget, error: &io::Error) -> LogOutput {
+        let output = LogOutput { on_stderr: true, ..LogOutput::of(target) };
         output.complain(&format!("{error}; its lines go to stderr until it can be opened"));
         output
     }
@@ -243,9 +245,9 @@ impl Output {
         true
     }
 
-    fn open(target: Target) -> io::Result<Output> {
-        let mut output = Output::of(target);
-        if matches!(output.target, Target::Stdout | Target::Stderr) {
+    fn open(target: LogTarget) -> io::Result<LogOutput> {
+        let mut output = LogOutput::of(target);
+        if matches!(output.target, LogTarget::Stdout | LogTarget::Stderr) {
             return Ok(output);
         }
         output.file = output.target.open()?;
@@ -266,7 +268,7 @@ impl Output {
             return;
         }
         match self.try_write(lines) {
-            Ok(()) if std::mem::take(&mut self.failing) => self.tell_lost(),
+            Ok(()) if std::mem::take(&mut self.failing) => self.report_lost(),
             Ok(()) => {}
             Err((written, error)) => {
                 self.torn |= written > 0 && lines[written - 1] != b'\n';
@@ -287,9 +289,9 @@ impl Output {
         }
         let out: &mut dyn Write = match (&mut self.file, &self.target) {
             (Some(file), _) => file,
-            (None, Target::Stderr) => &mut stderr,
-            (None, Target::Stdout) => &mut stdout,
-            (None, Target::File(_) | Target::Given { .. }) => return Err((0, Errno::NXIO.into())),
+            (None, LogTarget::Stderr) => &mut stderr,
+            (None, LogTarget::Stdout) => &mut stdout,
+            (None, LogTarget::File(_) | LogTarget::Given { .. }) => return Err((0, Errno::NXIO.into())),
         };
         if self.torn {
             out.write_all(b"\n").map_err(|error| (0, error))?;
@@ -307,7 +309,7 @@ impl Output {
         out.flush().map_err(|error| (written, error))
     }
 
-    fn tell_lost(&mut self) {
+    fn report_lost(&mut self) {
         match std::mem::take(&mut self.lost_lines) {
             0 => {}
             1 => self.complain("1 line was dropped while it could not be written"),
@@ -318,22 +320,22 @@ impl Output {
     /// Says on stderr what is wrong with this log: there is no better place.
     fn complain(&self, text: &str) {
         let name = match &self.target {
-            Target::Stdout => "stdout".to_owned(),
-            Target::Stderr => "stderr".to_owned(),
-            Target::File(path) | Target::Given { path, .. } => path.display().to_string(),
+            LogTarget::Stdout => "stdout".to_owned(),
+            LogTarget::Stderr => "stderr".to_owned(),
+            LogTarget::File(path) | LogTarget::Given { path, .. } => path.display().to_string(),
         };
         let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
     }
 
     fn reopen(&mut self) {
-        self.tell_lost();
+        self.report_lost();
         if self.on_stderr {
             if !self.comes_back() {
                 self.complain("it can still not be opened; its lines go to stderr");
             }
             return;
         }
-        match Output::open(self.target.clone()) {
+        match LogOutput::open(self.target.clone()) {
             Ok(opened) => *self = opened,
             Err(error) => _ = writeln!(io::stderr(), "komainu: {error}; the old file stays in use"),
         }
@@ -405,17 +407,17 @@ mod tests {
 
     use super::*;
 
-    struct Scratch(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Scratch {
-        fn new(name: &str) -> Scratch {
+    impl TestFolder {
+        fn new(name: &str) -> TestFolder {
             let path = std::env::temp_dir().join(format!("komainu-sink-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
-            Scratch(path)
+            TestFolder(path)
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -423,10 +425,10 @@ mod tests {
 
     #[test]
     fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
-        let scratch = Scratch::new("fifo");
+        let scratch = TestFolder::new("fifo");
         let path = scratch.0.join("fifo");
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        let sink = Sink::open(Target::File(path.clone())).unwrap();
+        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
         sink.write(b"lost\n".to_vec());
         while sink.counts.waiting_bytes.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
@@ -445,9 +447,9 @@ mod tests {
 
     #[test]
     fn lines_collected_before_a_rotation_go_to_the_old_file() {
-        let scratch = Scratch::new("rotation");
+        let scratch = TestFolder::new("rotation");
         let (path, old) = (scratch.0.join("log"), scratch.0.join("log.1"));
-        let sink = Sink::open(Target::File(path.clone())).unwrap();
+        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
         let mut collector = sink.collector();
         std::fs::rename(&path, &old).unwrap();
         let theirs = sink.clone();

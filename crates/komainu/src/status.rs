@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
-use bench::table::Table;
+use bench::table::TextTable;
 use serde_json::Value;
 
-use crate::cli::{Reload, Status};
+use crate::cli::{Reload, StatusArguments};
 use crate::control;
 
 /// `komainu status`: the text to print.
 ///
 /// # Errors
 /// Where no server runs, or one does not answer.
-pub(crate) fn status(arguments: &Status) -> Result<String, String> {
+pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
     let answers = chosen(arguments.pid)?.into_iter().map(|pid| control::ask(pid, "status"));
     let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
@@ -61,7 +61,7 @@ fn chosen(pid: Option<u32>) -> Result<Vec<u32>, String> {
 /// One server and its applications, for people.
 fn shown(server: &Value) -> String {
     let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "",
         "PID",
         "state",

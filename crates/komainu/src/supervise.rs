@@ -16,16 +16,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
-use crate::assemble::{self, Plan, Seat};
+use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
-use crate::hosting::{Handles, Hosting};
-use crate::link::{Link, Order};
-use crate::notice::Notices;
+use crate::hosting::{AppHandles, Hosting};
+use crate::link::{SupervisorLink, SupervisorOrder};
+use crate::notice::ErrorLog;
 use crate::parent::{self, Inherited};
 use crate::privilege;
-use crate::router::{Router, Shared, Table};
-use crate::sink::{Sink, Target};
+use crate::router::{RouteTable, Router, SharedRouter};
+use crate::sink::{LogSink, LogTarget};
 use crate::watch;
 
 /// How long a stop may take before it is said what it waits for; idle connections are closed by then.
@@ -39,13 +39,13 @@ pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
 /// The configuration in force, for all cores: they take it over at their next request.
 struct Current {
     generation: AtomicU64,
-    plan: Mutex<Arc<Plan>>,
+    plan: Mutex<Arc<ServerPlan>>,
     hosting: Arc<Hosting>,
     cores: usize,
 }
 
 impl Current {
-    fn plan(&self) -> Arc<Plan> {
+    fn plan(&self) -> Arc<ServerPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -53,40 +53,40 @@ impl Current {
 /// Every log that the server writes.
 #[derive(Clone)]
 struct Logs {
-    access: Option<Sink>,
-    notices: Notices,
+    access: Option<LogSink>,
+    notices: ErrorLog,
 }
 
 impl Logs {
     /// Opens them, or has them opened by the supervisor, where there is one.
-    fn open(config: &Config, link: Option<&Link>, again: bool) -> io::Result<Logs> {
+    fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
         // Who has served before goes on, whatever has become of its logs.
-        let open = if again { Sink::open_or_stderr } else { Sink::open };
+        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
-            (Some(link), config::Sink::File(path)) => Target::Given {
+            (Some(link), config::Sink::File(path)) => LogTarget::Given {
                 path: path.clone(),
                 open: Arc::new(move || parent::opened_log(&link, number)),
             },
-            _ => Target::from(sink),
+            _ => LogTarget::from(sink),
         };
         let access = match config.log.access {
             AccessLog::Off => None,
             _ => Some(open(target(0, &config.log.file))?),
         };
         let errors = open(target(1, &config.log.errors))?;
-        Ok(Logs { access, notices: Notices::new(errors, config.log.level) })
+        Ok(Logs { access, notices: ErrorLog::new(errors, config.log.level) })
     }
 
     /// Opens log files again; what was said before goes to the old ones. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
-        self.access.iter().for_each(Sink::reopen);
+        self.access.iter().for_each(LogSink::reopen);
     }
 
     fn close(&self) {
         // As if a second had passed: what is not told now never is.
-        self.notices.tell_counts(Instant::now() + Duration::from_secs(1));
-        self.access.iter().for_each(Sink::close);
+        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
+        self.access.iter().for_each(LogSink::close);
         self.notices.sink().close();
     }
 }
@@ -105,7 +105,7 @@ pub(crate) struct Start {
 }
 
 /// What happens while the server runs.
-enum Event {
+enum ServerEvent {
     Stop,
     /// Read the configuration again; the result is sent to whoever asked on the control socket.
     Reload(Option<SyncSender<Reloaded>>),
@@ -148,7 +148,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
-    let plan = Plan::new(config, None, cores, Some(&hosting))?;
+    let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -179,7 +179,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let (stop, counters) = (server.stop(), server.counters().to_vec());
     std::thread::Builder::new()
         .name("server".into())
-        .spawn(move || events.send(Event::Ended(server.join())))?;
+        .spawn(move || events.send(ServerEvent::Ended(server.join())))?;
     let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop, &counters)?;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
@@ -193,10 +193,10 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
 
 /// Does what signals, orders and clients of the control socket ask for, until the engines have ended.
 fn attend(
-    happened: &Receiver<Event>,
+    happened: &Receiver<ServerEvent>,
     current: &Current,
     reread: Option<&Reread>,
-    link: Option<&Link>,
+    link: Option<&SupervisorLink>,
     logs: &Logs,
     stop: &net::Stop,
     counters: &[Arc<net::Counters>],
@@ -218,10 +218,10 @@ fn attend(
             }
         };
         match event {
-            Event::Ended(drained) => return drained,
-            Event::Reopen => logs.reopen(),
-            Event::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
-            Event::Reload(asker) => {
+            ServerEvent::Ended(drained) => return drained,
+            ServerEvent::Reopen => logs.reopen(),
+            ServerEvent::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
+            ServerEvent::Reload(asker) => {
                 let outcome = match stopping {
                     true => refused("the server is stopping"),
                     false => reload(current, reread, link, &logs.notices),
@@ -229,8 +229,8 @@ fn attend(
                 // Whoever asked may have left.
                 let _ = asker.map(|asker| asker.send(outcome));
             }
-            Event::Stop if std::mem::replace(&mut stopping, true) => end_at_once(logs),
-            Event::Stop => {
+            ServerEvent::Stop if std::mem::replace(&mut stopping, true) => end_at_once(logs),
+            ServerEvent::Stop => {
                 logs.notices.info("stopping: finishing what runs");
                 stop.drain();
                 tell_at = Some(Instant::now() + DRAIN_TOLD);
@@ -240,7 +240,7 @@ fn attend(
 }
 
 /// Says what a stop waits for: without a word it looks as if it hung.
-fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &Notices) {
+fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
     let drain = current.plan().config.timeouts.drain;
     // Idle connections are closed by now, or about to be: what is open has a request.
     let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
@@ -255,7 +255,7 @@ fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices:
 
 /// A reload that has changed nothing.
 fn refused(text: &str) -> Reloaded {
-    Reloaded { told: Err(text.to_owned()), is_in_force: false }
+    Reloaded { reported: Err(text.to_owned()), is_in_force: false }
 }
 
 /// How long the last lines may take where nobody waits any more.
@@ -277,33 +277,33 @@ fn end_at_once(logs: &Logs) -> ! {
 }
 
 /// While workers are waited for, another order to stop ends the process all the same.
-fn attend_to_the_end(happened: Receiver<Event>, logs: Logs) -> io::Result<()> {
+fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(move || {
-        if happened.into_iter().any(|event| matches!(event, Event::Stop)) {
+        if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
             end_at_once(&logs);
         }
     })?;
     Ok(())
 }
 
-fn event(order: Order) -> Event {
+fn event(order: SupervisorOrder) -> ServerEvent {
     match order {
-        Order::Stop => Event::Stop,
-        Order::Reload => Event::Reload(None),
-        Order::Reopen => Event::Reopen,
+        SupervisorOrder::Stop => ServerEvent::Stop,
+        SupervisorOrder::Reload => ServerEvent::Reload(None),
+        SupervisorOrder::Reopen => ServerEvent::Reopen,
     }
 }
 
 /// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
 /// signals to both, and the second SIGTERM would end it at once.
-fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<Event>) -> io::Result<()> {
+fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEvent>) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         signals.forever().try_for_each(|signal| match signal {
-            SIGUSR2 => events.send(Event::Unknown),
+            SIGUSR2 => events.send(ServerEvent::Unknown),
             _ if supervised => Ok(()),
-            SIGUSR1 => events.send(Event::Reopen),
-            SIGHUP => events.send(Event::Reload(None)),
-            _ => events.send(Event::Stop),
+            SIGUSR1 => events.send(ServerEvent::Reopen),
+            SIGHUP => events.send(ServerEvent::Reload(None)),
+            _ => events.send(ServerEvent::Stop),
         })
     })?;
     Ok(())
@@ -347,13 +347,13 @@ fn serve_control(
     server: &net::Server,
     inherited: Option<&Inherited>,
     memory: net::MemoryBudget,
-    events: &Sender<Event>,
-    notices: &Notices,
+    events: &Sender<ServerEvent>,
+    notices: &ErrorLog,
 ) -> Option<Socket> {
     let events = events.clone();
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
-        let sent = events.send(Event::Reload(Some(asker)));
+        let sent = events.send(ServerEvent::Reload(Some(asker)));
         sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
     };
     let info = ServerInfo {
@@ -385,12 +385,12 @@ fn addresses(binds: &[net::Bind]) -> String {
 }
 
 /// One core's router.
-fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<Shared> {
+fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<SharedRouter> {
     let plan = current.plan();
-    let handles = Handles::new(core, index, &current.hosting);
+    let handles = AppHandles::new(core, index, &current.hosting);
     let groups = RefCell::default();
-    let seat = Seat { core, handles: &handles, notices: &logs.notices, groups: &groups };
-    let table = Rc::new(assemble::table(&plan, Some(seat), current.cores)?);
+    let core_context = CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups };
+    let table = Rc::new(assemble::table(&plan, Some(core_context), current.cores)?);
     let access = logs.access.clone().map(|sink| Access::new(plan.config.log.access, sink));
     let router = Rc::new(Router::new(
         table,
@@ -414,15 +414,15 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
             // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
             // from it end only when no core holds them any more.
             flushed.renew();
-            tell_of_memory(&clock, &notices);
-            notices.tell_counts(Instant::now());
+            log_memory(&clock, &notices);
+            notices.log_counts(Instant::now());
         }
     });
-    Ok(Shared(router))
+    Ok(SharedRouter(router))
 }
 
 /// Says that requests are refused for want of memory: one line a second for all cores.
-fn tell_of_memory(core: &net::Core, notices: &Notices) {
+fn log_memory(core: &net::Core, notices: &ErrorLog) {
     let memory = core.memory();
     if memory.pressure() < net::Pressure::Critical {
         return;
@@ -442,19 +442,19 @@ fn tell_of_memory(core: &net::Core, notices: &Notices) {
 /// Gives a new table where the configuration has changed.
 fn renewer(
     core: net::Core,
-    handles: Handles,
+    handles: AppHandles,
     groups: RefCell<Vec<Group>>,
     current: Arc<Current>,
-    notices: Notices,
-) -> Box<dyn Fn() -> Option<Rc<Table>>> {
+    notices: ErrorLog,
+) -> Box<dyn Fn() -> Option<Rc<RouteTable>>> {
     let seen = Cell::new(current.generation.load(Ordering::Acquire));
     Box::new(move || {
         let generation = current.generation.load(Ordering::Acquire);
         if seen.replace(generation) == generation {
             return None;
         }
-        let seat = Seat { core: &core, handles: &handles, notices: &notices, groups: &groups };
-        match assemble::table(&current.plan(), Some(seat), current.cores) {
+        let core_context = CoreContext { core: &core, handles: &handles, notices: &notices, groups: &groups };
+        match assemble::table(&current.plan(), Some(core_context), current.cores) {
             Ok(table) => Some(Rc::new(table)),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
@@ -465,19 +465,24 @@ fn renewer(
 }
 
 /// Reads the configuration again and takes it over; the result for who asked, which the log has as well.
-fn reload(current: &Current, reread: Option<&Reread>, link: Option<&Link>, notices: &Notices) -> Reloaded {
+fn reload(
+    current: &Current,
+    reread: Option<&Reread>,
+    link: Option<&SupervisorLink>,
+    notices: &ErrorLog,
+) -> Reloaded {
     let Some(reread) = reread else {
         // What there is besides a file can be loaded again all the same.
         let applied = current.hosting.apply(&current.plan().config.apps);
         let text = "there is no configuration file to read: applications are loaded again";
         notices.info(text);
-        let told = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-        return Reloaded { told, is_in_force: true };
+        let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
+        return Reloaded { reported, is_in_force: true };
     };
     // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
     let before = current.plan();
     let plan = |config| {
-        let plan = Plan::new(config, Some(&before), current.cores, Some(&current.hosting));
+        let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
         plan.map_err(|error| error.to_string())
     };
     let plan = match reread().and_then(plan) {
@@ -505,11 +510,11 @@ fn reload(current: &Current, reread: Option<&Reread>, link: Option<&Link>, notic
     *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     current.generation.fetch_add(1, Ordering::Release);
     notices.info("the configuration was read again");
-    let told = match failures.is_empty() {
+    let reported = match failures.is_empty() {
         true => Ok("the new configuration is in force".into()),
         false => Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n"))),
     };
-    Reloaded { told, is_in_force: true }
+    Reloaded { reported, is_in_force: true }
 }
 
 /// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.
@@ -531,7 +536,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
 }
 
 /// A panic is a fault of ours: it goes to the error log, with its place.
-fn hook_panics(notices: &Notices) {
+fn hook_panics(notices: &ErrorLog) {
     let notices = notices.clone();
     std::panic::set_hook(Box::new(move |info| notices.error(&format!("a handler panicked: {info}"))));
 }

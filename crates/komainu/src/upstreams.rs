@@ -9,29 +9,29 @@ use config::{Action, Config, StripPrefix};
 use http::Status;
 use net::{SpillQuota, SpillStore};
 use proxy::options::{
-    Balance, Check, Edits, Ejection, Forwarded, HashKey, Host, KeepAlive, Options, PathMap, Place, Probe,
-    ProxyProtocol, Request, Response, Retry, Server, Timeouts, Tls,
+    Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
+    ProxyProtocol, RequestOptions, ResponseOptions, Retry, Timeouts, Tls, UpstreamAddress, UpstreamServer,
 };
-use proxy::{Shared, Template};
+use proxy::{GroupShared, HeaderTemplate};
 
 /// The groups of a configuration, which all cores share, and the ways that routes take to them.
 #[derive(Default)]
-pub(crate) struct Groups {
-    pub(crate) shared: Vec<Arc<Shared>>,
+pub(crate) struct GroupPlan {
+    pub(crate) shared: Vec<Arc<GroupShared>>,
     /// By site and route.
-    ways: Vec<Vec<Option<Way>>>,
+    ways: Vec<Vec<Option<UpstreamRoute>>>,
 }
 
 /// How a route reaches its servers.
-pub(crate) struct Way {
-    /// The group's place in [`Groups::shared`].
+pub(crate) struct UpstreamRoute {
+    /// The group's place in [`GroupPlan::shared`].
     pub(crate) group: usize,
     pub(crate) options: Arc<Options>,
     /// What temporary files may hold of its responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
 }
 
-impl Groups {
+impl GroupPlan {
     /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
     /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. Of one that is not,
     /// servers that were there before go on as well or ill as they were.
@@ -40,10 +40,10 @@ impl Groups {
     /// A certificate that cannot be read, by name.
     pub(crate) fn new(
         config: &Config,
-        before: &[Arc<Shared>],
+        before: &[Arc<GroupShared>],
         spill: &Arc<SpillStore>,
-    ) -> io::Result<Groups> {
-        let mut groups = Groups::default();
+    ) -> io::Result<GroupPlan> {
+        let mut groups = GroupPlan::default();
         let mut before = before.to_vec();
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
@@ -59,15 +59,15 @@ impl Groups {
     }
 
     /// The way of a route.
-    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&Way> {
+    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    fn add(&mut self, options: Options, before: &mut Vec<Arc<Shared>>) -> io::Result<usize> {
+    fn add(&mut self, options: Options, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
-            None => Shared::after(options, before, &self.shared).map_err(io::Error::other)?,
+            None => GroupShared::after(options, before, &self.shared).map_err(io::Error::other)?,
         });
         Ok(self.shared.len() - 1)
     }
@@ -76,9 +76,9 @@ impl Groups {
         &mut self,
         route: &config::Route,
         named: &[&str],
-        before: &mut Vec<Arc<Shared>>,
+        before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
-    ) -> io::Result<Option<Way>> {
+    ) -> io::Result<Option<UpstreamRoute>> {
         let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
         let proxy = actions.find_map(|action| match action {
             Action::Proxy(proxy) => Some(proxy),
@@ -92,7 +92,7 @@ impl Groups {
             None => self.add(options.clone(), before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
-        Ok(Some(Way { group, options: options.into(), spill }))
+        Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
 
@@ -121,7 +121,7 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
         queue_max: proxy.queue_max as usize,
         resolve_ms: ms(proxy.resolve),
         request: request(proxy),
-        response: Response {
+        response: ResponseOptions {
             rewrite: proxy.rewrite,
             cookie_domains: proxy.cookie_domains.clone(),
             edits: edits(&proxy.response_headers),
@@ -144,18 +144,18 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
     })
 }
 
-fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<Server> {
+fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<UpstreamServer> {
     let at = match &upstream.url {
-        config::Origin::Tcp { host, port, .. } => Place::Tcp { host: host.clone(), port: *port },
-        config::Origin::Unix(path) => Place::Unix(path.clone()),
+        config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
+        config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
     };
     let tls = upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls))).transpose()?;
-    Ok(Server {
+    Ok(UpstreamServer {
         tls,
         weight: upstream.weight,
         backup: upstream.backup,
         connections_max: upstream.connections_max.unwrap_or(0),
-        ..Server::at(at)
+        ..UpstreamServer::at(at)
     })
 }
 
@@ -213,10 +213,10 @@ fn retry(retry: &config::Retry) -> Retry {
     }
 }
 
-fn check(health: &config::Health) -> Check {
+fn check(health: &config::Health) -> HealthCheck {
     let (first, last) = health.expect;
     let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
-    Check {
+    HealthCheck {
         probe: health.path.as_ref().map_or(Probe::Connect, get),
         interval_ms: ms(health.interval),
         timeout_ms: ms(health.timeout),
@@ -225,8 +225,8 @@ fn check(health: &config::Health) -> Check {
     }
 }
 
-fn request(proxy: &config::Proxy) -> Request {
-    Request {
+fn request(proxy: &config::Proxy) -> RequestOptions {
+    RequestOptions {
         host: match &proxy.host {
             config::UpstreamHost::Pass => Host::Pass,
             config::UpstreamHost::Upstream => Host::Upstream,
@@ -241,7 +241,7 @@ fn request(proxy: &config::Proxy) -> Request {
 
 fn edits(headers: &config::ProxyHeaders) -> Edits {
     let field = |(name, value): &(String, String)| {
-        (name.clone(), Template::parse(value).expect("the configuration checked its variables"))
+        (name.clone(), HeaderTemplate::parse(value).expect("the configuration checked its variables"))
     };
     Edits {
         remove: headers.remove.clone(),
@@ -268,7 +268,7 @@ mod tests {
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
         let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
         let ours = options(&config::Route::default(), &config::Proxy::to([url])).unwrap();
-        let server = Server::at(Place::Tcp { host: "127.0.0.1".into(), port: 3000 });
+        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
         assert_eq!(format!("{ours:#?}"), format!("{:#?}", Options::to(vec![server])));
     }
 }

@@ -13,7 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
 use crate::hosting::Hosting;
-use crate::notice::Notices;
+use crate::notice::ErrorLog;
 
 /// An editor or a checkout writes several files: it has to be quiet for so long.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -36,9 +36,9 @@ const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "publi
 pub(crate) fn watch(
     folders: Vec<(String, PathBuf)>,
     hosting: Arc<Hosting>,
-    notices: Notices,
+    notices: ErrorLog,
 ) -> std::io::Result<()> {
-    let mut watch = Watch { inotify: inotify::init(CreateFlags::CLOEXEC)?, watched: HashMap::new() };
+    let mut watch = FolderWatch { inotify: inotify::init(CreateFlags::CLOEXEC)?, watched: HashMap::new() };
     for (app, folder) in &folders {
         watch.add(app, folder)?;
     }
@@ -58,13 +58,13 @@ pub(crate) fn watch(
     Ok(())
 }
 
-struct Watch {
+struct FolderWatch {
     inotify: OwnedFd,
     /// By watch: the application, and the folder.
     watched: HashMap<i32, (String, PathBuf)>,
 }
 
-impl Watch {
+impl FolderWatch {
     /// Watches a folder and those below it.
     fn add(&mut self, app: &str, folder: &Path) -> Result<(), Errno> {
         let flags = WatchFlags::CREATE
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_told_from_data() {
+    fn code_is_reported_from_data() {
         for name in ["app.psgi", "Shop.pm", "config.ru", "views.py", "page.html.erb", "Gemfile", ".env"] {
             assert!(is_code(name), "{name}");
         }
@@ -173,7 +173,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("komainu-watch-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut watch =
-            Watch { inotify: inotify::init(CreateFlags::CLOEXEC).unwrap(), watched: HashMap::new() };
+            FolderWatch { inotify: inotify::init(CreateFlags::CLOEXEC).unwrap(), watched: HashMap::new() };
         watch.add("app", &folder).unwrap();
         fs::write(folder.join("app.pl"), "1").unwrap();
         let began = std::time::Instant::now();

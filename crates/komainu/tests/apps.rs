@@ -14,7 +14,7 @@ const RUBY: &str =
     "run ->(env) { [200, { 'content-type' => 'text/plain' }, [\"ruby #{env['PATH_INFO']}\"]] }";
 
 #[test]
-fn more_workers_than_there_may_be_are_told_by_the_check() {
+fn more_workers_than_there_may_be_are_reported_by_the_check() {
     let big = only("psgi = \"app.psgi\"\nworkers = { min = 1, max = 1024 }\nthreads = 16");
     let rig =
         start(folder("app.psgi", "sub { [200, [], ['one']] }"), &only("psgi = \"app.psgi\"\nworkers = 1"));
@@ -22,9 +22,9 @@ fn more_workers_than_there_may_be_are_told_by_the_check() {
     let path = rig.folder.at("big.toml");
     std::fs::write(&path, &big).unwrap();
     let checked = server().arg("check").arg("-c").arg(&path).output().unwrap();
-    let told = text(&checked.stderr);
-    assert!(!checked.status.success() && told.contains("the application shop: "), "{told}");
-    assert!(told.contains("4096"), "{told}");
+    let reported = text(&checked.stderr);
+    assert!(!checked.status.success() && reported.contains("the application shop: "), "{reported}");
+    assert!(reported.contains("4096"), "{reported}");
     // And by a reload, which changes nothing then.
     rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}", big.replace("shop", "other")));
     rig.signal("-HUP");
@@ -87,13 +87,13 @@ fn what_does_not_load_says_why() {
         page.expect_status(500).expect_field("Content-Type", "text/html; charset=utf-8");
         assert!(page.text().contains("no &lt;database&gt; here"), "{}", page.text());
         logged(&rig, "does not load: ");
-        assert!(rig.told().contains("no <database> here"), "{}", rig.told());
+        assert!(rig.reported().contains("no <database> here"), "{}", rig.reported());
     }
 }
 
 #[test]
-fn what_is_missing_is_told_at_once() {
-    let told = |arguments: &[&str], folder: &Folder| {
+fn what_is_missing_is_reported_at_once() {
+    let reported = |arguments: &[&str], folder: &Folder| {
         let output = server()
             .args(["run", "--listen", "127.0.0.1:0"])
             .args(arguments)
@@ -104,9 +104,9 @@ fn what_is_missing_is_told_at_once() {
         text(&output.stderr)
     };
     let folder = folder("app.psgi", PERL);
-    assert!(told(&["shop.psgi"], &folder).contains("`psgi`: there is no file /"));
+    assert!(reported(&["shop.psgi"], &folder).contains("`psgi`: there is no file /"));
     folder.write("config.ru", RUBY);
-    let two = told(&["app.psgi", "config.ru"], &folder);
+    let two = reported(&["app.psgi", "config.ru"], &folder);
     assert!(two.contains("one application"), "{two}");
     let mut command = komainu();
     command.env("KOMAINU_WORKERS", folder.path()).current_dir(folder.path());
@@ -220,7 +220,7 @@ fn two_languages_in_one_server() {
 }
 
 #[test]
-fn the_status_tells_of_every_process() {
+fn the_status_reports_of_every_process() {
     let rig = run(folder("shop.psgi", PERL), &["--workers", "2", "shop.psgi"]);
     let pids = ready(&rig, 2);
     let mut client = Client::new(rig.address);
@@ -229,10 +229,10 @@ fn the_status_tells_of_every_process() {
     let states: Vec<&str> = all.iter().map(|process| process.state.as_str()).collect();
     assert_eq!(states, ["prototype", "ready", "ready"]);
     assert_eq!(all.iter().map(|process| process.requests).sum::<u64>(), 10);
-    let told = status(&rig);
-    assert_eq!(told["pid"].as_u64(), Some(u64::from(rig.child.id())));
-    assert_eq!(told["apps"][0]["name"], "shop");
-    for usage in [&told["usage"], &told["apps"][0]["processes"][1]["usage"]] {
+    let reported = status(&rig);
+    assert_eq!(reported["pid"].as_u64(), Some(u64::from(rig.child.id())));
+    assert_eq!(reported["apps"][0]["name"], "shop");
+    for usage in [&reported["usage"], &reported["apps"][0]["processes"][1]["usage"]] {
         let of = |key: &str| usage[key].as_u64().unwrap();
         assert!(of("rss_bytes") >= of("pss_bytes") && of("pss_bytes") > 0, "{usage}");
         assert!(of("private_dirty_bytes") > 0 && usage["cpu_ms"].is_u64(), "{usage}");

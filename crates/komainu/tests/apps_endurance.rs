@@ -224,12 +224,12 @@ fn many_clients_over_few_workers() {
 #[ignore = "a minute; wants 20,000 descriptors"]
 fn many_clients_over_few_workers_in_full() {
     for language in LANGUAGES {
-        let told = many_clients(
+        let reported = many_clients(
             language,
             10_000,
             &["-d", "20s", "--ramp", "5s", "--warm-up", "6s", "--think", "5s", "--expect", "p99 < 50ms"],
         );
-        let of = |key: &str| told["figures"][key].as_f64().unwrap();
+        let of = |key: &str| reported["figures"][key].as_f64().unwrap();
         eprintln!("{language:?}: {:.0} requests/s, 99 % within {:.0} µs", of("requests_per_s"), of("p99_us"));
     }
 }

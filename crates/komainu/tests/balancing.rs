@@ -218,9 +218,9 @@ fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
     well.store(true, Ordering::SeqCst);
     eventually("b is back", || answers(&rig, 20).contains_key("b"));
     assert!(
-        rig.told().contains("its checks fail") && rig.told().contains("in service again"),
+        rig.reported().contains("its checks fail") && rig.reported().contains("in service again"),
         "{}",
-        rig.told()
+        rig.reported()
     );
     let share = answers(&rig, 100).get("b").copied().unwrap_or(0);
     assert!((3..=20).contains(&share), "a tenth at first, not {share} of 100");
@@ -258,10 +258,10 @@ fn who_fails_is_left_alone_and_found_again() {
         a.url
     ));
     assert_eq!(answers(&rig, 20), BTreeMap::from([("a".into(), 20)]), "no request is lost to it");
-    eventually("the log says that it is ejected", || rig.told().contains("ejected"));
+    eventually("the log says that it is ejected", || rig.reported().contains("ejected"));
     let _b = serving(broken, "b");
     eventually("a request finds it again", || rig.get("/").text() == "b");
-    eventually("the log says so", || rig.told().contains("back in service"));
+    eventually("the log says so", || rig.reported().contains("back in service"));
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn a_reload_reaches_threads_that_nobody_asks() {
     rig.folder
         .write("komainu.toml", "listen = \"127.0.0.1:0\"\nthreads = 2\n[[route]]\nrespond = \"no more\"\n");
     rig.signal("-HUP");
-    eventually("it is read", || rig.told().contains("was read again"));
+    eventually("it is read", || rig.reported().contains("was read again"));
     // No request comes, and the server that is gone from the configuration is left in peace all the same.
     eventually("the checks end", || {
         let before = asked.load(Ordering::Relaxed);

@@ -20,7 +20,7 @@ fn start(folder: Folder, text: &str) -> Rig {
 }
 
 /// Everything that tells of the client, behind these first lines: the log, variables, and an upstream.
-fn telling(first: &str, origin: &Origin) -> Rig {
+fn with_events(first: &str, origin: &Origin) -> Rig {
     let text = format!(
         r#"{first}
 threads = 1
@@ -50,7 +50,8 @@ fn logged(rig: &Rig, count: usize) -> Vec<String> {
 #[test]
 fn trusted_fields_name_the_client_everywhere() {
     let origin = Origin::start(|_| ok("x"));
-    let rig = telling("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]", &origin);
+    let rig =
+        with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]", &origin);
     rig.ask("/", "X-Forwarded-For: 6.6.6.6, 192.0.2.9, 10.0.0.7\r\nX-Forwarded-Proto: https\r\n")
         .expect(200, "hello")
         .expect_field("X-Client", "192.0.2.9")
@@ -69,7 +70,7 @@ fn trusted_fields_name_the_client_everywhere() {
 #[test]
 fn nobody_else_is_believed() {
     let origin = Origin::start(|_| ok("x"));
-    let rig = telling("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"10.0.0.0/8\"]", &origin);
+    let rig = with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"10.0.0.0/8\"]", &origin);
     let claims = "X-Forwarded-For: 192.0.2.9\r\nX-Forwarded-Proto: https\r\nForwarded: for=192.0.2.9\r\n";
     rig.ask("/up", claims).expect_field("X-Client", "127.0.0.1").expect_field("X-Scheme", "http");
     assert_eq!(origin.last().field("X-Forwarded-For"), ["127.0.0.1"]);
@@ -80,7 +81,7 @@ fn nobody_else_is_believed() {
 fn the_standard_field_where_that_is_what_they_write() {
     let origin = Origin::start(|_| ok("x"));
     let trust = "trusted_proxies = { from = [\"127.0.0.1\"], fields = \"forwarded\" }";
-    let rig = telling(&format!("listen = \"127.0.0.1:0\"\n{trust}"), &origin);
+    let rig = with_events(&format!("listen = \"127.0.0.1:0\"\n{trust}"), &origin);
     rig.ask("/up", "X-Forwarded-For: 6.6.6.6\r\nForwarded: for=\"192.0.2.9:99\";proto=https\r\n")
         .expect_field("X-Client", "192.0.2.9")
         .expect_field("X-Scheme", "https");
@@ -98,7 +99,7 @@ const LINE: &str = "PROXY TCP4 192.0.2.9 192.0.2.1 1234 80\r\n";
 fn a_header_ahead_of_http_names_the_client_everywhere() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }";
-    let rig = telling(first, &origin);
+    let rig = with_events(first, &origin);
     let mut client = rig.connect();
     client.write_all(format!("{LINE}{ASK}").as_bytes()).unwrap();
     for number in 0..3 {
@@ -127,7 +128,8 @@ fn a_header_ahead_of_http_names_the_client_everywhere() {
 #[test]
 fn a_header_from_anywhere_else_is_refused() {
     let origin = Origin::start(|_| ok("x"));
-    let rig = telling("listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"10.0.0.0/8\"] }", &origin);
+    let rig =
+        with_events("listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"10.0.0.0/8\"] }", &origin);
     let refused = rig.send(&format!("{LINE}{ASK}"));
     assert!(refused.expect_status(403).text().contains("PROXY protocol"), "{}", refused.text());
     assert_eq!(logged(&rig, 1), ["127.0.0.1"]);
@@ -135,12 +137,12 @@ fn a_header_from_anywhere_else_is_refused() {
 }
 
 #[test]
-fn who_is_told_of_is_not_trusted_for_that() {
+fn who_is_reported_of_is_not_trusted_for_that() {
     // The load balancer passes connections on; its client claims to be somebody else.
     let origin = Origin::start(|_| ok("x"));
     let first =
         "listen = { address = \"127.0.0.1:0\", proxy_protocol = true }\ntrusted_proxies = [\"127.0.0.1\"]";
-    let rig = telling(first, &origin);
+    let rig = with_events(first, &origin);
     let mut client = rig.connect();
     let claims = "GET /up HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n";
     client.write_all(format!("{LINE}{claims}").as_bytes()).unwrap();
@@ -153,7 +155,7 @@ fn over_a_unix_socket_both_ways() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = [\"127.0.0.1:0\", \"unix:plain.sock\", { address = \"unix:told.sock\", proxy_protocol = true }]\n\
                  trusted_proxies = [\"unix\"]";
-    let rig = telling(first, &origin);
+    let rig = with_events(first, &origin);
     let ask = |socket: &str, bytes: &str| {
         let mut client = UnixStream::connect(rig.folder.at(socket)).unwrap();
         client.set_read_timeout(Some(rig::PATIENCE)).unwrap();
@@ -164,16 +166,16 @@ fn over_a_unix_socket_both_ways() {
     };
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.9\r\n\r\n";
     ask("plain.sock", request).expect(200, "hello").expect_field("X-Client", "192.0.2.9");
-    let told = format!("PROXY TCP6 2001:db8::7 2001:db8::1 1 80\r\n{request}");
-    ask("told.sock", &told).expect(200, "hello").expect_field("X-Client", "2001:db8::7");
+    let reported = format!("PROXY TCP6 2001:db8::7 2001:db8::1 1 80\r\n{request}");
+    ask("told.sock", &reported).expect(200, "hello").expect_field("X-Client", "2001:db8::7");
     ask("told.sock", request).expect_status(400);
 }
 
 #[test]
-fn one_proxy_tells_the_next() {
+fn one_proxy_reports_the_next() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
-    let inner = telling(first, &origin);
+    let inner = with_events(first, &origin);
     for version in ["v1", "v2"] {
         let outer = start(
             Folder::new(),

@@ -127,7 +127,7 @@ fn a_reload_waits_for_its_result() {
 }
 
 #[test]
-fn a_reload_tells_of_an_application_that_does_not_load() {
+fn a_reload_reports_of_an_application_that_does_not_load() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], ['one']] }");
     write(
@@ -181,7 +181,7 @@ fn a_server_that_does_not_answer_is_not_waited_for() {
 fn sigusr2_is_ignored_and_logged() {
     let mut rig = start(FILES);
     rig.signal("-USR2");
-    eventually("it stands in the log", || rig.told().contains("SIGUSR2 is ignored"));
+    eventually("it stands in the log", || rig.reported().contains("SIGUSR2 is ignored"));
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
@@ -225,7 +225,7 @@ fn root_finds_servers_of_other_users() {
     let rig = Rig::start(command, folder);
     let pid = rig.child.id().to_string();
     for arguments in [&["status"][..], &["status", "--pid", &pid]] {
-        let told = komainu().args(arguments).output().unwrap();
-        assert!(text(&told.stdout).contains(&rig.address.to_string()), "{}", text(&told.stderr));
+        let reported = komainu().args(arguments).output().unwrap();
+        assert!(text(&reported.stdout).contains(&rig.address.to_string()), "{}", text(&reported.stderr));
     }
 }

@@ -128,7 +128,7 @@ fn a_half_closed_client_gets_its_answer() {
             assert!(!answer.contains("200 OK"), "{handler} {sent}: {answer:?}");
         }
     }
-    assert!(!rig.told().contains("panicked"), "{}", rig.told());
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
 }
 
 /// Reads up to and with `end`.
@@ -192,11 +192,11 @@ fn a_reset_gives_the_request_up_and_costs_no_other() {
         }
         rig.get(&format!("/{handler}/at")).expect(200, "body 0");
     }
-    assert!(!rig.told().contains("panicked"), "{}", rig.told());
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
 }
 
 #[test]
-fn an_event_loop_is_told_of_the_end_and_may_still_answer() {
+fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
     let (rig, _origin) = all("");
     // This one answers although it was told, and its client waits for it.
     let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -205,5 +205,5 @@ fn an_event_loop_is_told_of_the_end_and_may_still_answer() {
     // And this one returns without an answer: that is no failure.
     let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer, "");
-    assert!(!rig.told().contains("before its answer"), "{}", rig.told());
+    assert!(!rig.reported().contains("before its answer"), "{}", rig.reported());
 }

@@ -332,7 +332,7 @@ fn interim_answers_that_nobody_reads() {
         std::thread::sleep(Duration::from_millis(100));
         let more = resident_bytes(&rig).saturating_sub(before);
         assert!(more < BOUND_BYTES, "{} MiB more", more >> 20);
-        if rig.told().contains("at last") {
+        if rig.reported().contains("at last") {
             break;
         }
     }

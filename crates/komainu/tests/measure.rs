@@ -44,14 +44,17 @@ fn komainu(arguments: &[&str]) -> Output {
 fn connections_beyond_the_descriptor_limit_are_failures_with_a_remedy() {
     let run = format!("ulimit -n 150; exec {KOMAINU} bench -c 300 -d 1s --warm-up 0s http://{}/", server());
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
-    let told = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("too many open files (this process may have 150: raise `ulimit -n`)"), "{told}");
-    assert!(told.contains(" of 300 made;") && !told.contains(" 0 failed"), "{told}");
+    let reported = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        reported.contains("too many open files (this process may have 150: raise `ulimit -n`)"),
+        "{reported}"
+    );
+    assert!(reported.contains(" of 300 made;") && !reported.contains(" 0 failed"), "{reported}");
     // What the system allows is taken without being asked for.
     let run = run.replace("-n 150", "-Sn 150");
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
-    let told = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains(" 300 made;") && !told.contains("too many open files"), "{told}");
+    let reported = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(reported.contains(" 300 made;") && !reported.contains("too many open files"), "{reported}");
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -114,7 +117,7 @@ fn ab_speaks_as_ab_does() {
 }
 
 #[test]
-fn expectations_decide_and_faults_are_told() {
+fn expectations_decide_and_faults_are_reported() {
     let url = format!("http://{}/", server());
     let status = |arguments: &[&str]| {
         let done = komainu(arguments);
@@ -174,7 +177,7 @@ fn odd_server(begin: &'static [u8], more: &'static [u8]) -> String {
 }
 
 #[test]
-fn answers_that_are_none_are_told_as_such() {
+fn answers_that_are_none_are_reported_as_such() {
     static PIECE: [u8; 65536] = [b'x'; 65536];
     for (begin, more, what) in [
         (&b"HTTP/1.1 200 OK\r\n\r\n"[..], &PIECE[..], "the response did not end in time, after"),
@@ -194,7 +197,7 @@ fn answers_that_are_none_are_told_as_such() {
 }
 
 #[test]
-fn a_certificate_that_is_not_trusted_is_told_with_the_remedies() {
+fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
     let folder = Folder::new("certificate");
     // Without a configuration of its own, openssl makes a certificate of an authority, which is none of a server.
     let conf = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\

@@ -122,18 +122,18 @@ fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
 }
 
 #[test]
-fn what_is_held_is_told() {
+fn what_is_held_is_reported() {
     let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
-    let told = || {
+    let reported = || {
         let output =
             rig::komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
         let servers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         servers[0]["memory"].clone()
     };
-    assert_eq!(told()["budget_bytes"], BUDGET_MIB << 20);
+    assert_eq!(reported()["budget_bytes"], BUDGET_MIB << 20);
     let request = "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200);
     let clients: Vec<_> = (0..50).filter_map(|_| reads_nothing(&rig, request.as_bytes())).collect();
-    eventually("it is counted", || told()["held_bytes"].as_u64().unwrap() > 50 * 16 * 1024);
+    eventually("it is counted", || reported()["held_bytes"].as_u64().unwrap() > 50 * 16 * 1024);
     drop(clients);
-    eventually("it is free again", || told()["held_bytes"].as_u64().unwrap() < 50 * 1024);
+    eventually("it is free again", || reported()["held_bytes"].as_u64().unwrap() < 50 * 1024);
 }

@@ -27,8 +27,8 @@ fn fetched(rig: &Rig, path: &str) -> String {
 
 /// The copies that the application has told the log of.
 fn copies(rig: &Rig) -> Vec<u32> {
-    let told = rig.told();
-    told.lines().filter_map(|line| line.split_once("copy is ")?.1.trim().parse().ok()).collect()
+    let reported = rig.reported();
+    reported.lines().filter_map(|line| line.split_once("copy is ")?.1.trim().parse().ok()).collect()
 }
 
 fn copy_ends(rig: &Rig) {
@@ -141,7 +141,7 @@ fn control_bytes_of_an_application_do_not_reach_the_log() {
         psgi("print STDERR \"a\\tb \\e[31m red \\x07 \\xc2\\x9b c1 \\x7f \\xc3\\xa9\\n\"; [200, [], ['ok']]");
     assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()));
     logged(&rig, "a\tb \\x1b[31m red \\x07 \\xc2\\x9b c1 \\x7f ");
-    assert!(!rig.told().contains(['\x1b', '\u{9b}', '\x07', '\x7f']));
+    assert!(!rig.reported().contains(['\x1b', '\u{9b}', '\x07', '\x7f']));
 }
 
 #[test]

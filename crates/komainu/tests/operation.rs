@@ -36,7 +36,7 @@ fn a_stop_loses_nothing() {
     running.read_to_end(&mut rest).unwrap();
     assert!(rest.len() + 1000 > 20_000_000, "the running response is completed");
     assert!(rig.ended().success());
-    assert!(rig.told().contains("stopped"), "{}", rig.told());
+    assert!(rig.reported().contains("stopped"), "{}", rig.reported());
 }
 
 #[test]
@@ -50,11 +50,11 @@ fn a_stop_does_not_wait_for_ever() {
     stuck.read_exact(&mut begun).unwrap();
     rig.signal("-INT");
     assert!(rig.ended().success());
-    assert!(rig.told().contains("timeouts.drain"), "{}", rig.told());
+    assert!(rig.reported().contains("timeouts.drain"), "{}", rig.reported());
 }
 
 #[test]
-fn a_stop_tells_what_it_waits_for() {
+fn a_stop_reports_what_it_waits_for() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let mut rig = Rig::config(
@@ -66,7 +66,7 @@ fn a_stop_tells_what_it_waits_for() {
     stuck.read_exact(&mut [0; 1000]).unwrap();
     rig.signal("-TERM");
     eventually("it is told", || {
-        rig.told().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
+        rig.reported().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
     });
     rig.signal("-TERM");
     assert_eq!(rig.ended().code(), Some(1));
@@ -83,10 +83,10 @@ fn the_configuration_is_read_again() {
         rig.signal("-HUP");
     };
     write("[[route]]\nfiels = \"two\"\n");
-    eventually("the error is told", || rig.told().contains("fiels"));
+    eventually("the error is told", || rig.reported().contains("fiels"));
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"nowhere\"\n");
-    eventually("the missing folder is told", || rig.told().contains("nowhere"));
+    eventually("the missing folder is told", || rig.reported().contains("nowhere"));
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"two\"\n");
     eventually("the new configuration is used", || rig.get("/a").text() == "two");
@@ -94,12 +94,12 @@ fn the_configuration_is_read_again() {
     write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
     let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
     eventually("the new limit is used", || rig.send(post).status() == 413);
-    assert!(!rig.told().contains("restarted"), "{}", rig.told());
+    assert!(!rig.reported().contains("restarted"), "{}", rig.reported());
     write(
         "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"error\"\n[[route]]\nfiles = \"two\"\n",
     );
-    let told = "`[limits]`, `[timeouts]`, `[log]` change only when the server is restarted";
-    eventually("what waits for a restart is told", || rig.told().contains(told));
+    let reported = "`[limits]`, `[timeouts]`, `[log]` change only when the server is restarted";
+    eventually("what waits for a restart is told", || rig.reported().contains(reported));
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn access_logs() {
     let log = rig.folder.at("access.log");
     let lines = || fs::read_to_string(&log).unwrap_or_default();
     eventually("both lines are written", || lines().lines().count() == 2);
-    let told = lines();
-    let (first, second) = told.split_once('\n').unwrap();
+    let reported = lines();
+    let (first, second) = reported.split_once('\n').unwrap();
     assert!(
         first.starts_with("127.0.0.1 - - [")
             && first.contains("+0000] \"GET /a?q=1 HTTP/1.1\" 200 1 \"http://r/\" \"te\\x22st\""),
@@ -165,7 +165,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
         "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.fifo\"\n[[route]]\nfiles = \"www\"\n",
     );
     rig.get("/a").expect(200, "A");
-    assert!(rig.told().contains("this FIFO has no reader"), "{}", rig.told());
+    assert!(rig.reported().contains("this FIFO has no reader"), "{}", rig.reported());
     // Who comes to read gets the lines from then on.
     let reader = std::thread::spawn({
         let fifo = fifo.clone();
@@ -184,7 +184,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    assert!(rig.told().contains("dropped while it could not be written"), "{}", rig.told());
+    assert!(rig.reported().contains("dropped while it could not be written"), "{}", rig.reported());
 }
 
 #[test]

@@ -213,10 +213,10 @@ fn the_check_explains_what_the_server_does() {
                 .arg(rig.folder.at("komainu.toml"))
                 .output()
                 .unwrap();
-            let told = text(&done.stdout) + &text(&done.stderr);
+            let reported = text(&done.stdout) + &text(&done.stderr);
             let status = shown(kind, raw, *seen).0;
-            assert_eq!(told.contains("400"), status == 400, "{url}: {told}");
-            assert_eq!(told.contains("matches: respond"), *seen == Admin, "{url}: {told}");
+            assert_eq!(reported.contains("400"), status == 400, "{url}: {reported}");
+            assert_eq!(reported.contains("matches: respond"), *seen == Admin, "{url}: {reported}");
         }
     }
 }
@@ -256,7 +256,7 @@ fn what_nobody_encoded_is_encoded_in_redirects_fields_and_logs() {
     rig.get("/old/%0d%0aX:y").expect_field("Location", "/new/%0d%0aX:y").expect_no_field("X");
     let log = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("three lines are logged", || log().lines().count() >= 4);
-    let (access, errors) = (log(), rig.told());
+    let (access, errors) = (log(), rig.reported());
     assert!(access.contains("/caf%C3%A9?q=%C3%A9") && access.is_ascii(), "{access}");
     assert!(errors.contains("/caf%C3%A9%C2%9B/..%2f") && errors.is_ascii(), "{errors}");
 }

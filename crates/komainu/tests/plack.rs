@@ -24,15 +24,15 @@ fn needs(module: &str, package: &str) {
 #[test]
 fn the_suite_passes_whole() {
     needs("Plack::Test::Suite", "libplack-perl");
-    let told = Command::new("perl")
+    let reported = Command::new("perl")
         .arg(perl().join("suite.t"))
         .arg(env!("CARGO_BIN_EXE_komainu"))
         .arg(perl())
         .env("KOMAINU_WORKERS", modules())
         .output()
         .unwrap();
-    let (out, errors) = (text(&told.stdout), text(&told.stderr));
-    assert!(told.status.success(), "{out}{errors}");
+    let (out, errors) = (text(&reported.stdout), text(&reported.stderr));
+    assert!(reported.status.success(), "{out}{errors}");
     let plan: usize = out.lines().find_map(|line| line.strip_prefix("1..")?.parse().ok()).unwrap();
     let good = out.lines().filter(|line| line.starts_with("ok ") && !line.contains("# skip")).count();
     assert!(plan > 95 && good == plan, "{good} of {plan}\n{out}");

@@ -107,7 +107,7 @@ fn without_a_word_root_does_not_serve() {
     let mut command = komainu();
     command.args(["run", "--listen", "127.0.0.1:0"]).arg(folder.at("www"));
     let rig = Rig::start(command, folder);
-    eventually("the warning is there", || rig.told().contains("serving as root"));
+    eventually("the warning is there", || rig.reported().contains("serving as root"));
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn an_application_of_another_user() {
         assert!(apps.as_array().unwrap().iter().all(costs), "{apps}");
         // A process that the server may neither kill nor wait for.
         rig.get("/exit").expect_status(502);
-        eventually("its end is told as it was", || rig.told().contains("ended with status 3"));
+        eventually("its end is told as it was", || rig.reported().contains("ended with status 3"));
         eventually("another one answers", || rig.get("/").status() == 200);
         rig.signal("-HUP");
-        eventually("the next generation takes over", || rig.told().contains("generation 2 takes over"));
+        eventually("the next generation takes over", || rig.reported().contains("generation 2 takes over"));
         let (pid, _) = who(&rig);
         rig.signal("-TERM");
         assert!(rig.ended().success());
@@ -313,10 +313,10 @@ fn a_log_in_a_folder_of_others_is_no_way_to_other_files() {
     fs::remove_file(&log).unwrap();
     std::os::unix::fs::symlink(rig.folder.at("secret"), &log).unwrap();
     rig.signal("-USR1");
-    eventually("it is refused", || rig.told().contains("cannot open the log"));
+    eventually("it is refused", || rig.reported().contains("cannot open the log"));
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
-    eventually("it has ended", || !is_alive(rig.child.id()) || rig.told().contains("stopped"));
+    eventually("it has ended", || !is_alive(rig.child.id()) || rig.reported().contains("stopped"));
     assert_eq!(fs::read_to_string(rig.folder.at("secret")).unwrap(), "");
 }
 
@@ -352,7 +352,7 @@ fn a_server_is_started_again_though_its_logs_cannot_be_opened() {
     rig.get("/a").expect(200, "A");
     assert_ne!(before, serving(&rig));
     eventually("it is said, and lines go to stderr", || {
-        rig.told().contains("cannot open the log") && rig.told().contains("\"GET /a HTTP/1.1\" 200")
+        rig.reported().contains("cannot open the log") && rig.reported().contains("\"GET /a HTTP/1.1\" 200")
     });
     rig.folder.write("logs/nothing", "");
     rig.signal("-USR1");
@@ -399,7 +399,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
     rig.signal("-TERM");
     assert!(rig.ended().success());
     assert!(!is_alive(pid) && !is_alive(worker) && !socket.exists());
-    assert!(!rig.told().contains("told to stop again"), "{}", rig.told());
+    assert!(!rig.reported().contains("told to stop again"), "{}", rig.reported());
 }
 
 #[test]

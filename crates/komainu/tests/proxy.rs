@@ -71,8 +71,8 @@ fn several_share_the_requests_and_one_that_cannot_be_reached_costs_none() {
     }
     assert!(counts.iter().all(|&count| count >= 10), "{counts:?}");
     eventually("the log names the dead one", || {
-        let told = rig.told();
-        told.contains(&dead) && told.contains("refused") && told.contains("trying again")
+        let reported = rig.reported();
+        reported.contains(&dead) && reported.contains("refused") && reported.contains("trying again")
     });
 }
 
@@ -111,10 +111,10 @@ fn a_failure_has_its_status_its_page_and_its_reason_in_the_log() {
             .expect_status(502)
             .expect_field("Content-Type", "application/problem+json");
         eventually("the log has it", || {
-            rig.told().lines().any(|line| line.contains(path) && line.contains("502"))
+            rig.reported().lines().any(|line| line.contains(path) && line.contains("502"))
         });
     }
-    assert!(rig.told().contains("refused the connection"), "{}", rig.told());
+    assert!(rig.reported().contains("refused the connection"), "{}", rig.reported());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_slow_upstream_is_a_504() {
         &format!("proxy = {{ to = \"{}\", timeouts = {{ head = \"100ms\" }}, retry = false }}", origin.url),
     );
     rig.get("/").expect_status(504);
-    eventually("the log has it", || rig.told().contains("took too long"));
+    eventually("the log has it", || rig.reported().contains("took too long"));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn the_configuration_is_read_again_and_old_connections_go() {
     let wrong = "[[route]]\nproxy = { to = \"https://a\", tls = { ca = \"missing.pem\" } }\n";
     rig.folder.write("komainu.toml", wrong);
     rig.signal("-HUP");
-    eventually("the missing file is told", || rig.told().contains("missing.pem"));
+    eventually("the missing file is told", || rig.reported().contains("missing.pem"));
     rig.get("/").expect(200, "b");
     // The old pool went with the old routes: its connection is closed.
     eventually("the connection to the old upstream is closed", || a.open() == 0);
@@ -421,7 +421,7 @@ fn tls_to_nginx_is_verified_and_kept() {
         rig.get("/again").expect(200, "r");
     }
     rig.get("/none").expect_status(502);
-    eventually("the log says why", || rig.told().contains("/none"));
+    eventually("the log says why", || rig.reported().contains("/none"));
 }
 
 #[test]
@@ -440,7 +440,8 @@ fn a_proxy_that_leads_to_itself_says_so() {
     let answer = rig.get("/around?and=around");
     assert_eq!(answer.status(), 508, "{}", answer.head);
     eventually("the log has it", || {
-        let told = rig.told();
-        told.contains("self.sock: \"/around?and=around\": the request loops: ") && told.contains(": 508")
+        let reported = rig.reported();
+        reported.contains("self.sock: \"/around?and=around\": the request loops: ")
+            && reported.contains(": 508")
     });
 }

@@ -90,8 +90,8 @@ fn example(section: &str, program: &str, greeting: &str) {
         .env("PATH", rig::search_path())
         .process_group(0);
     let _app = App(app.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap());
-    let told = folder.at("app.log");
-    eventually(&format!("{program} listens; its log is {}", told.display()), || {
+    let reported = folder.at("app.log");
+    eventually(&format!("{program} listens; its log is {}", reported.display()), || {
         UnixStream::connect(folder.at("app.sock")).is_ok()
     });
     assert!(config.contains("127.0.0.1:8080"));

@@ -101,8 +101,8 @@ fn flask() {
     client.send(format!("GET /hello/you?a=1 HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address));
     assert_eq!(client.answer(), (200, url));
     counts(&rig);
-    let (status, told) = upload(&rig, 300_000);
-    assert!(status == 200 && told.contains("\"size\":300000"), "{told}");
+    let (status, reported) = upload(&rig, 300_000);
+    assert!(status == 200 && reported.contains("\"size\":300000"), "{reported}");
     assert_eq!(client.get("/stream").1, lines());
     let source = fs::read_to_string(rig.folder.at("flask_app.py")).unwrap();
     rig.get("/file").expect(200, &source);
@@ -120,8 +120,8 @@ fn fastapi() {
     assert!(answer.text().contains(r#""who":"you","a":1,"state":"began""#), "{}", answer.text());
     rig.get("/hello/you?a=x").expect_status(422);
     rig.get("/openapi.json").expect_status(200);
-    let (status, told) = upload(&rig, 300_000);
-    assert!(status == 200 && told.contains("\"size\":300000"), "{told}");
+    let (status, reported) = upload(&rig, 300_000);
+    assert!(status == 200 && reported.contains("\"size\":300000"), "{reported}");
     let mut client = Client::new(rig.address);
     assert_eq!(client.get("/stream").1, lines());
     client.send(

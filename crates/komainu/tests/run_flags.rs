@@ -103,15 +103,15 @@ fn levels() {
     let rig = echo(&["--log-level", "info", "-w", "1"]);
     rig.get("/warn").expect_status(200);
     hosted::logged(&rig, "a line of the application");
-    let told = |level: &str| {
+    let reported = |level: &str| {
         let rig = echo(&["--log-level", level, "-w", "1"]);
         rig.get("/").expect_status(200);
         rig.signal("-HUP");
         rig.get("/").expect_status(200);
         rig
     };
-    hosted::logged(&told("info"), "loaded");
-    assert!(!told("error").told().contains("loaded"));
+    hosted::logged(&reported("info"), "loaded");
+    assert!(!reported("error").reported().contains("loaded"));
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn another_user_for_root() {
     let serving = std::fs::read_to_string(format!("/proc/{}/status", status(&rig)["pid"])).unwrap();
     let uids = serving.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
     assert!(uids.split_whitespace().eq([uid.as_str(); 4]), "{uids}");
-    assert!(!rig.told().contains("serving as root"), "{}", rig.told());
-    let told = refused(&rig.folder, &["--user", "nobody-of-this-name", "www"]);
-    assert!(told.contains("there is no user nobody-of-this-name"), "{told}");
+    assert!(!rig.reported().contains("serving as root"), "{}", rig.reported());
+    let reported = refused(&rig.folder, &["--user", "nobody-of-this-name", "www"]);
+    assert!(reported.contains("there is no user nobody-of-this-name"), "{reported}");
 }
 
 #[test]
-fn mistakes_are_told_at_once() {
+fn mistakes_are_reported_at_once() {
     let folder = folder("app.psgi", ECHO);
     folder.write("www/a", "A").write("bad.env", "A=1\nB\n");
     for (arguments, said) in [
@@ -170,8 +170,8 @@ fn mistakes_are_told_at_once() {
         (&["--user", "", "www"], "a value is required for '--user <USER>'"),
         (&["--log-level", "loud", "app.psgi"], "possible values: error, warn, info, debug"),
     ] {
-        let told = refused(&folder, arguments);
-        assert!(told.contains(said), "{arguments:?}: {told}");
+        let reported = refused(&folder, arguments);
+        assert!(reported.contains(said), "{arguments:?}: {reported}");
     }
 }
 

@@ -28,12 +28,12 @@ fn post(rig: &Rig) -> (u16, String) {
 }
 
 /// What the application answers: the length of the parameter or body, `CONTENT_LENGTH`, and the coding.
-fn told_by(file: &str, text: &str, app: &str) -> String {
+fn reported_by(file: &str, text: &str, app: &str) -> String {
     let folder = Folder::new();
     folder.write(file, text);
     let rig = start(folder, &format!("[[route]]\napp = \"shop\"\n[apps.shop]\nworkers = 1\n{app}\n"));
     let (status, body) = post(&rig);
-    assert_eq!(status, 200, "{file}, {app}: {body}\n{}", rig.told());
+    assert_eq!(status, 200, "{file}, {app}: {body}\n{}", rig.reported());
     body
 }
 
@@ -48,17 +48,17 @@ fn applications_get_the_length_of_what_came_in_chunks() {
     let psgi = "sub { my ($env) = @_; my ($sum, $piece) = (0); my $in = $env->{'psgi.input'};\n\
         $sum += length $piece while $in->read($piece, 8192);\n\
         [200, [], [join ' ', $sum, $env->{CONTENT_LENGTH} // 'none', $env->{HTTP_TRANSFER_ENCODING} // 'none']] }";
-    assert_eq!(told_by("app.psgi", psgi, "psgi = \"app.psgi\""), raw);
+    assert_eq!(reported_by("app.psgi", psgi, "psgi = \"app.psgi\""), raw);
     let rack = "require 'rack'\nrun ->(env) { [200, {}, [[env['rack.input'].read.bytesize, env['CONTENT_LENGTH'] || 'none', \
                 env['HTTP_TRANSFER_ENCODING'] || 'none'].join(' ')]] }";
-    assert_eq!(told_by("config.ru", rack, "rack = \"config.ru\""), raw);
+    assert_eq!(reported_by("config.ru", rack, "rack = \"config.ru\""), raw);
     let params = "require 'rack'\nrun ->(env) { [200, {}, [[Rack::Request.new(env).params['a'].to_s.bytesize, env['CONTENT_LENGTH'] || 'none', \
                 env['HTTP_TRANSFER_ENCODING'] || 'none'].join(' ')]] }";
-    assert_eq!(told_by("config.ru", params, "rack = \"config.ru\""), whole);
+    assert_eq!(reported_by("config.ru", params, "rack = \"config.ru\""), whole);
     let wsgi = "def app(environ, start):\n    start('200 OK', [])\n    size = len(environ['wsgi.input'].read())\n    \
                 return [' '.join([str(size), environ.get('CONTENT_LENGTH', 'none'), environ.get('HTTP_TRANSFER_ENCODING', 'none')]).encode()]\n";
     for key in ["wsgi", "python"] {
-        assert_eq!(told_by("app.py", wsgi, &format!("{key} = \"app.py:app\"")), raw, "{key}");
+        assert_eq!(reported_by("app.py", wsgi, &format!("{key} = \"app.py:app\"")), raw, "{key}");
     }
 }
 
@@ -68,28 +68,28 @@ fn frameworks_see_parameters_of_what_came_in_chunks() {
     if has("perl", &["-MPlack::Request", "-e1"]) {
         let plack = "use Plack::Request; sub { my $r = Plack::Request->new($_[0]);\n\
             [200, [], [join ' ', length($r->parameters->{a} // ''), $r->content_length // 'none', $r->header('Transfer-Encoding') // 'none']] }";
-        assert_eq!(told_by("app.psgi", plack, "psgi = \"app.psgi\""), whole);
+        assert_eq!(reported_by("app.psgi", plack, "psgi = \"app.psgi\""), whole);
     }
     if has("perl", &["-MMojolicious", "-e1"]) {
         let mojo = "use Mojolicious::Lite -signatures;\npost '/form' => sub ($c) { $c->render(text => join ' ', \
             length($c->param('a') // ''), $c->req->headers->content_length // 'none', $c->req->headers->header('Transfer-Encoding') // 'none') };\n\
             app->start;\n";
-        assert_eq!(told_by("app.psgi", mojo, "psgi = \"app.psgi\""), whole);
+        assert_eq!(reported_by("app.psgi", mojo, "psgi = \"app.psgi\""), whole);
     }
     if has("ruby", &["-e", "require 'sinatra/base'"]) {
         let sinatra = "require 'sinatra/base'\nclass Shop < Sinatra::Base\n set :environment, :production\n \
             post('/form') { [params['a'].to_s.bytesize, request.content_length || 'none', env['HTTP_TRANSFER_ENCODING'] || 'none'].join(' ') }\nend\nrun Shop\n";
-        assert_eq!(told_by("config.ru", sinatra, "rack = \"config.ru\""), whole);
+        assert_eq!(reported_by("config.ru", sinatra, "rack = \"config.ru\""), whole);
     }
     if has("ruby", &["-e", "require 'action_controller/railtie'"]) {
         let rails = include_str!("ruby/form.ru");
-        assert_eq!(told_by("config.ru", rails, "rack = \"config.ru\""), whole);
+        assert_eq!(reported_by("config.ru", rails, "rack = \"config.ru\""), whole);
     }
     if has("python3", &["-c", "import flask"]) {
         let flask = "from flask import Flask, request\napp = Flask(__name__)\n@app.post('/form')\ndef form():\n    \
             return ' '.join([str(len(request.form.get('a', ''))), str(request.content_length or 'none'), \
             request.headers.get('Transfer-Encoding', 'none')])\n";
-        assert_eq!(told_by("app.py", flask, "python = \"app.py:app\""), whole);
+        assert_eq!(reported_by("app.py", flask, "python = \"app.py:app\""), whole);
     }
 }
 
@@ -101,13 +101,13 @@ fn who_streams_is_given_no_length_and_reads_to_the_end() {
         length = dict(scope['headers']).get(b'content-length', b'none').decode()\n    \
         await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
         await send({'type': 'http.response.body', 'body': f'{size} {length}'.encode()})\n";
-    assert_eq!(told_by("app.py", asgi, "asgi = \"app.py:app\""), format!("{sum} none"));
-    let buffered = told_by("app.py", asgi, "asgi = \"app.py:app\"\nrequest_buffering = true");
+    assert_eq!(reported_by("app.py", asgi, "asgi = \"app.py:app\""), format!("{sum} none"));
+    let buffered = reported_by("app.py", asgi, "asgi = \"app.py:app\"\nrequest_buffering = true");
     assert_eq!(buffered, format!("{sum} {sum}"));
     let wsgi = "def app(environ, start):\n    start('200 OK', [])\n    size = len(environ['wsgi.input'].read())\n    \
         return [f\"{size} {environ.get('CONTENT_LENGTH', 'none')} {environ.get('HTTP_TRANSFER_ENCODING', 'none')} {environ['wsgi.input_terminated']}\".encode()]\n";
-    let told = told_by("app.py", wsgi, "wsgi = \"app.py:app\"\nrequest_buffering = false");
-    assert_eq!(told, format!("{sum} none none True"));
+    let reported = reported_by("app.py", wsgi, "wsgi = \"app.py:app\"\nrequest_buffering = false");
+    assert_eq!(reported, format!("{sum} none none True"));
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn a_folder_for_temporary_files_that_is_none_is_said_at_the_start() {
         "komainu.toml",
         "listen = \"127.0.0.1:0\"\ntemp_path = \"no/such\"\n[[route]]\napp = \"a\"\n[apps.a]\npsgi = \"app.psgi\"\n",
     );
-    let told = hosted::server().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
-    let text = rig::text(&told.stderr);
-    assert!(!told.status.success() && text.contains("no/such") && text.contains("`temp_path`"), "{text}");
+    let reported = hosted::server().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+    let text = rig::text(&reported.stderr);
+    assert!(!reported.status.success() && text.contains("no/such") && text.contains("`temp_path`"), "{text}");
     assert!(!Path::new("no/such").exists());
 }

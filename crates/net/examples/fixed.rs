@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use http::{Fields, Name, Status};
-use net::{Bind, Exchange, Fault, Limits, Options, Record, Server, Service};
+use net::{Bind, Exchange, Fault, Limits, Options, RequestRecord, Server, Service};
 
 struct Fixed {
     fields: Fields,
@@ -16,7 +16,7 @@ impl Service for Fixed {
         exchange.reply(Status::OK, &self.fields, &self.body).await
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 fn main() -> std::io::Result<()> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::{Reject, Status};
 
 use crate::address::Sources;
-use crate::core::{Parked, TaskFuture};
+use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
-use crate::h1::{Idle, serve_after, turn_away};
+use crate::h1::{IdleClient, serve_after, turn_away};
 use crate::preface::{self, HEADER_BYTES_MAX, Preface};
 use crate::service::Service;
 
@@ -22,21 +22,21 @@ const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protoco
 
 /// A connection that has just been accepted, and whose header is awaited. [`crate::Timeouts::head_ms`] is the time that
 /// it and the first request's head have together.
-pub(crate) struct Announced<S> {
-    idle: Box<Idle<S>>,
+pub(crate) struct AwaitingProxyHeader<S> {
+    idle: Box<IdleClient<S>>,
     sources: Arc<Sources>,
 }
 
-impl<S: Service> Announced<S> {
+impl<S: Service> AwaitingProxyHeader<S> {
     /// Lets it wait for its first byte.
-    pub(crate) fn park(idle: Box<Idle<S>>, sources: Arc<Sources>) {
+    pub(crate) fn park(idle: Box<IdleClient<S>>, sources: Arc<Sources>) {
         let (core, source) = (idle.stream().core().clone(), idle.stream().source_rc());
         source.set_deadline(idle.deadline_ms());
-        core.park(&source, Box::new(Announced { idle, sources }));
+        core.park(&source, Box::new(AwaitingProxyHeader { idle, sources }));
     }
 }
 
-impl<S: Service> Parked for Announced<S> {
+impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.stream().source().take_expired();
         self.idle.stream().source().set_deadline(u64::MAX);
@@ -49,8 +49,8 @@ impl<S: Service> Parked for Announced<S> {
 }
 
 /// Reads the header: then the connection is as its client's own. `None` where it is over.
-async fn header<S: Service>(announced: Announced<S>) -> Option<Box<Idle<S>>> {
-    let Announced { mut idle, sources } = announced;
+async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
+    let AwaitingProxyHeader { mut idle, sources } = announced;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut len = 0;
     loop {
@@ -66,8 +66,8 @@ async fn header<S: Service>(announced: Announced<S>) -> Option<Box<Idle<S>>> {
         }
         match preface::read(&buffer[..len]) {
             Ok(Preface::NeedMore) => {}
-            Ok(Preface::Whole(header_len, told)) => {
-                idle.introduce(told, &buffer[header_len..len]);
+            Ok(Preface::Whole(header_len, reported)) => {
+                idle.introduce(reported, &buffer[header_len..len]);
                 return Some(idle);
             }
             Err(reject) => return refuse(idle, reject).await,
@@ -79,7 +79,7 @@ async fn header<S: Service>(announced: Announced<S>) -> Option<Box<Idle<S>>> {
     }
 }
 
-async fn read_some<S: Service>(idle: &Idle<S>, room: &mut [u8]) -> Result<usize, Fault> {
+async fn read_some<S: Service>(idle: &IdleClient<S>, room: &mut [u8]) -> Result<usize, Fault> {
     loop {
         match idle.stream().try_read(room)? {
             Some(len) => return Ok(len),
@@ -88,7 +88,7 @@ async fn read_some<S: Service>(idle: &Idle<S>, room: &mut [u8]) -> Result<usize,
     }
 }
 
-async fn refuse<S: Service>(idle: Box<Idle<S>>, reject: Reject) -> Option<Box<Idle<S>>> {
+async fn refuse<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) -> Option<Box<IdleClient<S>>> {
     turn_away(idle, reject).await;
     None
 }

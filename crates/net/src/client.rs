@@ -14,7 +14,7 @@ use rustix::time::{
 
 use crate::clock::Clock;
 use crate::core::Core;
-use crate::offload::Pool;
+use crate::offload::OffloadPool;
 use crate::source::{READ, Source};
 
 impl Core {
@@ -24,7 +24,7 @@ impl Core {
     /// # Errors
     /// Where the kernel gives no descriptor.
     pub fn for_client(blocking_threads_max: usize) -> io::Result<Core> {
-        Core::new(Clock::new(""), Pool::new(blocking_threads_max))
+        Core::new(Clock::new(""), OffloadPool::new(blocking_threads_max))
     }
 
     /// Runs `main` and every task of this core until `main` ends; what still runs then is dropped. To be called
@@ -159,12 +159,12 @@ mod tests {
         let (bell, done) = (Rc::new(Bell::new(&core)), Rc::new(Bell::new(&core)));
         let (inner, count) = (core.clone(), heard.clone());
         core.run_until_end(async move {
-            let (theirs, tell) = (bell.clone(), done.clone());
+            let (theirs, report) = (bell.clone(), done.clone());
             inner.spawn(async move {
                 while count.get() < 2 {
                     theirs.rung().await;
                     count.set(count.get() + 1);
-                    tell.ring();
+                    report.ring();
                 }
             });
             bell.ring();

@@ -32,7 +32,7 @@ const fn weight_bytes(coding: Coding) -> usize {
 
 /// What of a request decides whether its response is compressed.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'x> {
+pub(crate) struct CompressionInput<'x> {
     pub(crate) head: &'x RequestHead,
     /// The bytes that the head's spans refer to.
     pub(crate) bytes: &'x [u8],
@@ -40,7 +40,7 @@ pub(crate) struct Asked<'x> {
     pub(crate) secure: bool,
 }
 
-impl Asked<'_> {
+impl CompressionInput<'_> {
     /// What the client accepts: all fields of that name are one list.
     fn accepted(&self) -> Accepted {
         let fields = self.head.fields.iter().filter(|field| field.id == Name::AcceptEncoding);
@@ -71,7 +71,7 @@ impl Compression {
     /// another client would get compressed says `Vary: Accept-Encoding` in either case.
     pub(crate) fn choose(
         &self,
-        request: &Asked<'_>,
+        request: &CompressionInput<'_>,
         status: Status,
         fields: &mut Fields,
         length: Length,
@@ -88,7 +88,13 @@ impl Compression {
         request.accepted().choose(&available).filter(|&coding| coding != Coding::Identity)
     }
 
-    fn is_worth_it(&self, request: &Asked<'_>, status: Status, fields: &Fields, length: Length) -> bool {
+    fn is_worth_it(
+        &self,
+        request: &CompressionInput<'_>,
+        status: Status,
+        fields: &Fields,
+        length: Length,
+    ) -> bool {
         let excluded = status.is_informational()
             || status.forbids_content()
             || matches!(status, Status::RESET_CONTENT | Status::PARTIAL_CONTENT)
@@ -212,7 +218,7 @@ impl Compressing {
         Ok(self.encoder.take())
     }
 
-    /// Ends the content; returns the last of it.
+    /// Endpoints the content; returns the last of it.
     pub(crate) fn finish(self) -> Result<Vec<u8>, Fault> {
         if self.left.is_some_and(|left| left > 0) {
             return Err(Fault::Broken("less body written than announced"));

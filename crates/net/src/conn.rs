@@ -8,11 +8,11 @@ use crate::address::{Client, Peer};
 use crate::compress::{Compressing, Compression};
 use crate::memory::Pressure;
 use crate::page::{ErrorPages, FieldEdits};
-use crate::preface::Told;
-use crate::seat::{Context, Seat};
+use crate::permit::{ConnectionPermit, Context};
+use crate::preface::ProxyHeader;
 use crate::spill::Overflow;
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::ConnectionBuffers;
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
@@ -29,7 +29,7 @@ const WRITE_MS_SHORT: u64 = 5_000;
 
 /// How far the response of the current request is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum ResponseState {
     /// No head yet.
     #[default]
     Unsent,
@@ -43,17 +43,17 @@ pub(crate) enum Reply {
 pub(crate) struct Conn {
     // Before the seat: the socket closes, then the seat is free.
     pub(crate) stream: Stream,
-    pub(crate) seat: Seat,
+    pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
     /// What was told of it ahead of the first request.
-    pub(crate) told: Option<Box<Told>>,
+    pub(crate) reported: Option<Box<ProxyHeader>>,
     /// Who sends the current request.
     pub(crate) client: Client,
     pub(crate) served: u32,
-    pub(crate) work: Box<Work>,
+    pub(crate) work: Box<ConnectionBuffers>,
     /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
     pub(crate) overflow: Option<Box<Overflow>>,
-    pub(crate) reply: Reply,
+    pub(crate) reply: ResponseState,
     pub(crate) status: Status,
     pub(crate) body_sent: u64,
     pub(crate) keep_alive: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Conn {
 
 impl Conn {
     pub(crate) fn context(&self) -> &Context {
-        self.seat.context()
+        self.permit.context()
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -98,7 +98,7 @@ impl Conn {
     /// Counts what the connection holds now.
     pub(crate) fn weigh(&self) {
         let encoder_bytes = self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes);
-        self.seat.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
+        self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
     }
 
     /// Before a wait that may be long: gives back what it can where memory is short, and counts the rest.
@@ -138,12 +138,12 @@ impl Conn {
     /// Nothing of the response before it holds for the next one.
     pub(crate) fn forget_response(&mut self) {
         (self.edits, self.pages, self.compression, self.compressing) = (None, None, None, None);
-        (self.reply, self.body_sent) = (Reply::Unsent, 0);
+        (self.reply, self.body_sent) = (ResponseState::Unsent, 0);
     }
 
     /// Who sends requests, as long as nobody says more.
     pub(crate) fn direct(&self) -> Client {
-        let secure = self.told.as_ref().is_some_and(|told| told.secure);
+        let secure = self.reported.as_ref().is_some_and(|reported| reported.secure);
         Client::direct(self.peer, secure)
     }
 

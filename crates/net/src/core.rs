@@ -15,22 +15,22 @@ use rustix::event::epoll;
 
 use crate::clock::Clock;
 use crate::memory::{Memory, MemoryBudget};
-use crate::offload::Pool;
+use crate::offload::OffloadPool;
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
-use crate::tick::{TaskId, Tick, Ticks};
+use crate::tick::{TaskId, TurnHook, TurnHooks};
 
 mod turn;
 
 const REMOTE_TOKEN: u64 = u64::MAX;
-/// A [`Tick`]'s own bell: that it rang is all there is to know.
+/// A [`TurnHook`]'s own bell: that it rang is all there is to know.
 const TICK_TOKEN: u64 = u64::MAX - 1;
 
 /// A future that a core runs. What it returns replaces it: parked, or nothing.
-pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn Parked>>>>>;
+pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask>>>>>;
 
 /// A task that waits for one source and needs no future until then: an idle connection.
-pub(crate) trait Parked {
+pub(crate) trait IdleTask {
     /// Bytes came: the future to go on with.
     fn resume(self: Box<Self>) -> TaskFuture;
     /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
@@ -42,7 +42,7 @@ enum Task {
     /// Its future is out being polled; true if it was woken meanwhile.
     Polled(bool),
     Future(TaskFuture),
-    Parked(Box<dyn Parked>),
+    IdleTask(Box<dyn IdleTask>),
 }
 
 struct SourceSlot {
@@ -50,9 +50,9 @@ struct SourceSlot {
     source: Option<Rc<Source>>,
 }
 
-struct Inner {
+struct CoreState {
     clock: Clock,
-    pool: Pool,
+    pool: OffloadPool,
     remote: Arc<Remote>,
     sources: RefCell<Vec<SourceSlot>>,
     free_sources: RefCell<Vec<u32>>,
@@ -70,19 +70,19 @@ struct Inner {
     panics: Cell<u64>,
     memory: Rc<Memory>,
     draining: Cell<bool>,
-    ticks: Ticks,
+    ticks: TurnHooks,
 }
 
 /// A handle to the engine of this thread. Cheap to clone; not to be sent to another thread.
 #[derive(Clone)]
-pub struct Core(Rc<Inner>);
+pub struct Core(Rc<CoreState>);
 
 impl Core {
     /// An engine with its own epoll. `pool` takes blocking calls.
     ///
     /// # Errors
     /// Where the kernel gives no descriptor.
-    pub fn new(clock: Clock, pool: Pool) -> io::Result<Core> {
+    pub fn new(clock: Clock, pool: OffloadPool) -> io::Result<Core> {
         Core::within(clock, pool, MemoryBudget::default())
     }
 
@@ -90,11 +90,11 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::new`].
-    pub(crate) fn within(clock: Clock, pool: Pool, budget: MemoryBudget) -> io::Result<Core> {
+    pub(crate) fn within(clock: Clock, pool: OffloadPool, budget: MemoryBudget) -> io::Result<Core> {
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(remote.epoll(), remote.bell(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
-        Ok(Core(Rc::new(Inner {
+        Ok(Core(Rc::new(CoreState {
             swept_ms: Cell::new(clock.now_ms()),
             clock,
             pool,
@@ -112,7 +112,7 @@ impl Core {
             panics: Cell::new(0),
             memory: Rc::new(Memory::new(budget)),
             draining: Cell::new(false),
-            ticks: Ticks::default(),
+            ticks: TurnHooks::default(),
         })))
     }
 
@@ -188,8 +188,8 @@ impl Core {
     }
 
     /// Parks `parked` until `source` is ready.
-    pub(crate) fn park(&self, source: &Source, parked: Box<dyn Parked>) {
-        let task = self.add_task(Task::Parked(parked));
+    pub(crate) fn park(&self, source: &Source, parked: Box<dyn IdleTask>) {
+        let task = self.add_task(Task::IdleTask(parked));
         source.reader.set(task);
         if source.ready.get() & READ != 0 {
             self.wake(task);
@@ -230,7 +230,7 @@ impl Core {
     }
 
     /// The threads for calls that may block.
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &OffloadPool {
         &self.0.pool
     }
 
@@ -349,11 +349,11 @@ impl Core {
     // ---- ticks ----
 
     /// Looks at `tick` around each wait, as long as somebody else holds it.
-    pub fn add_tick(&self, tick: &Rc<dyn Tick>) {
+    pub fn add_tick(&self, tick: &Rc<dyn TurnHook>) {
         self.0.ticks.add(tick);
     }
 
-    /// Lets an eventfd that a [`Tick`] asks others to ring end the core's wait. It need not be read.
+    /// Lets an eventfd that a [`TurnHook`] asks others to ring end the core's wait. It need not be read.
     ///
     /// # Errors
     /// Where the kernel has no room for the registration.
@@ -362,7 +362,7 @@ impl Core {
         Ok(epoll::add(self.0.remote.epoll(), bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
     }
 
-    /// Ends what [`Core::hear`] began; before the eventfd is closed.
+    /// Endpoints what [`Core::hear`] began; before the eventfd is closed.
     pub fn ignore(&self, bell: &impl AsFd) {
         self.unwatch(bell);
     }
@@ -401,7 +401,7 @@ impl Core {
         self.0.wakers.borrow_mut()[task as usize] = waker;
         let next = match polled {
             Ok(Poll::Pending) => Task::Future(future),
-            Ok(Poll::Ready(Some(parked))) => Task::Parked(parked),
+            Ok(Poll::Ready(Some(parked))) => Task::IdleTask(parked),
             Ok(Poll::Ready(None)) => Task::Vacant,
             Err(_) => {
                 // The panic hook has told the log. The connection's sockets close with its future.
@@ -431,11 +431,11 @@ impl Core {
                 *again = true;
                 return None;
             }
-            Task::Future(_) | Task::Parked(_) => {}
+            Task::Future(_) | Task::IdleTask(_) => {}
         }
         match std::mem::replace(slot, Task::Polled(false)) {
             Task::Future(future) => Some(future),
-            Task::Parked(parked) => {
+            Task::IdleTask(parked) => {
                 drop(tasks);
                 self.0.running.set(self.0.running.get() + 1);
                 Some(parked.resume())
@@ -469,7 +469,7 @@ impl Core {
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {
-            if let Task::Parked(parked) = task
+            if let Task::IdleTask(parked) = task
                 && let Some(since_ms) = parked.idle_since_ms()
             {
                 idle.push((since_ms, index as u32));
@@ -487,7 +487,7 @@ impl Core {
 
     fn drop_parked(&self, task: u32) {
         let mut tasks = self.0.tasks.borrow_mut();
-        if !matches!(tasks[task as usize], Task::Parked(_)) {
+        if !matches!(tasks[task as usize], Task::IdleTask(_)) {
             return;
         }
         let parked = std::mem::replace(&mut tasks[task as usize], Task::Vacant);

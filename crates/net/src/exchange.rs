@@ -11,8 +11,8 @@ use http::path::{self, EmptySegments};
 use http::{Dialect, Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
 
 use crate::address::{Client, Peer};
-use crate::compress::{self, Asked, Compressing, Compression};
-use crate::conn::{Conn, Reply};
+use crate::compress::{self, Compressing, Compression, CompressionInput};
+use crate::conn::{Conn, ResponseState};
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::memory::Pressure;
@@ -29,7 +29,7 @@ pub struct Exchange<'c> {
 
 /// Which of the lines that every response carries the handler brings itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct DefaultFields {
     /// `Server`.
     pub server: bool,
     /// `Date`.
@@ -255,7 +255,7 @@ impl<'c> Exchange<'c> {
     /// Whether a response head is out: then only its body can follow.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.conn.reply != Reply::Unsent
+        self.conn.reply != ResponseState::Unsent
     }
 
     /// Begins the response. `fields` must not hold what frames a message; `length` says what body follows (for
@@ -264,11 +264,17 @@ impl<'c> Exchange<'c> {
     /// # Panics
     /// Where a response has begun already.
     pub fn begin(&mut self, status: Status, fields: &Fields, length: Length) {
-        self.begin_fields(status, fields, length, Own::default());
+        self.begin_fields(status, fields, length, DefaultFields::default());
     }
 
     /// Begins with fields as the route's filters make them: first its edits, then compression.
-    pub(crate) fn begin_fields(&mut self, status: Status, fields: &Fields, mut length: Length, mut own: Own) {
+    pub(crate) fn begin_fields(
+        &mut self,
+        status: Status,
+        fields: &Fields,
+        mut length: Length,
+        mut own: DefaultFields,
+    ) {
         let edited;
         let mut fields = match &self.conn.edits {
             None => fields,
@@ -299,7 +305,7 @@ impl<'c> Exchange<'c> {
         length: Length,
     ) -> Length {
         let Request { head, bytes, client, .. } = self.request();
-        let asked = Asked { head, bytes, secure: client.secure };
+        let asked = CompressionInput { head, bytes, secure: client.secure };
         let Some(coding) = compression.choose(&asked, status, fields, length) else { return length };
         // To HEAD the fields are those of GET.
         if self.request().method() != Method::Head {
@@ -319,9 +325,9 @@ impl<'c> Exchange<'c> {
     }
 
     /// Decides the framing and writes the head up to where the handler's lines begin.
-    pub(crate) fn open(&mut self, status: Status, length: Length, own: Own) {
+    pub(crate) fn open(&mut self, status: Status, length: Length, own: DefaultFields) {
         let conn = &mut *self.conn;
-        assert!(conn.reply == Reply::Unsent, "a response begins once");
+        assert!(conn.reply == ResponseState::Unsent, "a response begins once");
         let (method, version) = (conn.work.machine.head.method, conn.version());
         let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
         let work = &mut *conn.work;
@@ -341,7 +347,7 @@ impl<'c> Exchange<'c> {
     /// Whether the client is to get content: not for HEAD, 204 and 304.
     #[must_use]
     pub fn content_wanted(&self) -> bool {
-        !matches!(self.conn.reply, Reply::Body(Framing::None) | Reply::Done)
+        !matches!(self.conn.reply, ResponseState::Body(Framing::None) | ResponseState::Done)
     }
 
     /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
@@ -416,7 +422,7 @@ impl<'c> Exchange<'c> {
         self.reply(status, &fields, &page.body).await
     }
 
-    /// Ends a response with trailer fields, which only the chunked coding carries. Without this call it ends
+    /// Endpoints a response with trailer fields, which only the chunked coding carries. Without this call it ends
     /// when the handler returns.
     ///
     /// # Errors

@@ -4,10 +4,10 @@
 use http::encode::{Lines, Outgoing};
 use http::{Fields, Framing, Length, Status, Version};
 
-use crate::conn::Reply;
-use crate::exchange::{Exchange, Own};
+use crate::conn::ResponseState;
+use crate::exchange::{DefaultFields, Exchange};
 use crate::fault::Fault;
-use crate::inbound::Piece;
+use crate::inbound::BodyChunk;
 use crate::memory::Pressure;
 use crate::source::HALF_CLOSED;
 
@@ -38,7 +38,7 @@ impl Exchange<'_> {
         &mut self,
         status: Status,
         length: Length,
-        own: Own,
+        own: DefaultFields,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
         if self.conn.edits.is_some() || self.conn.compression.is_some() {
@@ -61,7 +61,7 @@ impl Exchange<'_> {
     pub fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
         let interim = status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
         assert!(
-            interim && self.conn.reply == Reply::Unsent,
+            interim && self.conn.reply == ResponseState::Unsent,
             "an interim response comes before the final one"
         );
         if self.conn.version() == Version::Http10 {
@@ -82,7 +82,7 @@ impl Exchange<'_> {
     pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
         let conn = &mut *self.conn;
         assert!(
-            conn.reply == Reply::Unsent && conn.work.machine.body_ended(),
+            conn.reply == ResponseState::Unsent && conn.work.machine.body_ended(),
             "an upgrade follows the request"
         );
         let out = &mut conn.work.out;
@@ -96,7 +96,7 @@ impl Exchange<'_> {
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
     /// cannot be: a response has begun, or the request's body is not read.
     pub fn take_over(&mut self) -> bool {
-        let fits = self.conn.reply == Reply::Unsent && self.conn.work.machine.body_ended();
+        let fits = self.conn.reply == ResponseState::Unsent && self.conn.work.machine.body_ended();
         if fits {
             self.switch();
         }
@@ -109,7 +109,7 @@ impl Exchange<'_> {
         conn.work.input.shrink();
         conn.keep_alive = false;
         conn.status = Status::SWITCHING_PROTOCOLS;
-        conn.reply = Reply::Body(Framing::UntilClose);
+        conn.reply = ResponseState::Body(Framing::UntilClose);
     }
 
     /// Bytes of an upgraded connection, copied into `buffer`: `None` where there are none now, 0 at the end.
@@ -153,9 +153,9 @@ impl Exchange<'_> {
     /// As [`Exchange::read`].
     pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
         match self.conn.try_body_piece()? {
-            Piece::Data(start, end) => Ok(BodyPiece::Data(self.conn.work.input.slice(start, end))),
-            Piece::End => Ok(BodyPiece::End),
-            Piece::Pending => Ok(BodyPiece::Pending),
+            BodyChunk::Data(start, end) => Ok(BodyPiece::Data(self.conn.work.input.slice(start, end))),
+            BodyChunk::End => Ok(BodyPiece::End),
+            BodyChunk::Pending => Ok(BodyPiece::Pending),
         }
     }
 
@@ -207,15 +207,15 @@ impl Exchange<'_> {
     /// The address that the client connected to, here or at a proxy that tells it ahead; none over a Unix socket.
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
-        let told = self.conn.told.as_ref().and_then(|told| told.ends);
-        told.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
+        let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
+        reported.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
     }
 
     /// The port of that address. Cheap for every request.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
-        let told = self.conn.told.as_ref().and_then(|told| told.ends);
-        told.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
+        let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
+        reported.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

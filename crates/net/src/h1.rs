@@ -3,7 +3,7 @@
 //! ```text
 //!            bytes come             requests are served            nothing left to read
 //!   parked ───────────────▶ busy ───────────────────────▶ idle ───────────────▶ parked
-//!   (a descriptor, some     (a Work from the pool:        (its future lingers
+//!   (a descriptor, some     (a ConnectionBuffers from the pool:        (its future lingers
 //!   200 bytes, no buffer)   parser and buffers)           a moment, no buffer)
 //! ```
 
@@ -17,17 +17,17 @@ use http::machine::Step;
 use http::{Fields, Framing, Reject, Status};
 
 use crate::address::{Client, Peer};
-use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, Reply};
-use crate::core::{Parked, TaskFuture};
+use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, ResponseState};
+use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::memory::Pressure;
-use crate::preface::Told;
-use crate::seat::{Context, Seat};
-use crate::service::{Record, Service};
+use crate::permit::{ConnectionPermit, Context};
+use crate::preface::ProxyHeader;
+use crate::service::{RequestRecord, Service};
 use crate::source::{GONE, READ};
 use crate::stream::Stream;
-use crate::work::Work;
+use crate::work::ConnectionBuffers;
 
 /// An idle connection keeps its future this long, because the next request usually comes at once; an unfinished
 /// head its buffers.
@@ -50,29 +50,29 @@ pub(crate) struct Engine<S> {
 }
 
 /// A connection between two requests.
-pub(crate) struct Idle<S> {
+pub(crate) struct IdleClient<S> {
     stream: Stream,
-    seat: Seat,
+    permit: ConnectionPermit,
     engine: Rc<Engine<S>>,
     peer: Peer,
-    told: Option<Box<Told>>,
+    reported: Option<Box<ProxyHeader>>,
     served: u32,
     since_ms: u64,
     /// The beginning of a head whose sender takes its time.
     begun: Box<[u8]>,
 }
 
-impl<S: Service> Idle<S> {
+impl<S: Service> IdleClient<S> {
     /// A connection that has just been accepted.
-    pub(crate) fn new(engine: &Rc<Engine<S>>, stream: Stream, peer: Peer) -> Box<Idle<S>> {
-        let seat = Seat::take(&engine.context);
+    pub(crate) fn new(engine: &Rc<Engine<S>>, stream: Stream, peer: Peer) -> Box<IdleClient<S>> {
+        let permit = ConnectionPermit::take(&engine.context);
         let since_ms = stream.core().now_ms();
-        Box::new(Idle {
+        Box::new(IdleClient {
             stream,
-            seat,
+            permit,
             engine: engine.clone(),
             peer,
-            told: None,
+            reported: None,
             served: 0,
             since_ms,
             begun: Box::default(),
@@ -98,12 +98,12 @@ impl<S: Service> Idle<S> {
     }
 
     /// What was spoken ahead of HTTP told who the client is; `begun` came after it.
-    pub(crate) fn introduce(&mut self, told: Told, begun: &[u8]) {
+    pub(crate) fn introduce(&mut self, reported: ProxyHeader, begun: &[u8]) {
         self.begun = begun.into();
-        if let Some(ends) = told.ends {
+        if let Some(ends) = reported.ends {
             self.peer = Peer::Tcp(ends.source);
         }
-        self.told = Some(Box::new(told));
+        self.reported = Some(Box::new(reported));
     }
 
     /// When it has been silent for too long.
@@ -120,14 +120,14 @@ impl<S: Service> Idle<S> {
             return Wait::Bytes;
         }
         let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
-        let lingers = self.begun.is_empty() && !context.draining.get() && !context.seats.crowded();
+        let lingers = self.begun.is_empty() && !context.draining.get() && !context.connection_limit.crowded();
         if lingers && core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX {
             let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
             if self.stream.readable(linger_ms).await.is_ok() {
                 return Wait::Bytes;
             }
         }
-        let is_in_the_way = context.seats.crowded() && self.idle_since_ms().is_some();
+        let is_in_the_way = context.connection_limit.crowded() && self.idle_since_ms().is_some();
         if core.now_ms() >= deadline_ms || is_in_the_way {
             return Wait::TooLong;
         }
@@ -143,7 +143,7 @@ enum Wait {
     TooLong,
 }
 
-impl<S: Service> Parked for Idle<S> {
+impl<S: Service> IdleTask for IdleClient<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         // The deadline that woke it, if one did, is looked at again by the clock.
         self.stream.source().take_expired();
@@ -163,7 +163,7 @@ fn in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
 }
 
 /// Serves a connection until it is idle for long, or over.
-async fn drive<S: Service>(mut idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
+async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     loop {
         match idle.wait().await {
             Wait::Bytes => {}
@@ -187,20 +187,20 @@ const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
 /// Serves a connection that was spoken to already: what came after that is the beginning of a head.
-pub(crate) async fn serve_after<S: Service>(idle: Box<Idle<S>>) -> Option<Box<dyn Parked>> {
+pub(crate) async fn serve_after<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let (engine, conn) = busy(*idle);
     drive(burst(engine, conn).await?).await
 }
 
 /// Answers a connection whose first bytes were not what they must be, and closes it.
-pub(crate) async fn turn_away<S: Service>(idle: Box<Idle<S>>, reject: Reject) {
+pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, reject).await;
     closing(engine, conn).await;
 }
 
 /// Gives a connection what it needs to be served.
-fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
+fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     let mut work = idle.engine.context.works.take();
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
@@ -210,14 +210,14 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
         stream: idle.stream,
-        seat: idle.seat,
+        permit: idle.permit,
         peer: idle.peer,
-        told: idle.told,
+        reported: idle.reported,
         client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
         overflow: None,
-        reply: Reply::Unsent,
+        reply: ResponseState::Unsent,
         status: Status::OK,
         body_sent: 0,
         keep_alive: true,
@@ -240,17 +240,17 @@ fn busy<S: Service>(idle: Idle<S>) -> (Rc<Engine<S>>, Conn) {
 }
 
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
-fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<Idle<S>> {
+fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
-    let Conn { stream, seat, peer, told, served, work, .. } = conn;
+    let Conn { stream, permit, peer, reported, served, work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
-    seat.hold(begun.len());
+    permit.hold(begun.len());
     engine.context.works.give_back(work);
-    Box::new(Idle { stream, seat, engine, peer, told, served, since_ms, begun })
+    Box::new(IdleClient { stream, permit, engine, peer, reported, served, since_ms, begun })
 }
 
 /// Serves what has come in, request after request; `None` when the connection is over.
-async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<Idle<S>>> {
+async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<IdleClient<S>>> {
     loop {
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
@@ -266,9 +266,9 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 }
             }
             Ok(false) => match more(&mut conn).await {
-                Ok(More::Bytes) => {}
-                Ok(More::Nothing) => return Some(idle(engine, conn)),
-                Ok(More::End) => break close(engine, conn).await,
+                Ok(ReadOutcome::Bytes) => {}
+                Ok(ReadOutcome::Nothing) => return Some(idle(engine, conn)),
+                Ok(ReadOutcome::End) => break close(engine, conn).await,
                 Err(Fault::Timeout) => {
                     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
                     break close(engine, conn).await;
@@ -280,7 +280,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 break closing(engine, conn).await;
             }
         }
-        if conn.reply == Reply::Done && !conn.keep_alive {
+        if conn.reply == ResponseState::Done && !conn.keep_alive {
             let work = &conn.work;
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
@@ -306,7 +306,7 @@ async fn send_out(conn: &mut Conn) -> Option<()> {
 /// Looks for a whole head in the input.
 fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     let limits = conn.context().limits.head;
-    let Work { machine, input, .. } = &mut *conn.work;
+    let ConnectionBuffers { machine, input, .. } = &mut *conn.work;
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
     if fed.step != Step::Head {
@@ -318,7 +318,7 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     Ok(true)
 }
 
-enum More {
+enum ReadOutcome {
     Bytes,
     /// There is nothing now, and it is not worth holding buffers for.
     Nothing,
@@ -326,14 +326,14 @@ enum More {
 }
 
 /// Reads more of a head, after everything answered so far has been sent.
-async fn more(conn: &mut Conn) -> Result<More, Fault> {
+async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     // A client that takes no answers gets none about that either.
     conn.flush().await.map_err(|_| Fault::Gone)?;
     loop {
         match conn.fill_head()? {
-            Some(true) => return Ok(More::Bytes),
-            None => return Ok(More::End),
-            Some(false) if conn.work.input.is_empty() => return Ok(More::Nothing),
+            Some(true) => return Ok(ReadOutcome::Bytes),
+            None => return Ok(ReadOutcome::End),
+            Some(false) if conn.work.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
                 let now_ms = conn.now_ms();
                 let deadline_ms = conn.started_ms.saturating_add(conn.context().timeouts.head_ms);
@@ -343,7 +343,7 @@ async fn more(conn: &mut Conn) -> Result<More, Fault> {
                     return Err(Fault::Timeout);
                 }
                 if now_ms >= linger_ms || conn.stream.core().running() > LINGERING_MAX {
-                    return Ok(More::Nothing);
+                    return Ok(ReadOutcome::Nothing);
                 }
                 match conn.stream.readable(linger_ms).await {
                     Ok(()) | Err(Fault::Timeout) => {}
@@ -403,7 +403,7 @@ async fn guarded<S>(
 ) -> Result<(), Fault> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
         // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
-        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.told_end.get() => {
+        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
             Poll::Ready(Err(Fault::Gone))
         }
         Ok(polled) => polled,
@@ -421,7 +421,7 @@ async fn guarded<S>(
 async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
     conn.keep_alive = false;
     match conn.reply {
-        Reply::Unsent => {
+        ResponseState::Unsent => {
             let reject = match fault {
                 Fault::Gone => {
                     conn.status = CLIENT_GONE;
@@ -437,14 +437,14 @@ async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
             refused.and_then(|()| conn.end_response(&Fields::new())).is_ok()
         }
         // Its end is to be the connection's, or the client takes nothing any more: it is cut off.
-        Reply::Body(Framing::UntilClose) => cut_off(conn),
-        Reply::Body(Framing::Length(_) | Framing::Chunked) if matches!(fault, Fault::Timeout) => {
+        ResponseState::Body(Framing::UntilClose) => cut_off(conn),
+        ResponseState::Body(Framing::Length(_) | Framing::Chunked) if matches!(fault, Fault::Timeout) => {
             cut_off(conn)
         }
         // The response was whole before its handler failed; or its framing shows that it is not, and what was
         // answered before it still arrives.
-        Reply::Done | Reply::Body(_) => {
-            conn.reply = Reply::Done;
+        ResponseState::Done | ResponseState::Body(_) => {
+            conn.reply = ResponseState::Done;
             !matches!(fault, Fault::Gone)
         }
     }
@@ -467,7 +467,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
     }
     engine.context.counters.rejected.add(1);
     let fault = Fault::Reject(reject);
-    let record = Record {
+    let record = RequestRecord {
         request: None,
         peer: conn.peer,
         client: conn.direct(),
@@ -483,7 +483,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
 
 fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option<&Fault>) {
     engine.context.counters.requests.add(1);
-    let record = Record {
+    let record = RequestRecord {
         request: Some(Request::of(conn)),
         peer: conn.peer,
         client: conn.client,
@@ -520,9 +520,9 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
         return;
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
-    let Conn { stream, seat, work, .. } = conn;
+    let Conn { stream, permit, work, .. } = conn;
     engine.context.works.give_back(work);
-    seat.hold(0);
+    permit.hold(0);
     stream.shutdown_write();
     let mut bytes = 0;
     while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {
@@ -534,7 +534,7 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
         }
     }
     drop(stream);
-    drop(seat);
+    drop(permit);
 }
 
 /// Its buffer is on the stack for one call, not in every connection's future.

@@ -3,7 +3,7 @@
 use http::Reject;
 use http::machine::Step;
 
-use crate::conn::{Conn, Reply};
+use crate::conn::{Conn, ResponseState};
 use crate::fault::Fault;
 use crate::memory::Pressure;
 
@@ -13,7 +13,7 @@ const DISCARD_BYTES_MAX: u64 = 64 * 1024;
 pub const PIECE_WEIGHT_BYTES: usize = 64;
 
 /// What there is of a request's body now.
-pub(crate) enum Piece {
+pub(crate) enum BodyChunk {
     /// Content, at this place of the input.
     Data(usize, usize),
     /// It has ended.
@@ -42,12 +42,12 @@ impl Conn {
     pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
         loop {
             match self.try_body_piece()? {
-                Piece::Data(start, end) => {
+                BodyChunk::Data(start, end) => {
                     self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
                 }
-                Piece::End => return Ok(None),
-                Piece::Pending => {
+                BodyChunk::End => return Ok(None),
+                BodyChunk::Pending => {
                     self.flush().await?;
                     self.settle();
                     self.stream.readable(self.after_ms(self.body_ms)).await?;
@@ -67,7 +67,7 @@ impl Conn {
 
     /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
     /// `100 Continue` that the client waits for.
-    pub(crate) fn try_body_piece(&mut self) -> Result<Piece, Fault> {
+    pub(crate) fn try_body_piece(&mut self) -> Result<BodyChunk, Fault> {
         if let Some(bytes_max) = self.body_limit {
             self.work.machine.limit_body(bytes_max)?;
             self.body_limit = None;
@@ -78,8 +78,8 @@ impl Conn {
             let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
             self.work.input.at += fed.consumed;
             let piece = match fed.step {
-                Step::Data(span) => Some(Piece::Data(base + span.start(), base + span.end())),
-                Step::End => Some(Piece::End),
+                Step::Data(span) => Some(BodyChunk::Data(base + span.start(), base + span.end())),
+                Step::End => Some(BodyChunk::End),
                 Step::Head | Step::NeedMore => None,
             };
             if let Some(piece) = piece {
@@ -87,10 +87,10 @@ impl Conn {
                 return Ok(piece);
             }
             if !self.fill_body()? {
-                if std::mem::take(&mut self.continue_due) && self.reply == Reply::Unsent {
+                if std::mem::take(&mut self.continue_due) && self.reply == ResponseState::Unsent {
                     self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                return Ok(Piece::Pending);
+                return Ok(BodyChunk::Pending);
             }
         }
     }

@@ -14,9 +14,9 @@ use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::address::{Bind, Listen, Peer, Sources};
-use crate::announced::Announced;
+use crate::announced::AwaitingProxyHeader;
 use crate::core::Core;
-use crate::h1::{Engine, Idle};
+use crate::h1::{Engine, IdleClient};
 use crate::memory::Pressure;
 use crate::remote::Remote;
 use crate::service::Service;
@@ -25,7 +25,7 @@ use crate::stream::{self, Stream};
 
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
-/// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
+/// IdleClient connections closed at once to make room: more than the one needed, because looking for them costs a walk
 /// over all, but no more than a sixteenth of the seats.
 const MAKE_ROOM_MAX: usize = 32;
 /// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.
@@ -39,21 +39,21 @@ const BACKLOG: i32 = 4096;
 #[derive(Clone, Debug)]
 pub(crate) enum Listening {
     /// One socket a core, told apart by the kernel (SO_REUSEPORT).
-    Own(Arc<OwnedFd>),
+    DefaultFields(Arc<OwnedFd>),
     /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
-    Shared(Arc<Shared>),
+    SharedListener(Arc<SharedListener>),
 }
 
 /// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
 /// tells the others.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedListener {
     socket: OwnedFd,
     /// The task of each core that accepts.
     acceptors: Mutex<Vec<(Arc<Remote>, u32)>>,
 }
 
-impl Shared {
+impl SharedListener {
     fn acceptors(&self) -> MutexGuard<'_, Vec<(Arc<Remote>, u32)>> {
         self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,16 +69,16 @@ impl Shared {
 impl Listening {
     pub(crate) fn fd(&self) -> &OwnedFd {
         match self {
-            Listening::Own(fd) => fd,
-            Listening::Shared(shared) => &shared.socket,
+            Listening::DefaultFields(fd) => fd,
+            Listening::SharedListener(shared) => &shared.socket,
         }
     }
 
     /// The cores that share it, if they do.
-    fn shared(&self) -> Option<&Shared> {
+    fn shared(&self) -> Option<&SharedListener> {
         match self {
-            Listening::Own(_) => None,
-            Listening::Shared(shared) => Some(shared),
+            Listening::DefaultFields(_) => None,
+            Listening::SharedListener(shared) => Some(shared),
         }
     }
 }
@@ -131,10 +131,12 @@ impl Listener {
         };
         let sockets = match descriptors.pop() {
             Some(socket) if matches!(address, Bind::Unix(_)) => {
-                let shared = Shared { socket, acceptors: Mutex::default() };
-                vec![Listening::Shared(Arc::new(shared)); threads.max(1)]
+                let shared = SharedListener { socket, acceptors: Mutex::default() };
+                vec![Listening::SharedListener(Arc::new(shared)); threads.max(1)]
             }
-            last => descriptors.into_iter().chain(last).map(|fd| Listening::Own(Arc::new(fd))).collect(),
+            last => {
+                descriptors.into_iter().chain(last).map(|fd| Listening::DefaultFields(Arc::new(fd))).collect()
+            }
         };
         Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
     }
@@ -165,8 +167,8 @@ impl Listener {
 fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
     match bind {
         Bind::Unix(path) => {
-            let shared = Shared { socket: bind_unix(path)?, acceptors: Mutex::default() };
-            Ok((bind.clone(), vec![Listening::Shared(Arc::new(shared)); cores]))
+            let shared = SharedListener { socket: bind_unix(path)?, acceptors: Mutex::default() };
+            Ok((bind.clone(), vec![Listening::SharedListener(Arc::new(shared)); cores]))
         }
         Bind::Tcp(address) => {
             let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores)?;
@@ -211,7 +213,7 @@ fn bind_once(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(So
         let socket = tcp_socket(bound, v6_only, true)?;
         rustix::net::bind(&socket, &bound)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        sockets.push(Listening::Own(Arc::new(socket)));
+        sockets.push(Listening::DefaultFields(Arc::new(socket)));
     }
     Ok((bound, sockets))
 }
@@ -303,7 +305,7 @@ pub(crate) async fn accept<S: Service>(
             Pause::Full => {
                 // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
                 core.unwatch(listening.fd());
-                engine.context.seats.waiting.borrow_mut().push(source.clone());
+                engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
                 if let Some(shared) = shared {
                     shared.ring(&core);
                 }
@@ -311,7 +313,12 @@ pub(crate) async fn accept<S: Service>(
                 source.set_deadline(core.now_ms() + FULL_MS);
                 wait(&core, &source, false).await;
                 source.set_deadline(u64::MAX);
-                engine.context.seats.waiting.borrow_mut().retain(|waiting| !Rc::ptr_eq(waiting, &source));
+                engine
+                    .context
+                    .connection_limit
+                    .waiting
+                    .borrow_mut()
+                    .retain(|waiting| !Rc::ptr_eq(waiting, &source));
                 watch(&core, listening.fd(), &source).await;
             }
             Pause::Exhausted => {
@@ -365,12 +372,12 @@ fn accept_batch<S: Service>(
     announcers: Option<&Arc<Sources>>,
 ) -> Pause {
     let context = &engine.context;
-    let make_room = (context.seats.max / 16).clamp(1, MAKE_ROOM_MAX);
+    let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
     if context.core.memory().pressure() == Pressure::Exhausted {
         return Pause::Exhausted;
     }
     for _ in 0..ACCEPT_BATCH {
-        if context.seats.taken.get() >= context.seats.max {
+        if context.connection_limit.taken.get() >= context.connection_limit.max {
             // Only for somebody who is there.
             if !has_newcomer(listener) {
                 return Pause::Empty;
@@ -383,10 +390,10 @@ fn accept_batch<S: Service>(
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle = Idle::new(engine, stream, if is_tcp { peer } else { Peer::Unix });
+                let idle = IdleClient::new(engine, stream, if is_tcp { peer } else { Peer::Unix });
                 match announcers {
                     None => idle.park(),
-                    Some(sources) => Announced::park(idle, sources.clone()),
+                    Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),
                 }
             }
             Err(Errno::AGAIN) => return Pause::Empty,

@@ -8,30 +8,30 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The process's pool of blocking threads. Threads are started when there is work and none is idle.
 #[derive(Clone)]
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct OffloadPool {
+    shared: Arc<PoolState>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolState {
+    state: Mutex<PoolQueue>,
     work: Condvar,
     threads_max: usize,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolQueue {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-impl Pool {
+impl OffloadPool {
     /// A pool of at most `threads_max` threads (at least one).
     #[must_use]
-    pub fn new(threads_max: usize) -> Pool {
+    pub fn new(threads_max: usize) -> OffloadPool {
         let shared =
-            Shared { state: Mutex::default(), work: Condvar::new(), threads_max: threads_max.max(1) };
-        Pool { shared: Arc::new(shared) }
+            PoolState { state: Mutex::default(), work: Condvar::new(), threads_max: threads_max.max(1) };
+        OffloadPool { shared: Arc::new(shared) }
     }
 
     /// Runs `job` on a thread of the pool, as soon as one is free. A job that panics is dropped; the thread lives.
@@ -55,7 +55,7 @@ impl Pool {
 
     /// The system gave no thread: those that run will take the job. Where none runs, blocking the caller's core
     /// for once is better than a job that nobody ever does.
-    fn without_thread(&self, mut state: MutexGuard<'_, State>) {
+    fn without_thread(&self, mut state: MutexGuard<'_, PoolQueue>) {
         if state.threads == 0
             && let Some(job) = state.jobs.pop_front()
         {
@@ -65,8 +65,8 @@ impl Pool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolState {
+    fn lock(&self) -> MutexGuard<'_, PoolQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_job_does_not_wait_behind_another_while_threads_may_be_had() {
-        let pool = Pool::new(2);
+        let pool = OffloadPool::new(2);
         let (done, wait_done) = mpsc::channel();
         let first = done.clone();
         pool.run(move || first.send(0).expect("the test waits"));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_panic_costs_its_job_alone() {
-        let pool = Pool::new(1);
+        let pool = OffloadPool::new(1);
         let (done, wait_done) = mpsc::channel();
         pool.run(|| std::panic::resume_unwind(Box::new("as if the job had panicked")));
         pool.run(move || done.send(()).expect("the test waits"));

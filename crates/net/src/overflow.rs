@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use http::Framing;
 
-use crate::conn::{Conn, Reply};
+use crate::conn::{Conn, ResponseState};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::memory::Pressure;
@@ -39,7 +39,7 @@ impl Conn {
         }
         let core = self.stream.core().clone();
         let announced = match self.reply {
-            Reply::Body(Framing::Length(left)) => left,
+            ResponseState::Body(Framing::Length(left)) => left,
             _ => 0,
         };
         let bytes = announced.saturating_add(self.backlog() as u64);

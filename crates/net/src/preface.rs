@@ -17,7 +17,7 @@ pub enum ProxyProtocol {
 
 /// Both ends of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// The client.
     pub source: SocketAddr,
     /// Where it connected to.
@@ -30,15 +30,15 @@ pub enum Preface {
     /// More must come.
     NeedMore,
     /// It is whole and takes so many bytes.
-    Whole(usize, Told),
+    Whole(usize, ProxyHeader),
 }
 
 /// What a header tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ProxyHeader {
     /// `None` for a connection that the proxy makes on its own account, or whose ends have no addresses: the real
     /// ones count.
-    pub ends: Option<Ends>,
+    pub ends: Option<Endpoints>,
     /// Whether the client speaks TLS with the proxy (version 2 alone can tell).
     pub secure: bool,
 }
@@ -55,11 +55,11 @@ const CHECKSUM: u8 = 0x03;
 const TLS: u8 = 0x20;
 
 /// Writes the header. Without `ends` it says that the connection is the proxy's own.
-pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Ends>) {
+pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Endpoints>) {
     let ends = ends.map(same_family);
     match (version, ends) {
         (ProxyProtocol::V1, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (ProxyProtocol::V1, Some(Ends { source, destination })) => {
+        (ProxyProtocol::V1, Some(Endpoints { source, destination })) => {
             let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
             let line = format!(
                 "PROXY {family} {} {} {} {}\r\n",
@@ -92,17 +92,17 @@ pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Ends>) {
 }
 
 /// Both ends as IPv4, or else both as IPv6: a header has one family.
-fn same_family(ends: Ends) -> Ends {
+fn same_family(ends: Endpoints) -> Endpoints {
     let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
     let (source, destination) = (plain(ends.source), plain(ends.destination));
     if source.is_ipv4() == destination.is_ipv4() {
-        return Ends { source, destination };
+        return Endpoints { source, destination };
     }
     let wide = |end: SocketAddr| match end.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), end.port()),
         IpAddr::V6(_) => end,
     };
-    Ends { source: wide(source), destination: wide(destination) }
+    Endpoints { source: wide(source), destination: wide(destination) }
 }
 
 /// Reads the header at the beginning of `bytes`.
@@ -135,7 +135,7 @@ fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
     let mut words = line.split(' ').skip(1);
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        return Ok(Preface::Whole(end + 2, Told::default()));
+        return Ok(Preface::Whole(end + 2, ProxyHeader::default()));
     }
     let mut ip = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(INVALID);
     let (source, destination) = (ip()?, ip()?);
@@ -151,8 +151,8 @@ fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
     }
     let source = SocketAddr::new(source, source_port);
     let destination = SocketAddr::new(destination, destination_port);
-    let ends = Some(Ends { source, destination });
-    Ok(Preface::Whole(end + 2, Told { ends, secure: false }))
+    let ends = Some(Endpoints { source, destination });
+    Ok(Preface::Whole(end + 2, ProxyHeader { ends, secure: false }))
 }
 
 fn port(word: &str) -> Option<u16> {
@@ -168,18 +168,18 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
     let Some(rest) = bytes.get(16..16 + len) else { return Ok(Preface::NeedMore) };
     let (ends, addresses_len) = match (head[0] & 15, head[1]) {
         // The proxy speaks for itself: whatever follows is skipped.
-        (0, _) => return Ok(Preface::Whole(16 + len, Told::default())),
+        (0, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
         (1, 0x11) => (Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)), 12),
         (1, 0x21) => (Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)), 36),
         // Datagrams and Unix sockets: the connection is good, its ends tell nothing.
         (1, 0x12) => (None, 12),
         (1, 0x22) => (None, 36),
         (1, 0x31 | 0x32) => (None, 216),
-        (1, _) => return Ok(Preface::Whole(16 + len, Told::default())),
+        (1, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
         _ => return Err(INVALID),
     };
     let secure = read_extensions(&bytes[..16 + len], 16 + addresses_len)?;
-    Ok(Preface::Whole(16 + len, Told { ends, secure }))
+    Ok(Preface::Whole(16 + len, ProxyHeader { ends, secure }))
 }
 
 /// The extensions of a header, from `at` on: a checksum must be right, and of TLS it is told here. Others are skipped.
@@ -191,10 +191,10 @@ fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
         let value = header.get(at + 3..at + 3 + len).ok_or(INVALID)?;
         match start[0] {
             CHECKSUM => {
-                let told = u32::from_be_bytes(value.try_into().map_err(|_| INVALID)?);
+                let reported = u32::from_be_bytes(value.try_into().map_err(|_| INVALID)?);
                 let zeros = [0; 4];
                 let sum = [&header[..at + 3], &zeros, &header[at + 7..]].into_iter().fold(!0, crc32c);
-                if !sum != told {
+                if !sum != reported {
                     return Err(Reject::bad("a PROXY protocol header with a wrong checksum"));
                 }
             }
@@ -213,44 +213,44 @@ fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-fn v4_ends(bytes: &[u8; 12]) -> Ends {
+fn v4_ends(bytes: &[u8; 12]) -> Endpoints {
     let end = |at: usize, port_at: usize| {
         let ip = Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
         SocketAddr::new(ip.into(), u16::from_be_bytes([bytes[port_at], bytes[port_at + 1]]))
     };
-    Ends { source: end(0, 8), destination: end(4, 10) }
+    Endpoints { source: end(0, 8), destination: end(4, 10) }
 }
 
-fn v6_ends(bytes: &[u8; 36]) -> Ends {
+fn v6_ends(bytes: &[u8; 36]) -> Endpoints {
     let end = |at: usize, port_at: usize| {
         let mut octets = [0; 16];
         octets.copy_from_slice(&bytes[at..at + 16]);
         let ip = Ipv6Addr::from(octets);
         SocketAddr::new(ip.into(), u16::from_be_bytes([bytes[port_at], bytes[port_at + 1]]))
     };
-    Ends { source: end(0, 32), destination: end(16, 34) }
+    Endpoints { source: end(0, 32), destination: end(16, 34) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ends(source: &str, destination: &str) -> Option<Ends> {
-        Some(Ends { source: source.parse().unwrap(), destination: destination.parse().unwrap() })
+    fn ends(source: &str, destination: &str) -> Option<Endpoints> {
+        Some(Endpoints { source: source.parse().unwrap(), destination: destination.parse().unwrap() })
     }
 
     #[test]
     fn headers_come_back_as_they_went_out_and_at_no_earlier_byte() {
-        for told in
+        for reported in
             [ends("192.0.2.1:1234", "192.0.2.2:80"), ends("[2001:db8::1]:65535", "[2001:db8::2]:443"), None]
         {
             for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
                 let mut bytes = Vec::new();
-                write(&mut bytes, version, told);
+                write(&mut bytes, version, reported);
                 let len = bytes.len();
                 bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
-                let told = Told { ends: told, secure: false };
-                assert_eq!(read(&bytes), Ok(Preface::Whole(len, told)), "{version:?}");
+                let reported = ProxyHeader { ends: reported, secure: false };
+                assert_eq!(read(&bytes), Ok(Preface::Whole(len, reported)), "{version:?}");
                 for cut in 0..len {
                     assert_eq!(read(&bytes[..cut]), Ok(Preface::NeedMore), "{version:?} cut at {cut}");
                 }
@@ -284,17 +284,17 @@ mod tests {
 
     #[test]
     fn extensions_are_read_and_unknown_families_pass() {
-        let told = |secure| Told { ends: ends("1.2.3.4:1", "5.6.7.8:80"), secure };
+        let reported = |secure| ProxyHeader { ends: ends("1.2.3.4:1", "5.6.7.8:80"), secure };
         // One that nobody knows; TLS, and TLS that the client does not speak.
-        assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(Preface::Whole(33, told(false))));
-        assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(Preface::Whole(36, told(true))));
-        assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(Preface::Whole(36, told(false))));
+        assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(Preface::Whole(33, reported(false))));
+        assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(Preface::Whole(36, reported(true))));
+        assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(Preface::Whole(36, reported(false))));
         let unix = [&SIGNATURE[..], b"\x21\x31\0\xd8", &[b'x'; 216]].concat();
-        assert_eq!(read(&unix), Ok(Preface::Whole(232, Told::default())));
+        assert_eq!(read(&unix), Ok(Preface::Whole(232, ProxyHeader::default())));
         let own = [&SIGNATURE[..], b"\x20\0\0\x01x"].concat();
-        assert_eq!(read(&own), Ok(Preface::Whole(17, Told::default())));
+        assert_eq!(read(&own), Ok(Preface::Whole(17, ProxyHeader::default())));
         let line = b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n";
-        assert_eq!(read(line), Ok(Preface::Whole(35, Told::default())));
+        assert_eq!(read(line), Ok(Preface::Whole(35, ProxyHeader::default())));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let mut header = with(b"\x03\0\x04\0\0\0\0\x04\0\x01x");
         let sum = !crc32c(!0, &header);
         header[31..35].copy_from_slice(&sum.to_be_bytes());
-        assert!(matches!(read(&header), Ok(Preface::Whole(39, Told { ends: Some(_), .. }))));
+        assert!(matches!(read(&header), Ok(Preface::Whole(39, ProxyHeader { ends: Some(_), .. }))));
         for at in [16, 31, 38] {
             let mut damaged = header.clone();
             damaged[at] ^= 1;

@@ -6,7 +6,7 @@ use http::encode::Outgoing;
 use http::{Fields, Framing, Status, Version};
 
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
-use crate::conn::{Conn, OUT_BYTES_MAX, Reply};
+use crate::conn::{Conn, OUT_BYTES_MAX, ResponseState};
 use crate::fault::Fault;
 
 impl Conn {
@@ -45,7 +45,7 @@ impl Conn {
 
     /// Body bytes of the response, framed.
     async fn send_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let Reply::Body(framing) = self.reply else {
+        let ResponseState::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
         if bytes.is_empty() || framing == Framing::None {
@@ -57,7 +57,7 @@ impl Conn {
             Framing::Length(left) => {
                 let left = less(left, bytes.len() as u64)?;
                 self.push(bytes).await?;
-                self.reply = Reply::Body(left);
+                self.reply = ResponseState::Body(left);
                 Ok(())
             }
             Framing::UntilClose => self.push(bytes).await,
@@ -84,7 +84,7 @@ impl Conn {
 
     /// Body bytes of the response, framed, without waiting.
     fn offer_framed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        let Reply::Body(framing) = self.reply else {
+        let ResponseState::Body(framing) = self.reply else {
             return Err(Fault::Broken("body written outside a response"));
         };
         if bytes.is_empty() || framing == Framing::None {
@@ -96,7 +96,7 @@ impl Conn {
             Framing::Length(left) => {
                 let left = less(left, bytes.len() as u64)?;
                 self.offer(bytes)?;
-                self.reply = Reply::Body(left);
+                self.reply = ResponseState::Body(left);
                 Ok(())
             }
             Framing::Chunked => {
@@ -116,12 +116,12 @@ impl Conn {
         len: u64,
     ) -> Result<(), Fault> {
         match self.reply {
-            Reply::Body(Framing::None) => Ok(()),
+            ResponseState::Body(Framing::None) => Ok(()),
             _ if self.compressing.is_some() => self.compress_file(file, at, len).await,
-            Reply::Body(Framing::Length(left)) => {
+            ResponseState::Body(Framing::Length(left)) => {
                 let left = less(left, len)?;
                 self.send_file(file, at, len).await?;
-                self.reply = Reply::Body(left);
+                self.reply = ResponseState::Body(left);
                 Ok(())
             }
             _ => Err(Fault::Broken("a file needs an announced length")),
@@ -155,14 +155,17 @@ impl Conn {
     pub(crate) fn may_keep_alive(&self) -> bool {
         let context = self.context();
         // A client that still waits for its 100 will not get it now, and whether it sends the body is anybody's guess.
-        self.keep_alive && !self.continue_due && !context.draining.get() && !context.seats.crowded()
+        self.keep_alive
+            && !self.continue_due
+            && !context.draining.get()
+            && !context.connection_limit.crowded()
     }
 
     /// The response's head is on its way.
     pub(crate) fn begun(&mut self, status: Status, outgoing: Outgoing) {
         self.keep_alive = outgoing.keep_alive;
         self.status = status;
-        self.reply = Reply::Body(outgoing.framing);
+        self.reply = ResponseState::Body(outgoing.framing);
         if outgoing.framing == Framing::UntilClose {
             // Its end is the connection's. Whatever ends the connection before the response is whole (a panic,
             // the end of the process) must not look like that.
@@ -170,18 +173,20 @@ impl Conn {
         }
     }
 
-    /// Ends the response: nothing more of its body comes.
+    /// Endpoints the response: nothing more of its body comes.
     pub(crate) fn end_response(&mut self, trailers: &Fields) -> Result<(), Fault> {
         if let Some(compressing) = self.compressing.take() {
             self.offer_framed(&compressing.finish()?)?;
         }
         match self.reply {
-            Reply::Unsent => return Err(Fault::Broken("no response")),
-            Reply::Body(Framing::Length(_)) => return Err(Fault::Broken("less body written than announced")),
-            Reply::Body(Framing::Chunked) => http::encode::last_chunk(&mut self.work.out, trailers),
-            Reply::Body(Framing::None | Framing::UntilClose) | Reply::Done => {}
+            ResponseState::Unsent => return Err(Fault::Broken("no response")),
+            ResponseState::Body(Framing::Length(_)) => {
+                return Err(Fault::Broken("less body written than announced"));
+            }
+            ResponseState::Body(Framing::Chunked) => http::encode::last_chunk(&mut self.work.out, trailers),
+            ResponseState::Body(Framing::None | Framing::UntilClose) | ResponseState::Done => {}
         }
-        self.reply = Reply::Done;
+        self.reply = ResponseState::Done;
         Ok(())
     }
 

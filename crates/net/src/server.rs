@@ -13,12 +13,12 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::h1::Engine;
 use crate::listener::{self, Door, Listener, SocketFile};
-use crate::offload::Pool;
+use crate::offload::OffloadPool;
 use crate::options::Options;
+use crate::permit::{ConnectionLimit, Context};
 use crate::remote::Remote;
-use crate::seat::{Context, Seats};
 use crate::service::Service;
-use crate::work::Works;
+use crate::work::BufferPool;
 
 /// A server that runs.
 pub struct Server {
@@ -95,7 +95,7 @@ impl Server {
                 core.push((socket, listener.proxy_protocol.clone()));
             }
         }
-        let (pool, service) = (Pool::new(options.blocking_threads_max), Arc::new(service));
+        let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
         for sockets in listening {
             if let Err(error) = server.start_engine(options, &pool, service.clone(), sockets) {
                 // The engines that did start have no request yet, and end.
@@ -109,11 +109,11 @@ impl Server {
     fn start_engine<S: Service>(
         &mut self,
         options: &Options,
-        pool: &Pool,
+        pool: &OffloadPool,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
         doors: Vec<Door>,
     ) -> io::Result<()> {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
         let (options, pool) = (options.clone(), pool.clone());
         let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
@@ -122,10 +122,10 @@ impl Server {
             let core = Core::within(Clock::new(options.server), pool, options.memory.clone())?;
             let service = service(&core)?;
             // Fails only where nobody waits for it any more.
-            let _ = tell.send(core.remote());
+            let _ = report.send(core.remote());
             run_core(&core, &options, doors, service, theirs, &draining)
         })?;
-        match told.recv() {
+        match reported.recv() {
             Ok(remote) => self.stop.remotes.push(remote),
             Err(_) => return Err(why_not_started(thread)),
         }
@@ -188,10 +188,10 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
-        works: Works::new(core.memory()),
+        works: BufferPool::new(core.memory()),
         counters: counters.clone(),
         draining: Cell::new(false),
-        seats: Seats::new(max),
+        connection_limit: ConnectionLimit::new(max),
         encoders: Rc::default(),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
@@ -247,7 +247,7 @@ async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.drain_ms;
     // Ours and the engine's own are not listeners.
-    while context.seats.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
+    while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent_ms = core.now_ms() - began_ms;
         if spent_ms >= drain_ms {
             drained.set(Some(false));

@@ -13,12 +13,12 @@ pub trait Service: 'static {
     /// Answers one request. A fault ends the connection; before a response it is answered by its status.
     fn serve(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>>;
 
-    /// Told of each request when its response has been handed over; never to block.
-    fn log(&self, record: &Record<'_>);
+    /// ProxyHeader of each request when its response has been handed over; never to block.
+    fn log(&self, record: &RequestRecord<'_>);
 }
 
 /// What there is to say about a request that is over.
-pub struct Record<'x> {
+pub struct RequestRecord<'x> {
     /// The request; `None` where what came was none.
     pub request: Option<Request<'x>>,
     /// Who was at the other end of the connection.

@@ -47,12 +47,12 @@ pub(crate) enum End {
 }
 
 /// The server's hold on a simulated connection: dropping it closes that.
-pub(crate) struct ServerEnd(pub(crate) Rc<Wire>);
+pub(crate) struct ServerEnd(pub(crate) Rc<SimulatedWire>);
 
 impl Deref for ServerEnd {
-    type Target = Wire;
+    type Target = SimulatedWire;
 
-    fn deref(&self) -> &Wire {
+    fn deref(&self) -> &SimulatedWire {
         &self.0
     }
 }
@@ -64,7 +64,7 @@ impl Drop for ServerEnd {
 }
 
 /// The server's end of a simulated connection; the test holds it too and plays the client.
-pub(crate) struct Wire {
+pub(crate) struct SimulatedWire {
     token: Cell<u64>,
     dice: Dice,
     to_server: RefCell<VecDeque<u8>>,
@@ -90,9 +90,9 @@ pub(crate) struct Wire {
     pub(crate) whole_sends: Cell<bool>,
 }
 
-impl Wire {
-    pub(crate) fn new(seed: u64) -> Wire {
-        Wire {
+impl SimulatedWire {
+    pub(crate) fn new(seed: u64) -> SimulatedWire {
+        SimulatedWire {
             token: Cell::new(u64::MAX),
             dice: Dice::new(seed),
             to_server: RefCell::default(),

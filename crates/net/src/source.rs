@@ -26,7 +26,7 @@ pub(crate) struct Source {
     pub(crate) expired: Cell<bool>,
     /// This side has closed its sending: with the peer's end the connection is gone both ways, and yet there may be
     /// bytes that were sent before and are not read.
-    pub(crate) told_end: Cell<bool>,
+    pub(crate) sent_end: Cell<bool>,
 }
 
 impl Source {
@@ -39,7 +39,7 @@ impl Source {
             writer: Cell::new(NO_TASK),
             deadline_ms: Cell::new(u64::MAX),
             expired: Cell::new(false),
-            told_end: Cell::new(false),
+            sent_end: Cell::new(false),
         }
     }
 

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, unlinkat};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
 use crate::core::Core;
-use crate::offload::Pool;
+use crate::offload::OffloadPool;
 
 /// Bytes that are loaded from a disk together.
 const WINDOW_BYTES: u64 = 256 * 1024;
@@ -231,7 +231,7 @@ impl Drop for Charged {
 /// A temporary file of one request: written at its end, read from its beginning.
 pub struct SpillFile {
     charged: Option<Arc<Charged>>,
-    pool: Pool,
+    pool: OffloadPool,
     /// The first byte that was not read back.
     at: u64,
     /// After the last byte written.

@@ -200,7 +200,7 @@ impl Stream {
     }
 
     #[cfg(test)]
-    pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::Wire>) -> Stream {
+    pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::SimulatedWire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token);
         let (source, transport) =
@@ -489,7 +489,7 @@ impl Stream {
 
     /// Closes the sending side: the peer reads what was sent, then the end.
     pub fn shutdown_write(&self) {
-        self.source.told_end.set(true);
+        self.source.sent_end.set(true);
         match &self.transport {
             // Fails where the peer is gone already.
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),

@@ -5,9 +5,9 @@ use std::rc::{Rc, Weak};
 
 /// A source of news that has its own way to ring, such as the workers of an application.
 ///
-/// In each turn of the engine: [`Tick::drain`], then the tasks that are ready, then [`Tick::rest`], the wait, and
-/// [`Tick::wake`].
-pub trait Tick {
+/// In each turn of the engine: [`TurnHook::drain`], then the tasks that are ready, then [`TurnHook::rest`], the wait, and
+/// [`TurnHook::wake`].
+pub trait TurnHook {
     /// Takes what has come and wakes the tasks that wait for it ([`crate::Core::wake_task`]).
     fn drain(&self);
     /// The engine is about to wait: sends out what the turn has collected, and asks to be rung from now on. False
@@ -23,10 +23,10 @@ pub struct TaskId(pub(crate) u32);
 
 /// All of a core's.
 #[derive(Default)]
-pub(crate) struct Ticks(RefCell<Vec<Weak<dyn Tick>>>);
+pub(crate) struct TurnHooks(RefCell<Vec<Weak<dyn TurnHook>>>);
 
-impl Ticks {
-    pub(crate) fn add(&self, tick: &Rc<dyn Tick>) {
+impl TurnHooks {
+    pub(crate) fn add(&self, tick: &Rc<dyn TurnHook>) {
         let mut ticks = self.0.borrow_mut();
         ticks.retain(|tick| tick.strong_count() > 0);
         ticks.push(Rc::downgrade(tick));
@@ -47,7 +47,7 @@ impl Ticks {
         self.each(|tick| tick.wake());
     }
 
-    fn each(&self, mut call: impl FnMut(&dyn Tick)) {
+    fn each(&self, mut call: impl FnMut(&dyn TurnHook)) {
         for tick in self.0.borrow().iter() {
             if let Some(tick) = tick.upgrade() {
                 call(&*tick);

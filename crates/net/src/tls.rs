@@ -194,7 +194,7 @@ impl TlsStream {
     /// The peer is gone.
     pub fn flush(&mut self) -> Result<bool, Fault> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Socket(&self.stream)) {
+            match self.tls.write_tls(&mut TlsSocket(&self.stream)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(fault_of(error)),
@@ -213,7 +213,7 @@ impl TlsStream {
 
     /// Takes in what has come; true where there was something (or the end).
     fn receive(&mut self) -> Result<bool, Fault> {
-        match self.tls.read_tls(&mut Socket(&self.stream)) {
+        match self.tls.read_tls(&mut TlsSocket(&self.stream)) {
             Ok(0) if self.tls.is_handshaking() => return Err(Fault::Gone),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -235,9 +235,9 @@ impl TlsStream {
 }
 
 /// A stream as the `Read` and `Write` that rustls asks for.
-struct Socket<'s>(&'s Stream);
+struct TlsSocket<'s>(&'s Stream);
 
-impl Read for Socket<'_> {
+impl Read for TlsSocket<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.0.try_read(buffer) {
             Ok(Some(len)) => Ok(len),
@@ -247,7 +247,7 @@ impl Read for Socket<'_> {
     }
 }
 
-impl Write for Socket<'_> {
+impl Write for TlsSocket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }

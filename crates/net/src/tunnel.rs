@@ -20,7 +20,7 @@ struct Pending {
     /// The sender has closed its side.
     ended: bool,
     /// And the receiver has been told.
-    told: bool,
+    reported: bool,
 }
 
 impl Pending {
@@ -30,7 +30,7 @@ impl Pending {
 
     /// Nothing more goes this way.
     fn give_up(&mut self) {
-        *self = Pending { ended: true, told: true, ..Pending::default() };
+        *self = Pending { ended: true, reported: true, ..Pending::default() };
     }
 }
 
@@ -45,7 +45,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
     let (mut up, mut down) = (Pending::default(), Pending::default());
     let mut turns = 0;
     loop {
-        let moved_up = !up.told
+        let moved_up = !up.reported
             && match move_up(x, other, &mut up) {
                 // It has said all and takes no more: what it said still arrives.
                 Err(_) if down.ended => {
@@ -55,7 +55,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
                 moved => moved?,
             };
         let moved = moved_up | move_down(x, other, &mut down)?;
-        if up.told && down.told {
+        if up.reported && down.reported {
             return Ok(());
         }
         if moved && turns < TURNS_MAX {
@@ -68,7 +68,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
         }
         let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);
         let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
-        let theirs = match up.told {
+        let theirs = match up.reported {
             // What is left in TLS goes nowhere any more.
             true => Interest::of(reads, false),
             false => other.interest(reads, !up.is_empty()),
@@ -111,7 +111,7 @@ fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<b
     up.bytes = Vec::new();
     up.at = 0;
     if other.try_flush()? && up.ended {
-        up.told = true;
+        up.reported = true;
         other.shutdown_write();
     }
     Ok(moved)
@@ -135,8 +135,8 @@ fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Pending) -> Resu
     let flushed = x.try_flush()?;
     // Room for more: what TLS has decrypted already is no news of the socket's, so it is asked for again.
     moved |= x.backlog() < backlog;
-    if flushed && down.ended && !down.told {
-        down.told = true;
+    if flushed && down.ended && !down.reported {
+        down.reported = true;
         x.shutdown_write();
     }
     Ok(moved)

@@ -29,8 +29,8 @@ const WORK_BYTES: usize = 1024;
 
 /// The parser and the buffers of a connection that is busy.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
-    pub(crate) machine: machine::Server,
+pub(crate) struct ConnectionBuffers {
+    pub(crate) machine: machine::ServerMachine,
     pub(crate) input: Input,
     /// Bytes to send, of which `out_at` have been.
     pub(crate) out: Vec<u8>,
@@ -131,18 +131,18 @@ impl Input {
 
 /// The pool of one core.
 #[derive(Debug, Default)]
-pub(crate) struct Works {
+pub(crate) struct BufferPool {
     memory: Rc<Memory>,
     // Boxed on purpose: a busy connection holds a pointer, and giving back moves eight bytes.
     #[allow(clippy::vec_box)]
-    free: RefCell<Vec<Box<Work>>>,
+    free: RefCell<Vec<Box<ConnectionBuffers>>>,
     /// What those weigh.
     bytes: Cell<usize>,
-    /// The fewest that were kept since the last [`Works::trim`]: those that nobody has needed.
+    /// The fewest that were kept since the last [`BufferPool::trim`]: those that nobody has needed.
     unused: Cell<usize>,
 }
 
-impl Work {
+impl ConnectionBuffers {
     /// What it holds of memory.
     pub(crate) fn weight_bytes(&self) -> usize {
         WORK_BYTES + self.input.bytes.capacity() + self.out.capacity()
@@ -161,12 +161,12 @@ impl Work {
     }
 }
 
-impl Works {
-    pub(crate) fn new(memory: &Rc<Memory>) -> Works {
-        Works { memory: memory.clone(), ..Works::default() }
+impl BufferPool {
+    pub(crate) fn new(memory: &Rc<Memory>) -> BufferPool {
+        BufferPool { memory: memory.clone(), ..BufferPool::default() }
     }
 
-    pub(crate) fn take(&self) -> Box<Work> {
+    pub(crate) fn take(&self) -> Box<ConnectionBuffers> {
         let Some(work) = self.free.borrow_mut().pop() else { return Box::default() };
         self.bytes.set(self.bytes.get() - work.weight_bytes());
         self.unused.set(self.unused.get().min(self.free.borrow().len()));
@@ -199,7 +199,7 @@ impl Works {
         self.bytes.get()
     }
 
-    pub(crate) fn give_back(&self, mut work: Box<Work>) {
+    pub(crate) fn give_back(&self, mut work: Box<ConnectionBuffers>) {
         let weight = work.weight_bytes();
         let bytes = self.bytes.get() + weight;
         if weight <= KEPT_BYTES_MAX && bytes <= self.memory.kept_bytes_max(POOL_BYTES_MAX) {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_the_pool_keeps_weighs_what_it_holds_of_memory() {
-        let works = Works::default();
+        let works = BufferPool::default();
         let mut work = works.take();
         work.input.body_room(0, false);
         work.input.restore(b"GET / HT");
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_nobody_has_needed_for_a_while_goes_back() {
-        let works = Works::default();
+        let works = BufferPool::default();
         let taken: Vec<_> = (0..100).map(|_| works.take()).collect();
         taken.into_iter().for_each(|work| works.give_back(work));
         works.trim();
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_trimmed_work_holds_its_bytes_and_little_more() {
-        let mut work = Work::default();
+        let mut work = ConnectionBuffers::default();
         work.input.body_room(0, false);
         work.input.restore(b"GET / HT");
         work.out = vec![b'x'; 100_000];

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use http::{Fields, Status};
-use net::{Bind, Exchange, Fault, Options, Record, Server, Service};
+use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const DESCRIPTORS_MAX: u64 = 48;
@@ -24,7 +24,7 @@ impl Service for Hello {
         exchange.reply(Status::OK, &Fields::new(), b"hello").await
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 /// The server's part, in the child process; as a test of the parent's it has nothing to do.

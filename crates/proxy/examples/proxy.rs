@@ -4,9 +4,9 @@
 //! an UPSTREAM is `http://HOST:PORT`, `https://HOST:PORT` (any certificate) or `unix:PATH`.
 #![allow(clippy::print_stdout)]
 
-use net::{Bind, Exchange, Fault, Record, Server, Service};
-use proxy::options::{self, Options, Place};
-use proxy::{Proxy, Shared};
+use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};
+use proxy::options::{self, Options, UpstreamAddress};
+use proxy::{GroupShared, Proxy};
 
 struct Hop(Proxy);
 
@@ -15,21 +15,21 @@ impl Service for Hop {
         self.0.serve(exchange).await
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-fn upstream(text: &str) -> options::Server {
+fn upstream(text: &str) -> options::UpstreamServer {
     let tcp = |authority: &str| {
         let (host, port) = authority.rsplit_once(':').expect("HOST:PORT");
-        Place::Tcp { host: host.into(), port: port.parse().expect("a port") }
+        UpstreamAddress::Tcp { host: host.into(), port: port.parse().expect("a port") }
     };
     match text.split_once(':') {
-        Some(("unix", path)) => options::Server::at(Place::Unix(path.into())),
-        Some(("https", rest)) => options::Server {
+        Some(("unix", path)) => options::UpstreamServer::at(UpstreamAddress::Unix(path.into())),
+        Some(("https", rest)) => options::UpstreamServer {
             tls: Some(options::Tls { insecure: true, ..options::Tls::default() }),
-            ..options::Server::at(tcp(rest.trim_start_matches('/')))
+            ..options::UpstreamServer::at(tcp(rest.trim_start_matches('/')))
         },
-        _ => options::Server::at(tcp(text.trim_start_matches("http://"))),
+        _ => options::UpstreamServer::at(tcp(text.trim_start_matches("http://"))),
     }
 }
 
@@ -37,7 +37,7 @@ fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("LISTEN").parse().expect("an address");
     let options = Options::to(arguments.map(|text| upstream(&text)).collect());
-    let shared = Shared::new(options).map_err(std::io::Error::other)?;
+    let shared = GroupShared::new(options).map_err(std::io::Error::other)?;
     let limits = net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() };
     let run = net::Options { threads: 1, limits, ..net::Options::default() };
     let server = Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, &shared))))?;

@@ -1,12 +1,12 @@
 //! Active checks: requests of the proxy's own that find out which servers are well.
 
-use http::machine::{Client, Step};
+use http::machine::{ClientMachine, Step};
 use http::{Limits, Method};
 use net::{Core, Link, preface};
 
 use crate::dial::dial;
-use crate::failure::Failure;
-use crate::options::{Check, Options, Probe};
+use crate::failure::AttemptFailure;
+use crate::options::{HealthCheck, Options, Probe};
 use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
 
@@ -20,7 +20,7 @@ pub(crate) async fn probe(
     options: &Options,
     server: usize,
     upstream: &Upstream,
-    check: &Check,
+    check: &HealthCheck,
 ) -> Option<bool> {
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();
@@ -29,7 +29,7 @@ pub(crate) async fn probe(
     }
     let mut link = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
         Ok((link, _)) => link,
-        Err(Failure::Starved) => return None,
+        Err(AttemptFailure::Starved) => return None,
         Err(_) => return Some(false),
     };
     Some(match &check.probe {
@@ -57,7 +57,7 @@ async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
         }
         link.stream().ready_for(link.interest(false, true), deadline_ms).await.ok()?;
     }
-    let mut machine = Client::default();
+    let mut machine = ClientMachine::default();
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
     let (mut bytes, mut len) = (vec![0; HEAD_BYTES], 0);
     let mut interims = 0;

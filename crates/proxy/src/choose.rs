@@ -12,14 +12,14 @@ use net::{Core, Exchange, Interest};
 use crate::balance::{self, Candidate, Turns};
 use crate::gate::NoPlace;
 use crate::hash::{hash, mix};
-use crate::health::Standing;
+use crate::health::ServerState;
 use crate::options::{Balance, HashKey};
-use crate::shared::Shared;
-use crate::template::Ask;
+use crate::shared::GroupShared;
+use crate::template::TemplateContext;
 
 /// One core's part of balancing.
 #[derive(Debug)]
-pub(crate) struct Chooser {
+pub(crate) struct Balancer {
     turns: RefCell<Turns>,
     /// Kept from request to request for its memory.
     candidates: RefCell<Vec<Candidate>>,
@@ -27,8 +27,8 @@ pub(crate) struct Chooser {
 }
 
 /// A place on a server. Given back when it is dropped.
-pub(crate) struct Ticket<'s> {
-    shared: &'s Shared,
+pub(crate) struct Selection<'s> {
+    shared: &'s GroupShared,
     core: &'s Core,
     pub(crate) server: usize,
     /// It sees whether a server that was ejected is back.
@@ -39,7 +39,7 @@ pub(crate) struct Ticket<'s> {
 
 /// Why a request has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoTicket {
+pub(crate) enum SelectError {
     NoServer(NoServer),
     /// Its client has gone away.
     Left,
@@ -53,10 +53,10 @@ pub(crate) struct NoServer {
     pub(crate) retry_after_s: u64,
 }
 
-impl Chooser {
+impl Balancer {
     /// `seed` must differ from core to core.
-    pub(crate) fn new(seed: u64) -> Chooser {
-        Chooser { turns: RefCell::default(), candidates: RefCell::default(), dice: Cell::new(seed) }
+    pub(crate) fn new(seed: u64) -> Balancer {
+        Balancer { turns: RefCell::default(), candidates: RefCell::default(), dice: Cell::new(seed) }
     }
 
     fn roll(&self) -> u64 {
@@ -68,19 +68,19 @@ impl Chooser {
     /// limits. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
-        shared: &'s Shared,
+        shared: &'s GroupShared,
         core: &'s Core,
         x: &Exchange<'_>,
         queue_ms: u64,
         tried: &[usize],
-    ) -> Result<Ticket<'s>, NoTicket> {
+    ) -> Result<Selection<'s>, SelectError> {
         let now_ms = core.now_ms();
         let ticket =
-            |server, probes, cookie| Ticket { shared, core, server, probes: Cell::new(probes), cookie };
+            |server, probes, cookie| Selection { shared, core, server, probes: Cell::new(probes), cookie };
         if shared.count() == 1 && !shared.counted && !matches!(shared.options.balance, Balance::Sticky { .. })
         {
             return match shared.standing(0, now_ms) {
-                Standing::Down => Err(NoTicket::NoServer(NONE)),
+                ServerState::Down => Err(SelectError::NoServer(NONE)),
                 _ => Ok(ticket(0, false, None)),
             };
         }
@@ -97,7 +97,7 @@ impl Chooser {
                         return Ok(ticket(server, false, cookie));
                     }
                 }
-                Picked::None => return Err(NoTicket::NoServer(NONE)),
+                Picked::None => return Err(SelectError::NoServer(NONE)),
                 Picked::Busy => break,
             }
         }
@@ -110,24 +110,24 @@ impl Chooser {
         });
         shared.gate.wait(usable, over).await.map(|server| ticket(server, false, None)).map_err(|no_place| {
             match no_place {
-                NoPlace::Full => NoTicket::NoServer(FULL),
-                NoPlace::TooLong => NoTicket::NoServer(TOO_LONG),
-                NoPlace::Left => NoTicket::Left,
+                NoPlace::Full => SelectError::NoServer(FULL),
+                NoPlace::TooLong => SelectError::NoServer(TOO_LONG),
+                NoPlace::Left => SelectError::Left,
             }
         })
     }
 
     /// A server whose ejection is over and that nobody has probed yet.
-    fn probe(&self, shared: &Shared, now_ms: u64, tried: &[usize]) -> Option<usize> {
+    fn probe(&self, shared: &GroupShared, now_ms: u64, tried: &[usize]) -> Option<usize> {
         (0..shared.count()).find(|&server| {
             !tried.contains(&server)
-                && shared.standing(server, now_ms) == Standing::Probe
+                && shared.standing(server, now_ms) == ServerState::Probe
                 && shared.is_its_turn(server, now_ms)
                 && shared.servers[server].health.claim_probe()
         })
     }
 
-    fn pick(&self, shared: &Shared, now_ms: u64, x: &Exchange<'_>, tried: &[usize]) -> Picked {
+    fn pick(&self, shared: &GroupShared, now_ms: u64, x: &Exchange<'_>, tried: &[usize]) -> Picked {
         let mut candidates = self.candidates.borrow_mut();
         // First those in service, then backups; then even those left alone, which may be back, because a server that
         // failed is better than one that has just failed this very request; at last those tried before.
@@ -145,9 +145,9 @@ impl Chooser {
             candidates.clear();
             for (server, options) in shared.options.servers.iter().enumerate() {
                 let stands = match shared.standing(server, now_ms) {
-                    Standing::Up => true,
-                    Standing::Probe | Standing::Ejected(_) => fallback,
-                    Standing::Down => false,
+                    ServerState::Up => true,
+                    ServerState::Probe | ServerState::Ejected(_) => fallback,
+                    ServerState::Down => false,
                 };
                 let could = stands && options.backup == backup && (again || !tried.contains(&server));
                 let room = !shared.counted || shared.gate.has_room(server);
@@ -174,7 +174,7 @@ impl Chooser {
     /// Applies the policy.
     fn balance(
         &self,
-        shared: &Shared,
+        shared: &GroupShared,
         candidates: &[Candidate],
         x: &Exchange<'_>,
     ) -> Option<(usize, Option<String>)> {
@@ -215,11 +215,11 @@ const TOO_LONG: NoServer = NoServer {
     retry_after_s: 1,
 };
 
-fn ask<'x>(x: &'x Exchange<'_>) -> Ask<'x> {
-    Ask::of(&x.request(), "")
+fn ask<'x>(x: &'x Exchange<'_>) -> TemplateContext<'x> {
+    TemplateContext::of(&x.request(), "")
 }
 
-fn hash_of(key: &HashKey, ask: &Ask<'_>) -> u64 {
+fn hash_of(key: &HashKey, ask: &TemplateContext<'_>) -> u64 {
     match key {
         HashKey::Client => match ask.client_address().map(|address| address.ip()) {
             Some(IpAddr::V4(ip)) => hash(&ip.octets()),
@@ -243,7 +243,7 @@ fn from_hex(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0u64, |sum, &byte| Some(sum << 4 | u64::from(http::scan::hex(byte)?)))
 }
 
-impl Ticket<'_> {
+impl Selection<'_> {
     /// Whether it sees if a server that was ejected is back.
     pub(crate) fn is_probe(&self) -> bool {
         self.probes.get()
@@ -270,7 +270,7 @@ impl Ticket<'_> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Selection<'_> {
     fn drop(&mut self) {
         if self.probes.get() {
             self.shared.servers[self.server].health.forget_probe();

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use net::{Core, Dial, Fault, Link, Stream, TlsStream};
 
-use crate::failure::Failure;
-use crate::options::{Options, Place};
+use crate::failure::AttemptFailure;
+use crate::options::{Options, UpstreamAddress};
 use crate::shared::Upstream;
 
 /// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands.
@@ -21,19 +21,21 @@ pub(crate) async fn dial(
     turn: usize,
     preface: &[u8],
     deadline_ms: u64,
-) -> Result<(Link, Option<SocketAddr>), Failure> {
+) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
     let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
-        (Place::Tcp { .. }, Some(names)) => {
+        (UpstreamAddress::Tcp { .. }, Some(names)) => {
             let addresses = before(core, deadline_ms, names.addresses(core, options.resolve_ms));
-            let addresses = addresses.await.ok_or(Failure::ConnectSlow)?;
+            let addresses = addresses.await.ok_or(AttemptFailure::ConnectSlow)?;
             let (stream, address) = connect_any(core, &addresses, turn, deadline_ms).await?;
             (stream, Some(address))
         }
-        (Place::Unix(path), _) => {
+        (UpstreamAddress::Unix(path), _) => {
             let to = Dial::Unix(path.clone());
             (Stream::connect(core, &to, deadline_ms).await.map_err(failure)?, None)
         }
-        (Place::Tcp { .. }, None) => return Err(Failure::Connect("the upstream has no address")),
+        (UpstreamAddress::Tcp { .. }, None) => {
+            return Err(AttemptFailure::Connect("the upstream has no address"));
+        }
     };
     if !preface.is_empty() {
         send(&mut stream, preface, deadline_ms).await?;
@@ -80,8 +82,8 @@ async fn connect_any(
     addresses: &[SocketAddr],
     turn: usize,
     deadline_ms: u64,
-) -> Result<(Stream, SocketAddr), Failure> {
-    let mut failed = Failure::Connect("the upstream's name cannot be resolved");
+) -> Result<(Stream, SocketAddr), AttemptFailure> {
+    let mut failed = AttemptFailure::Connect("the upstream's name cannot be resolved");
     for step in 0..addresses.len() {
         let address = addresses[turn.wrapping_add(step) % addresses.len()];
         let left_ms = deadline_ms.saturating_sub(core.now_ms());
@@ -94,7 +96,7 @@ async fn connect_any(
     Err(failed)
 }
 
-async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result<(), Failure> {
+async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result<(), AttemptFailure> {
     while !bytes.is_empty() {
         match stream.try_write(&[bytes], false).map_err(failure)? {
             0 => stream.writable(deadline_ms).await.map_err(failure)?,
@@ -105,21 +107,21 @@ async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result
 }
 
 /// Why there is no connection.
-fn failure(fault: Fault) -> Failure {
+fn failure(fault: Fault) -> AttemptFailure {
     use std::io::ErrorKind;
     match fault {
-        Fault::Timeout => Failure::ConnectSlow,
-        Fault::Broken(reason) => Failure::Connect(reason),
-        Fault::Io(error) => Failure::Connect(match error.kind() {
+        Fault::Timeout => AttemptFailure::ConnectSlow,
+        Fault::Broken(reason) => AttemptFailure::Connect(reason),
+        Fault::Io(error) => AttemptFailure::Connect(match error.kind() {
             ErrorKind::ConnectionRefused => "the upstream refused the connection",
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "the upstream cannot be reached",
             ErrorKind::NotFound => "the upstream's socket does not exist",
             ErrorKind::PermissionDenied => "the upstream's socket may not be opened",
-            ErrorKind::TimedOut => return Failure::ConnectSlow,
-            _ if error.raw_os_error().is_some_and(is_exhaustion) => return Failure::Starved,
+            ErrorKind::TimedOut => return AttemptFailure::ConnectSlow,
+            _ if error.raw_os_error().is_some_and(is_exhaustion) => return AttemptFailure::Starved,
             _ => "no connection to the upstream came about",
         }),
-        _ => Failure::Connect("the upstream closed the connection at once"),
+        _ => AttemptFailure::Connect("the upstream closed the connection at once"),
     }
 }
 
@@ -138,7 +140,7 @@ mod tests {
         for (code, theirs) in [(23, false), (24, false), (99, false), (111, true), (113, true), (2, true)] {
             let failure = failure(Fault::Io(std::io::Error::from_raw_os_error(code)));
             assert_eq!(failure.is_the_servers(), theirs, "{code}: {failure:?}");
-            assert!(failure.is_trouble());
+            assert!(failure.is_failure());
         }
     }
 }

@@ -5,7 +5,7 @@ use net::Fault;
 
 /// Why an attempt at an upstream failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptFailure {
     /// No connection came about.
     Connect(&'static str),
     /// None could be made here: we are out of descriptors or ports.
@@ -28,20 +28,20 @@ pub(crate) enum Failure {
     Ours(Fault),
 }
 
-impl Failure {
+impl AttemptFailure {
     /// Whether it counts against the server. A kept connection that was closed does not, nor does our own want.
     pub(crate) fn is_the_servers(&self) -> bool {
-        !matches!(self, Failure::Stale | Failure::Starved | Failure::Ours(_))
+        !matches!(self, AttemptFailure::Stale | AttemptFailure::Starved | AttemptFailure::Ours(_))
     }
 
     /// Whether the log is told. A stale connection is nobody's trouble.
-    pub(crate) fn is_trouble(&self) -> bool {
-        self.is_the_servers() || matches!(self, Failure::Starved)
+    pub(crate) fn is_failure(&self) -> bool {
+        self.is_the_servers() || matches!(self, AttemptFailure::Starved)
     }
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Failure {
-        Failure::Ours(fault)
+impl From<Fault> for AttemptFailure {
+    fn from(fault: Fault) -> AttemptFailure {
+        AttemptFailure::Ours(fault)
     }
 }

@@ -9,10 +9,10 @@ use std::task::{Poll, Waker};
 
 /// Counts and limits, and who waits.
 #[derive(Debug)]
-pub struct Gate {
+pub struct ConnectionLimiter {
     /// Requests each server takes at once; 0 for no limit.
     limits: Vec<u32>,
-    taken: Vec<Taken>,
+    taken: Vec<TakenCount>,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -21,15 +21,15 @@ pub struct Gate {
 /// On a cache line of its own: every core counts here.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Taken(AtomicU32);
+struct TakenCount(AtomicU32);
 
 #[derive(Debug)]
 struct Waiter {
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum WaitState {
     Waiting(Waker),
     /// The place that was handed over.
     Granted(usize),
@@ -48,12 +48,18 @@ pub enum NoPlace {
     Left,
 }
 
-impl Gate {
+impl ConnectionLimiter {
     /// Gates for servers with these limits, and a queue of at most `waiting_max` for all of them.
     #[must_use]
-    pub fn new(limits: Vec<u32>, waiting_max: usize) -> Gate {
-        let taken = limits.iter().map(|_| Taken::default()).collect();
-        Gate { limits, taken, queue: Mutex::default(), waiting: AtomicUsize::new(0), waiting_max }
+    pub fn new(limits: Vec<u32>, waiting_max: usize) -> ConnectionLimiter {
+        let taken = limits.iter().map(|_| TakenCount::default()).collect();
+        ConnectionLimiter {
+            limits,
+            taken,
+            queue: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            waiting_max,
+        }
     }
 
     /// Requests under way on a server.
@@ -132,7 +138,7 @@ impl Gate {
         usable: impl Fn(usize) -> bool,
         over: impl Future<Output = NoPlace>,
     ) -> Result<usize, NoPlace> {
-        let mut ticket = Ticket { gate: self, waiter: None, usable: &usable };
+        let mut ticket = Waiting { gate: self, waiter: None, usable: &usable };
         let mut over = pin!(over);
         poll_fn(|context| {
             match &ticket.waiter {
@@ -153,7 +159,7 @@ impl Gate {
         if queue.len() >= self.waiting_max {
             return Err(NoPlace::Full);
         }
-        let waiter = Arc::new(Waiter { state: Mutex::new(State::Waiting(waker.clone())) });
+        let waiter = Arc::new(Waiter { state: Mutex::new(WaitState::Waiting(waker.clone())) });
         queue.push_back(waiter.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // A place given back before we were in the queue told nobody.
@@ -163,30 +169,30 @@ impl Gate {
 }
 
 impl Waiter {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WaitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn renew(&self, waker: &Waker) {
-        if let State::Waiting(mine) = &mut *self.lock() {
+        if let WaitState::Waiting(mine) = &mut *self.lock() {
             mine.clone_from(waker);
         }
     }
 
     fn granted(&self) -> Option<usize> {
         match *self.lock() {
-            State::Granted(server) => Some(server),
-            State::Waiting(_) | State::Gone => None,
+            WaitState::Granted(server) => Some(server),
+            WaitState::Waiting(_) | WaitState::Gone => None,
         }
     }
 
     /// Hands a place over; false where nobody waits here any more.
     fn grant(&self, server: usize) -> bool {
         let mut state = self.lock();
-        if !matches!(*state, State::Waiting(_)) {
+        if !matches!(*state, WaitState::Waiting(_)) {
             return false;
         }
-        if let State::Waiting(waker) = std::mem::replace(&mut *state, State::Granted(server)) {
+        if let WaitState::Waiting(waker) = std::mem::replace(&mut *state, WaitState::Granted(server)) {
             waker.wake();
         }
         true
@@ -194,13 +200,13 @@ impl Waiter {
 }
 
 /// Leaves the queue when dropped, and gives back what was handed over but not taken.
-struct Ticket<'g, U: Fn(usize) -> bool> {
-    gate: &'g Gate,
+struct Waiting<'g, U: Fn(usize) -> bool> {
+    gate: &'g ConnectionLimiter,
     waiter: Option<Arc<Waiter>>,
     usable: &'g U,
 }
 
-impl<U: Fn(usize) -> bool> Drop for Ticket<'_, U> {
+impl<U: Fn(usize) -> bool> Drop for Waiting<'_, U> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
         let mut queue = self.gate.lock();
@@ -209,8 +215,8 @@ impl<U: Fn(usize) -> bool> Drop for Ticket<'_, U> {
             self.gate.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         drop(queue);
-        let state = std::mem::replace(&mut *waiter.lock(), State::Gone);
-        if let State::Granted(server) = state {
+        let state = std::mem::replace(&mut *waiter.lock(), WaitState::Gone);
+        if let WaitState::Granted(server) = state {
             self.gate.leave(server, self.usable);
         }
     }
@@ -229,7 +235,7 @@ mod tests {
 
     #[test]
     fn places_go_to_those_who_wait_in_order() {
-        let gate = Gate::new(vec![1, 2], 10);
+        let gate = ConnectionLimiter::new(vec![1, 2], 10);
         assert!(gate.enter(0) && !gate.enter(0) && gate.enter(1) && gate.enter(1));
         let mut first = Box::pin(gate.wait(|_| true, std::future::pending()));
         let mut second = Box::pin(gate.wait(|_| true, std::future::pending()));
@@ -245,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_back_takes_those_who_wait() {
-        let gate = Gate::new(vec![1, 2], 10);
+        let gate = ConnectionLimiter::new(vec![1, 2], 10);
         assert!(gate.enter(0));
         // The other one has room, but is not to be asked.
         let mut waits = Box::pin(gate.wait(|server| server == 0, std::future::pending()));
@@ -257,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_leaves_no_place_behind() {
-        let gate = Gate::new(vec![1], 10);
+        let gate = ConnectionLimiter::new(vec![1], 10);
         assert!(gate.enter(0));
         let mut gone = Box::pin(gate.wait(|_| true, std::future::pending()));
         let mut next = Box::pin(gate.wait(|_| true, std::future::pending()));
@@ -273,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_and_timed() {
-        let gate = Gate::new(vec![1], 1);
+        let gate = ConnectionLimiter::new(vec![1], 1);
         assert!(gate.enter(0));
         let over = Cell::new(false);
         let too_long = || poll_fn(|_| if over.get() { Poll::Ready(NoPlace::TooLong) } else { Poll::Pending });
@@ -290,7 +296,7 @@ mod tests {
 
     #[test]
     fn only_usable_servers_are_handed_over() {
-        let gate = Gate::new(vec![1, 1], 10);
+        let gate = ConnectionLimiter::new(vec![1, 1], 10);
         assert!(gate.enter(0) && gate.enter(1));
         let mut waits = Box::pin(gate.wait(|server| server == 1, std::future::pending()));
         assert!(poll(&mut waits).is_pending());

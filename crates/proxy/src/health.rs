@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::options::{Check, Ejection};
+use crate::options::{Ejection, HealthCheck};
 
 /// A server's share begins with this many hundredths when it comes back.
 const FIRST_SHARE_PERCENT: u64 = 10;
@@ -30,7 +30,7 @@ pub struct Health {
 
 /// How a server stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServerState {
     /// It can be asked.
     Up,
     /// Its ejection is over: one request may see whether it is back.
@@ -44,15 +44,15 @@ pub enum Standing {
 impl Health {
     /// How it stands now.
     #[must_use]
-    pub fn standing(&self, now_ms: u64) -> Standing {
+    pub fn standing(&self, now_ms: u64) -> ServerState {
         if self.draining.load(Relaxed) || self.ill.load(Relaxed) {
-            return Standing::Down;
+            return ServerState::Down;
         }
         match self.ejected_until_ms.load(Relaxed) {
-            0 => Standing::Up,
-            until_ms if now_ms < until_ms => Standing::Ejected(until_ms),
-            until_ms if self.probed.load(Relaxed) => Standing::Ejected(until_ms),
-            _ => Standing::Probe,
+            0 => ServerState::Up,
+            until_ms if now_ms < until_ms => ServerState::Ejected(until_ms),
+            until_ms if self.probed.load(Relaxed) => ServerState::Ejected(until_ms),
+            _ => ServerState::Probe,
         }
     }
 
@@ -112,7 +112,7 @@ impl Health {
     }
 
     /// A check was answered, well or not. True where that turns the server's health.
-    pub fn checked(&self, well: bool, now_ms: u64, check: &Check) -> bool {
+    pub fn checked(&self, well: bool, now_ms: u64, check: &HealthCheck) -> bool {
         let ill = self.ill.load(Relaxed);
         if well != ill {
             self.turning.store(0, Relaxed);
@@ -166,41 +166,41 @@ mod tests {
         assert!(!health.succeeded(11));
         assert!(!health.failed(12, &EJECTION));
         assert!(!health.failed(12, &EJECTION));
-        assert_eq!(health.standing(12), Standing::Up);
+        assert_eq!(health.standing(12), ServerState::Up);
         assert!(health.failed(12, &EJECTION));
-        assert_eq!(health.standing(12), Standing::Ejected(1_012));
+        assert_eq!(health.standing(12), ServerState::Ejected(1_012));
         // Those that were under way fail too: that adds nothing.
         assert!(!health.failed(13, &EJECTION));
-        assert_eq!(health.standing(1_011), Standing::Ejected(1_012));
-        assert_eq!(health.standing(1_012), Standing::Probe);
+        assert_eq!(health.standing(1_011), ServerState::Ejected(1_012));
+        assert_eq!(health.standing(1_012), ServerState::Probe);
         for (at_ms, until_ms) in [(1_012, 3_012), (3_012, 6_012), (6_012, 9_012)] {
             assert!(health.claim_probe() && !health.claim_probe());
-            assert_eq!(health.standing(at_ms), Standing::Ejected(at_ms));
+            assert_eq!(health.standing(at_ms), ServerState::Ejected(at_ms));
             assert!(health.failed(at_ms, &EJECTION));
-            assert_eq!(health.standing(at_ms), Standing::Ejected(until_ms));
+            assert_eq!(health.standing(at_ms), ServerState::Ejected(until_ms));
         }
         assert!(health.claim_probe());
         health.forget_probe();
-        assert_eq!(health.standing(9_012), Standing::Probe);
+        assert_eq!(health.standing(9_012), ServerState::Probe);
         assert!(health.succeeded(9_013));
-        assert_eq!(health.standing(9_013), Standing::Up);
+        assert_eq!(health.standing(9_013), ServerState::Up);
         // The next time begins with the first step again.
         for _ in 0..3 {
             health.failed(20_000, &EJECTION);
         }
-        assert_eq!(health.standing(20_000), Standing::Ejected(21_000));
+        assert_eq!(health.standing(20_000), ServerState::Ejected(21_000));
     }
 
     #[test]
     fn checks_need_several_answers_in_a_row() {
-        let check = Check { rise: 2, fall: 3, ..Check::default() };
+        let check = HealthCheck { rise: 2, fall: 3, ..HealthCheck::default() };
         let health = Health::default();
-        let tell = |well| health.checked(well, 5, &check);
-        assert_eq!([tell(false), tell(false), tell(true)], [false; 3]);
-        assert_eq!([tell(false), tell(false), tell(false)], [false, false, true]);
-        assert_eq!(health.standing(5), Standing::Down);
-        assert_eq!([tell(true), tell(false), tell(true), tell(true)], [false, false, false, true]);
-        assert_eq!(health.standing(5), Standing::Up);
+        let report = |well| health.checked(well, 5, &check);
+        assert_eq!([report(false), report(false), report(true)], [false; 3]);
+        assert_eq!([report(false), report(false), report(false)], [false, false, true]);
+        assert_eq!(health.standing(5), ServerState::Down);
+        assert_eq!([report(true), report(false), report(true), report(true)], [false, false, false, true]);
+        assert_eq!(health.standing(5), ServerState::Up);
     }
 
     #[test]
@@ -208,9 +208,9 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.share(3, 0, 1_000), 300);
         health.drain(true, 100);
-        assert_eq!(health.standing(100), Standing::Down);
+        assert_eq!(health.standing(100), ServerState::Down);
         health.drain(false, 5_000);
-        assert_eq!(health.standing(5_000), Standing::Up);
+        assert_eq!(health.standing(5_000), ServerState::Up);
         assert_eq!(health.share(2, 5_000, 1_000), 20);
         assert_eq!(health.share(2, 5_500, 1_000), 110);
         assert_eq!(health.share(2, 6_000, 1_000), 200);

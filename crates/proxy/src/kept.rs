@@ -2,7 +2,7 @@
 
 /// Content of a request body kept for another attempt.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ReplayBuffer {
     pub(crate) bytes: Vec<u8>,
     /// Bytes that may be kept.
     pub(crate) bytes_max: usize,
@@ -12,10 +12,10 @@ pub(crate) struct Kept {
     pub(crate) ended: bool,
 }
 
-impl Kept {
+impl ReplayBuffer {
     /// Keeps at most so many bytes.
-    pub(crate) fn new(bytes_max: usize) -> Kept {
-        Kept { bytes_max, ..Kept::default() }
+    pub(crate) fn new(bytes_max: usize) -> ReplayBuffer {
+        ReplayBuffer { bytes_max, ..ReplayBuffer::default() }
     }
 
     /// Whether another attempt can send the body from its beginning.

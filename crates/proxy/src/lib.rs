@@ -20,7 +20,7 @@ pub mod gate;
 mod failure;
 mod retry;
 mod names;
-mod leg;
+mod upstream_connection;
 mod pool;
 mod shared;
 mod dial;
@@ -31,6 +31,6 @@ mod choose;
 mod proxy;
 
 pub use options::Options;
-pub use proxy::{Group, News, Proxy, Tell, Trouble, Turn};
-pub use shared::Shared;
-pub use template::Template;
+pub use proxy::{Group, HealthChange, Proxy, Tell, UpstreamError, UpstreamEvent};
+pub use shared::GroupShared;
+pub use template::HeaderTemplate;

@@ -8,7 +8,7 @@ use net::Core;
 
 /// A server's addresses, for all cores.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct ServerAddresses {
     host: String,
     port: u16,
     known: Mutex<Arc<[SocketAddr]>>,
@@ -25,11 +25,11 @@ const LOOK_MS: u64 = 5;
 /// How long a name that could not be resolved is not asked for again.
 const FAILED_MS: u64 = 1_000;
 
-impl Names {
-    pub(crate) fn new(host: &str, port: u16) -> Names {
+impl ServerAddresses {
+    pub(crate) fn new(host: &str, port: u16) -> ServerAddresses {
         let address: Option<IpAddr> = host.parse().ok();
         let known: Vec<SocketAddr> = address.iter().map(|&ip| SocketAddr::new(ip, port)).collect();
-        Names {
+        ServerAddresses {
             host: host.to_owned(),
             port,
             until_ms: AtomicU64::new(if known.is_empty() { 0 } else { u64::MAX }),
@@ -99,7 +99,7 @@ impl Names {
 }
 
 #[cfg(test)]
-impl Names {
+impl ServerAddresses {
     /// As if these had been found a long time ago.
     pub(crate) fn found(&self, addresses: Vec<SocketAddr>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn however_many_ask_for_a_name_the_resolver_is_asked_once() {
         let core = Core::for_client(1).expect("an engine");
-        let names = Arc::new(Names::new("localhost", 80));
+        let names = Arc::new(ServerAddresses::new("localhost", 80));
         let (release, held) = mpsc::channel::<()>();
         let theirs = core.clone();
         let count = core

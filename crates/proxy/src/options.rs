@@ -1,17 +1,17 @@
-//! What a proxy does: plain data, from which [`crate::Shared`] and [`crate::Proxy`] are built.
+//! What a proxy does: plain data, from which [`crate::GroupShared`] and [`crate::Proxy`] are built.
 
 use std::path::PathBuf;
 
 use http::Status;
 pub use net::ProxyProtocol;
 
-use crate::template::Template;
+use crate::template::HeaderTemplate;
 
 /// A group of upstream servers and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The servers. At least one.
-    pub servers: Vec<Server>,
+    pub servers: Vec<UpstreamServer>,
     /// Who gets the next request. Default round robin.
     pub balance: Balance,
     /// Connections kept for the next request.
@@ -23,7 +23,7 @@ pub struct Options {
     /// When a server that fails is left alone for a while; `None` never.
     pub ejection: Option<Ejection>,
     /// Requests of the proxy's own that find out which servers are well; `None` for none.
-    pub check: Option<Check>,
+    pub check: Option<HealthCheck>,
     /// A server that comes back gets its full share only after this time, in milliseconds; 0 at once (default).
     pub slow_start_ms: u64,
     /// Requests that wait when every server is at its `connections_max`; more are refused with 503. Default 1,000.
@@ -31,9 +31,9 @@ pub struct Options {
     /// How often names are resolved again, in milliseconds. Default 30,000.
     pub resolve_ms: u64,
     /// What is told upstream of the request.
-    pub request: Request,
+    pub request: RequestOptions,
     /// What is changed in responses.
-    pub response: Response,
+    pub response: ResponseOptions,
     /// The part of the path that upstream servers see differently; `None` for no part.
     pub path: Option<PathMap>,
     /// Tell who the client is ahead of TLS and HTTP (PROXY protocol). Connections then serve one client each and
@@ -51,9 +51,9 @@ pub struct Options {
 
 /// One upstream server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct UpstreamServer {
     /// Where it is.
-    pub at: Place,
+    pub at: UpstreamAddress,
     /// TLS to it; `None` in the clear.
     pub tls: Option<Tls>,
     /// Its share of the requests. 0 takes it out. Default 1.
@@ -66,7 +66,7 @@ pub struct Server {
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum UpstreamAddress {
     /// A host name or address, and a port.
     Tcp {
         /// A name to be resolved, an IPv4 address, or an IPv6 address without brackets.
@@ -188,7 +188,7 @@ pub struct Ejection {
 
 /// Requests of the proxy's own that find out which servers are well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct HealthCheck {
     /// What is asked.
     pub probe: Probe,
     /// How often, in milliseconds. Default 5,000.
@@ -221,7 +221,7 @@ pub enum Probe {
 
 /// What is told upstream of a request. Hop-by-hop fields and those that `Connection` names are never passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestOptions {
     /// What stands in `Host`. Default the client's.
     pub host: Host,
     /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`. What a sender says in them
@@ -262,15 +262,15 @@ pub struct Edits {
     /// Names of fields to remove, any case.
     pub remove: Vec<String>,
     /// Fields that replace those of the same name.
-    pub set: Vec<(String, Template)>,
+    pub set: Vec<(String, HeaderTemplate)>,
     /// Fields that come beside those of the same name.
-    pub add: Vec<(String, Template)>,
+    pub add: Vec<(String, HeaderTemplate)>,
 }
 
 /// What is changed in responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
-    /// Turn `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
+pub struct ResponseOptions {
+    /// HealthChange `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
     /// see it, into what the client sees; and the paths of cookies. Default yes.
     pub rewrite: bool,
     /// Cookie domains to replace; an empty new one removes the attribute.
@@ -290,11 +290,11 @@ pub struct PathMap {
     pub(crate) to: String,
 }
 
-impl Server {
+impl UpstreamServer {
     /// A server with weight 1, in the clear, without a limit.
     #[must_use]
-    pub fn at(at: Place) -> Server {
-        Server { at, tls: None, weight: 1, backup: false, connections_max: 0 }
+    pub fn at(at: UpstreamAddress) -> UpstreamServer {
+        UpstreamServer { at, tls: None, weight: 1, backup: false, connections_max: 0 }
     }
 
     /// `host[:port]` as it stands in `Host`: without the scheme's own port.
@@ -302,8 +302,8 @@ impl Server {
     pub fn authority(&self) -> String {
         let own_port = if self.tls.is_some() { 443 } else { 80 };
         match &self.at {
-            Place::Unix(_) => "localhost".into(),
-            Place::Tcp { host, port } => {
+            UpstreamAddress::Unix(_) => "localhost".into(),
+            UpstreamAddress::Tcp { host, port } => {
                 let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
                 if *port == own_port { host } else { format!("{host}:{port}") }
             }
@@ -311,12 +311,12 @@ impl Server {
     }
 }
 
-impl std::fmt::Display for Server {
+impl std::fmt::Display for UpstreamServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.at, &self.tls) {
-            (Place::Unix(path), _) => write!(f, "unix:{}", path.display()),
-            (Place::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
-            (Place::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
+            (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),
+            (UpstreamAddress::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
+            (UpstreamAddress::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
         }
     }
 }
@@ -324,7 +324,7 @@ impl std::fmt::Display for Server {
 impl Options {
     /// The defaults, for these servers.
     #[must_use]
-    pub fn to(servers: Vec<Server>) -> Options {
+    pub fn to(servers: Vec<UpstreamServer>) -> Options {
         Options {
             servers,
             balance: Balance::default(),
@@ -336,8 +336,8 @@ impl Options {
             slow_start_ms: 0,
             queue_max: 1_000,
             resolve_ms: 30_000,
-            request: Request::default(),
-            response: Response::default(),
+            request: RequestOptions::default(),
+            response: ResponseOptions::default(),
             path: None,
             proxy_protocol: None,
             upgrades: vec!["websocket".into()],
@@ -385,16 +385,16 @@ impl Default for Ejection {
     }
 }
 
-impl Default for Check {
-    fn default() -> Check {
+impl Default for HealthCheck {
+    fn default() -> HealthCheck {
         let probe = Probe::Get { path: "/".into(), host: None, first: 200, last: 399 };
-        Check { probe, interval_ms: 5_000, timeout_ms: 2_000, rise: 2, fall: 3 }
+        HealthCheck { probe, interval_ms: 5_000, timeout_ms: 2_000, rise: 2, fall: 3 }
     }
 }
 
-impl Default for Request {
-    fn default() -> Request {
-        Request {
+impl Default for RequestOptions {
+    fn default() -> RequestOptions {
+        RequestOptions {
             host: Host::default(),
             forwarded: Forwarded { x_forwarded: true, standard: false },
             via: "komainu".into(),
@@ -404,8 +404,8 @@ impl Default for Request {
     }
 }
 
-impl Default for Response {
-    fn default() -> Response {
-        Response { rewrite: true, cookie_domains: Vec::new(), edits: Edits::default() }
+impl Default for ResponseOptions {
+    fn default() -> ResponseOptions {
+        ResponseOptions { rewrite: true, cookie_domains: Vec::new(), edits: Edits::default() }
     }
 }

@@ -4,7 +4,7 @@ use http::path::{encode_beyond_ascii, encoded, strip_prefix};
 use http::{Reject, TargetForm};
 
 use crate::options::PathMap;
-use crate::template::Ask;
+use crate::template::TemplateContext;
 
 impl PathMap {
     /// A prefix, decoded, and what stands in its place, as it stands in a request; a slash at the end of either means
@@ -35,7 +35,11 @@ impl PathMap {
 ///
 /// # Errors
 /// 400 for a path that servers read in two ways.
-pub fn write_target(out: &mut Vec<u8>, map: Option<&PathMap>, ask: &Ask<'_>) -> Result<(), Reject> {
+pub fn write_target(
+    out: &mut Vec<u8>,
+    map: Option<&PathMap>,
+    ask: &TemplateContext<'_>,
+) -> Result<(), Reject> {
     let target = &ask.head.target;
     if target.form == TargetForm::Asterisk {
         out.push(b'*');
@@ -80,7 +84,7 @@ mod tests {
         let bytes = format!("{method} {raw} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
         let mut head = RequestHead::default();
         assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
-        let ask = Ask {
+        let ask = TemplateContext {
             head: &head,
             bytes: &bytes,
             peer: Peer::Unix,

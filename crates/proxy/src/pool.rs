@@ -1,4 +1,4 @@
-//! Idle connections to one server. A core uses its own first, the one used last before the others, so that those not
+//! IdleEntry connections to one server. A core uses its own first, the one used last before the others, so that those not
 //! needed grow old and are closed; where it has none, it takes one over from another core before a new one is made.
 
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::{Core, IdleLinks, Link};
 
-use crate::leg::Rested;
+use crate::upstream_connection::IdleConnection;
 
 /// How long a new connection waits for its first answer before an idle one is closed for it, beside the multiple of what
 /// the server usually takes: time enough for a server that is merely busy.
@@ -26,13 +26,13 @@ const CLOSED_MAX: u64 = 8;
 const CROWDED_MS: u64 = 10_000;
 /// New connections, one after the other, that show it. A single one may have waited for something else.
 const SHOWN_BY: u32 = 4;
-/// A millisecond, as [`Pool::typical`] counts.
+/// A millisecond, as [`CorePool::typical`] counts.
 const MS: u32 = 64;
 
 /// The idle connections to one server, over all cores and all groups that ask it.
 #[derive(Default)]
-pub(crate) struct Idle {
-    lists: Mutex<Vec<Arc<IdleLinks<Rested>>>>,
+pub(crate) struct IdleEntry {
+    lists: Mutex<Vec<Arc<IdleLinks<IdleConnection>>>>,
     /// How many lists there are.
     count: AtomicUsize,
     /// New connections that have no answer yet: as long as there are any, connections are closed instead of kept.
@@ -62,16 +62,16 @@ struct Wait {
 }
 
 /// One core's part of it.
-pub(crate) struct Pool {
+pub(crate) struct CorePool {
     core: Core,
-    mine: Arc<IdleLinks<Rested>>,
-    idle: Arc<Idle>,
+    mine: Arc<IdleLinks<IdleConnection>>,
+    idle: Arc<IdleEntry>,
     /// What the server usually takes, in [`MS`]; `None` where it has not answered yet.
     typical: Cell<Option<u32>>,
 }
 
-impl Idle {
-    fn lists(&self) -> MutexGuard<'_, Vec<Arc<IdleLinks<Rested>>>> {
+impl IdleEntry {
+    fn lists(&self) -> MutexGuard<'_, Vec<Arc<IdleLinks<IdleConnection>>>> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ impl Idle {
         self.starved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Idle connections in all lists.
+    /// IdleEntry connections in all lists.
     fn total(&self) -> usize {
         self.lists().iter().map(|list| list.len()).sum()
     }
@@ -112,28 +112,32 @@ impl Idle {
     }
 }
 
-impl std::fmt::Debug for Idle {
+impl std::fmt::Debug for IdleEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Idle").field("connections", &self.total()).finish_non_exhaustive()
+        f.debug_struct("IdleEntry").field("connections", &self.total()).finish_non_exhaustive()
     }
 }
 
-impl Pool {
+impl CorePool {
     /// A core's part.
-    pub(crate) fn new(core: &Core, idle: &Arc<Idle>) -> Pool {
+    pub(crate) fn new(core: &Core, idle: &Arc<IdleEntry>) -> CorePool {
         let mine = Arc::new(IdleLinks::new(core));
         let mut lists = idle.lists();
         lists.push(mine.clone());
         idle.count.store(lists.len(), Ordering::Relaxed);
         drop(lists);
-        Pool { core: core.clone(), mine, idle: idle.clone(), typical: Cell::new(None) }
+        CorePool { core: core.clone(), mine, idle: idle.clone(), typical: Cell::new(None) }
     }
 
     /// A connection on which nothing has happened since it was put here. `certain` asks the kernel too, for requests
     /// that must not be sent twice: a system call, against the moment between an event and its delivery.
-    pub(crate) fn take(&self, certain: bool, fits: impl Fn(&Rested) -> bool) -> Option<(Link, Rested)> {
+    pub(crate) fn take(
+        &self,
+        certain: bool,
+        fits: impl Fn(&IdleConnection) -> bool,
+    ) -> Option<(Link, IdleConnection)> {
         let now_ms = self.core.now_ms();
-        let usable = |list: &IdleLinks<Rested>, certain: bool| {
+        let usable = |list: &IdleLinks<IdleConnection>, certain: bool| {
             loop {
                 let (mut link, rested) = list.take(&self.core)?;
                 let quiet = !certain || link.stream().is_quiet();
@@ -147,7 +151,7 @@ impl Pool {
     }
 
     /// The lists of other cores and groups that are not empty, the next one first.
-    fn others(&self) -> Vec<Arc<IdleLinks<Rested>>> {
+    fn others(&self) -> Vec<Arc<IdleLinks<IdleConnection>>> {
         let lists = self.idle.lists();
         let mine = lists.iter().position(|list| Arc::ptr_eq(list, &self.mine)).unwrap_or(0);
         let (before, after) = lists.split_at(mine);
@@ -155,7 +159,7 @@ impl Pool {
     }
 
     /// Puts one in; the oldest is closed where there are more than `idle_max` in all.
-    pub(crate) fn put(&self, link: Link, rested: Rested, idle_max: usize) {
+    pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
         if self.idle.closes_for_others() {
             return;
         }
@@ -172,7 +176,7 @@ impl Pool {
     }
 
     /// Closes those that are of no more use.
-    pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&Rested) -> bool) {
+    pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&IdleConnection) -> bool) {
         let now_ms = self.core.now_ms();
         self.mine.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
         while self.is_above(idle_max) && self.mine.close_oldest() {}
@@ -241,7 +245,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for CorePool {
     fn drop(&mut self) {
         let mut lists = self.idle.lists();
         lists.retain(|list| !Arc::ptr_eq(list, &self.mine));
@@ -251,7 +255,7 @@ impl Drop for Pool {
 
 /// What one that waits has asked for: that connections are closed instead of kept. Withdrawn when dropped.
 struct Asks<'p> {
-    pool: &'p Pool,
+    pool: &'p CorePool,
     id: Option<u64>,
     /// How many had been closed when it asked.
     closed: u64,

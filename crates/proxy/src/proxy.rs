@@ -7,24 +7,24 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Framing, Method, Name, Status};
-use net::preface::{self, Ends};
+use net::preface::{self, Endpoints};
 use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
 
 use crate::check;
-use crate::choose::{Chooser, NoServer, NoTicket, Ticket};
+use crate::choose::{Balancer, NoServer, SelectError, Selection};
 use crate::dial::{Beside, before, beside, dial};
-use crate::failure::Failure;
-use crate::health::Standing;
-use crate::kept::Kept;
-use crate::leg::{Leg, Rested, Spare};
+use crate::failure::AttemptFailure;
+use crate::health::ServerState;
+use crate::kept::ReplayBuffer;
 use crate::options::Options;
-use crate::pool::Pool;
-use crate::relay::{Outcome, Plan, Relay};
+use crate::pool::CorePool;
+use crate::relay::{Relay, RelayOptions, RelayOutcome};
 use crate::request::RequestRules;
 use crate::response::ResponseRules;
-use crate::retry::{self, Budget, Next, Progress};
-use crate::shared::Shared;
-use crate::template::Ask;
+use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
+use crate::shared::GroupShared;
+use crate::template::TemplateContext;
+use crate::upstream_connection::{IdleConnection, SpareBuffers, UpstreamConnection};
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -36,12 +36,12 @@ static PROCESS: OnceLock<u64> = OnceLock::new();
 /// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
 /// the last clone.
 #[derive(Clone)]
-pub struct Group(Rc<Inner>);
+pub struct Group(Rc<GroupState>);
 
 /// A proxy on one core: a group, and the rules for one way to it. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
-    group: Rc<Inner>,
+    group: Rc<GroupState>,
     rules: Rc<Rules>,
 }
 
@@ -55,7 +55,7 @@ struct Rules {
 
 /// What went wrong between the proxy and a server, for an error log.
 #[derive(Clone, Copy, Debug)]
-pub struct Trouble<'x> {
+pub struct UpstreamError<'x> {
     /// The server's URL; `None` where none could be chosen.
     pub server: Option<&'x str>,
     /// What the request asked for, as it came.
@@ -68,7 +68,7 @@ pub struct Trouble<'x> {
 
 /// A server is asked no more, or is asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum HealthChange {
     /// It has failed too often and is left alone for a while.
     Ejected,
     /// It has answered again.
@@ -81,15 +81,15 @@ pub enum Turn {
 
 /// What an error log is told.
 #[derive(Clone, Copy, Debug)]
-pub enum News<'x> {
+pub enum UpstreamEvent<'x> {
     /// An attempt has failed before the client was answered.
-    Trouble(Trouble<'x>),
+    UpstreamError(UpstreamError<'x>),
     /// A server's standing has changed.
-    Turn {
+    HealthChange {
         /// Its URL.
         server: &'x str,
         /// How.
-        turn: Turn,
+        turn: HealthChange,
     },
     /// Responses are not moved to temporary files; said once a minute.
     Spill {
@@ -99,52 +99,52 @@ pub enum News<'x> {
 }
 
 /// Who is told.
-pub type Tell = Box<dyn Fn(&News<'_>)>;
+pub type Tell = Box<dyn Fn(&UpstreamEvent<'_>)>;
 
-struct Inner {
+struct GroupState {
     core: Core,
-    tell: Option<Tell>,
-    shared: Arc<Shared>,
+    report: Option<Tell>,
+    shared: Arc<GroupShared>,
     /// One for each server.
-    pools: Vec<Rc<Pool>>,
-    spare: Spare,
-    chooser: Chooser,
-    budget: Cell<Budget>,
+    pools: Vec<Rc<CorePool>>,
+    spare: SpareBuffers,
+    chooser: Balancer,
+    budget: Cell<RetryBudget>,
     /// Connections made: which of several addresses comes first.
     dialled: Cell<usize>,
 }
 
 /// What one request has come to so far.
-struct Trial {
+struct Attempts {
     deadline_ms: u64,
     /// Servers that have failed it.
     tried: Vec<usize>,
     attempts: u32,
-    kept: Kept,
+    kept: ReplayBuffer,
 }
 
 impl Group {
     /// A core's part of a group. The first core also runs the checks.
     #[must_use]
-    pub fn new(core: &Core, shared: &Arc<Shared>) -> Group {
+    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Group {
         Group::build(core, shared, None)
     }
 
     /// The same, and `tell` hears of what goes wrong, and of servers that come and go.
     #[must_use]
-    pub fn telling(core: &Core, shared: &Arc<Shared>, tell: Tell) -> Group {
-        Group::build(core, shared, Some(tell))
+    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: Tell) -> Group {
+        Group::build(core, shared, Some(report))
     }
 
-    fn build(core: &Core, shared: &Arc<Shared>, tell: Option<Tell>) -> Group {
+    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<Tell>) -> Group {
         let options = &shared.options;
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(GroupState {
             core: core.clone(),
-            tell,
-            pools: shared.servers.iter().map(|it| Rc::new(Pool::new(core, &it.idle))).collect(),
-            spare: Spare::new(core.memory()),
-            chooser: Chooser::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
-            budget: Cell::new(Budget::full()),
+            report,
+            pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
+            spare: SpareBuffers::new(core.memory()),
+            chooser: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
+            budget: Cell::new(RetryBudget::full()),
             dialled: Cell::new(0),
             shared: shared.clone(),
         });
@@ -159,7 +159,7 @@ impl Group {
 
     /// Whether it is a part of this one.
     #[must_use]
-    pub fn is_of(&self, shared: &Arc<Shared>) -> bool {
+    pub fn is_of(&self, shared: &Arc<GroupShared>) -> bool {
         Arc::ptr_eq(&self.0.shared, shared)
     }
 
@@ -185,7 +185,7 @@ impl Group {
 impl Proxy {
     /// A core's part of a group with this one way to it, that of its options.
     #[must_use]
-    pub fn new(core: &Core, shared: &Arc<Shared>) -> Proxy {
+    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Proxy {
         Group::new(core, shared).proxy(&shared.options, None)
     }
 
@@ -204,14 +204,14 @@ impl Proxy {
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
-        let mut trial = Trial {
+        let mut trial = Attempts {
             deadline_ms: match options.timeouts.total_ms {
                 0 => u64::MAX,
                 total_ms => self.group.core.now_ms().saturating_add(total_ms),
             },
             tried: Vec::new(),
             attempts: 0,
-            kept: Kept::new(self.kept_bytes_max(x)),
+            kept: ReplayBuffer::new(self.kept_bytes_max(x)),
         };
         self.read_ahead(x, &mut trial).await?;
         // The place of a failed attempt, where the next one is to go to the same server.
@@ -221,34 +221,34 @@ impl Proxy {
                 Some(ticket) => (ticket, true),
                 None => match self.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
-                    Err(NoTicket::Left) => return Err(Fault::Gone),
-                    Err(NoTicket::NoServer(no_server)) => {
+                    Err(SelectError::Left) => return Err(Fault::Gone),
+                    Err(SelectError::NoServer(no_server)) => {
                         self.report(x, None, no_server.reason, Some(no_server.status));
-                        return tell(x, no_server).await;
+                        return report(x, no_server).await;
                     }
                 },
             };
             let failure = match self.attempt(x, &ticket, &mut trial, anew).await {
                 Ok(()) => return Ok(()),
-                Err(Failure::Ours(fault)) => return Err(fault),
+                Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
             let ejected = failure.is_the_servers() && ticket.failed();
             let next = self.next(x, &failure, &trial);
             self.report_failure(x, &ticket, &failure, next);
             if ejected {
-                self.group.turned(ticket.server, Turn::Ejected);
+                self.group.turned(ticket.server, HealthChange::Ejected);
             }
             match next {
-                Next::Fresh => same = Some(ticket),
-                Next::Elsewhere => trial.tried.push(ticket.server),
-                Next::Tell => return give_up(x, &failure).await,
+                RetryDecision::Fresh => same = Some(ticket),
+                RetryDecision::Elsewhere => trial.tried.push(ticket.server),
+                RetryDecision::Tell => return give_up(x, &failure).await,
             }
         }
     }
 
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
-    async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Trial) -> Result<(), Fault> {
+    async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Attempts) -> Result<(), Fault> {
         let Framing::Length(len) = x.request().framing() else { return Ok(()) };
         // An expectation is the server's to answer.
         if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
@@ -276,7 +276,7 @@ impl Proxy {
         before(&self.group.core, trial.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn choose(&self, x: &Exchange<'_>, trial: &Trial) -> Result<Ticket<'_>, NoTicket> {
+    async fn choose(&self, x: &Exchange<'_>, trial: &Attempts) -> Result<Selection<'_>, SelectError> {
         let left_ms = trial.deadline_ms.saturating_sub(self.group.core.now_ms());
         let queue_ms = self.rules.options.timeouts.queue_ms.min(left_ms);
         self.group.chooser.choose(&self.group.shared, &self.group.core, x, queue_ms, &trial.tried).await
@@ -293,19 +293,24 @@ impl Proxy {
     async fn attempt(
         &self,
         x: &mut Exchange<'_>,
-        ticket: &Ticket<'_>,
-        trial: &mut Trial,
+        ticket: &Selection<'_>,
+        trial: &mut Attempts,
         anew: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AttemptFailure> {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!anew);
         let pool = &self.group.pools[ticket.server];
-        let (mut leg, room) = self.leg(x, ticket.server, trial.deadline_ms, anew).await?;
-        let (asked_ms, reused) = (self.group.core.now_ms(), leg.reused);
+        let (mut upstream_connection, room) =
+            self.upstream_connection(x, ticket.server, trial.deadline_ms, anew).await?;
+        let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
         let waits = x.awaits_continue()?;
-        let ask = Ask::of(&x.request(), &upstream.authority);
-        let sent = self.rules.request.write(&mut leg.buffers.out, &ask, waits).map_err(Fault::Reject)?;
+        let ask = TemplateContext::of(&x.request(), &upstream.authority);
+        let sent = self
+            .rules
+            .request
+            .write(&mut upstream_connection.buffers.out, &ask, waits)
+            .map_err(Fault::Reject)?;
         let cookie = ticket.cookie.as_ref().map(|pair| {
             let secure = if x.request().client().secure { "; Secure" } else { "" };
             format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
@@ -315,7 +320,7 @@ impl Proxy {
             && self.group.budget.get().spend().is_some();
         let succeeded = || {
             if ticket.succeeded() {
-                self.group.turned(ticket.server, Turn::Back);
+                self.group.turned(ticket.server, HealthChange::Back);
             }
         };
         let answered = || {
@@ -326,11 +331,11 @@ impl Proxy {
             }
         };
         let refused = |why: &SpillError| {
-            if let Some(tell) = &self.group.tell {
-                tell(&News::Spill { why });
+            if let Some(report) = &self.group.report {
+                report(&UpstreamEvent::Spill { why });
             }
         };
-        let plan = Plan {
+        let plan = RelayOptions {
             options,
             request: &self.rules.request,
             response: &self.rules.response,
@@ -342,14 +347,16 @@ impl Proxy {
             may_retry,
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut leg, &plan, &mut trial.kept, sent);
+        let relay = Relay::new(x, &mut upstream_connection, &plan, &mut trial.kept, sent);
         let outcome = beside(&room, relay.run()).await?;
         drop(room);
         succeeded();
         match outcome {
-            Outcome::Complete(sent_whole) => self.put_back(leg, ticket.server, sent_whole),
-            Outcome::Upgraded => {
-                let Leg { mut link, buffers, .. } = leg;
+            RelayOutcome::Complete(sent_whole) => {
+                self.put_back(upstream_connection, ticket.server, sent_whole)
+            }
+            RelayOutcome::Upgraded => {
+                let UpstreamConnection { mut link, buffers, .. } = upstream_connection;
                 let early = buffers.rest().to_vec();
                 drop(buffers);
                 Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
@@ -359,13 +366,13 @@ impl Proxy {
     }
 
     /// A connection to a server: a kept one, or a new one.
-    async fn leg(
+    async fn upstream_connection(
         &self,
         x: &Exchange<'_>,
         server: usize,
         deadline_ms: u64,
         anew: bool,
-    ) -> Result<(Leg, Beside<'_>), Failure> {
+    ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
         let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
         let now_ms = self.group.core.now_ms();
         let pool = &self.group.pools[server];
@@ -389,36 +396,50 @@ impl Proxy {
             Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
-        Ok((Leg::new(link, address, self.group.spare.lend()), room))
+        Ok((UpstreamConnection::new(link, address, self.group.spare.lend()), room))
     }
 
-    fn put_back(&self, leg: Leg, server: usize, sent_whole: bool) {
+    fn put_back(&self, upstream_connection: UpstreamConnection, server: usize, sent_whole: bool) {
         let options = &self.group.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves && let Some((link, rested)) = leg.rest(&options.keep_alive, self.group.core.now_ms()) {
+        if serves
+            && let Some((link, rested)) =
+                upstream_connection.rest(&options.keep_alive, self.group.core.now_ms())
+        {
             self.group.pools[server].put(link, rested, options.keep_alive.idle_max);
         }
     }
 
     /// A stale connection is nobody's trouble, and a response that breaks off is the connection's fault, logged there.
-    fn report_failure(&self, x: &Exchange<'_>, ticket: &Ticket<'_>, failure: &Failure, next: Next) {
-        if failure.is_trouble() && !x.has_begun() {
+    fn report_failure(
+        &self,
+        x: &Exchange<'_>,
+        ticket: &Selection<'_>,
+        failure: &AttemptFailure,
+        next: RetryDecision,
+    ) {
+        if failure.is_failure() && !x.has_begun() {
             let (status, reason) = retry::answer(failure);
-            self.report(x, Some(ticket.server), reason, (next == Next::Tell).then_some(status));
+            self.report(x, Some(ticket.server), reason, (next == RetryDecision::Tell).then_some(status));
         }
     }
 
     fn report(&self, x: &Exchange<'_>, server: Option<usize>, reason: &'static str, status: Option<Status>) {
-        if let Some(tell) = &self.group.tell {
+        if let Some(report) = &self.group.report {
             let server = server.map(|server| self.group.shared.shown(server));
-            tell(&News::Trouble(Trouble { server, target: x.request().target(), reason, status }));
+            report(&UpstreamEvent::UpstreamError(UpstreamError {
+                server,
+                target: x.request().target(),
+                reason,
+                status,
+            }));
         }
     }
 
     /// What follows a failure.
-    fn next(&self, x: &Exchange<'_>, failure: &Failure, trial: &Trial) -> Next {
+    fn next(&self, x: &Exchange<'_>, failure: &AttemptFailure, trial: &Attempts) -> RetryDecision {
         let options = &self.rules.options;
-        let progress = Progress {
+        let progress = AttemptProgress {
             method: x.request().method(),
             begun: x.has_begun(),
             replayable: trial.kept.is_whole(),
@@ -426,31 +447,32 @@ impl Proxy {
         };
         let next = retry::next(failure, &progress, &options.retry);
         // A lone server that cannot be reached, or is slow, will be so again at once.
-        let alone = self.group.shared.count() == 1 && !matches!(failure, Failure::Cut | Failure::Refused(_));
+        let alone = self.group.shared.count() == 1
+            && !matches!(failure, AttemptFailure::Cut | AttemptFailure::Refused(_));
         let late = self.group.core.now_ms() >= trial.deadline_ms;
         match next {
-            Next::Fresh if !late => Next::Fresh,
-            Next::Elsewhere if !late && !alone => match self.group.budget.get().spend() {
+            RetryDecision::Fresh if !late => RetryDecision::Fresh,
+            RetryDecision::Elsewhere if !late && !alone => match self.group.budget.get().spend() {
                 Some(rest) => {
                     self.group.budget.set(rest);
-                    Next::Elsewhere
+                    RetryDecision::Elsewhere
                 }
-                None => Next::Tell,
+                None => RetryDecision::Tell,
             },
-            _ => Next::Tell,
+            _ => RetryDecision::Tell,
         }
     }
 }
 
-impl Inner {
-    fn turned(&self, server: usize, turn: Turn) {
-        if let Some(tell) = &self.tell {
-            tell(&News::Turn { server: self.shared.shown(server), turn });
+impl GroupState {
+    fn turned(&self, server: usize, turn: HealthChange) {
+        if let Some(report) = &self.report {
+            report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
         }
     }
 
     /// Whether a kept connection still goes where its server is.
-    fn fits(&self, server: usize, rested: &Rested) -> bool {
+    fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
         match (&self.shared.servers[server].names, rested.address) {
             (Some(names), Some(address)) => names.has(address),
             _ => true,
@@ -459,20 +481,20 @@ impl Inner {
 }
 
 /// Both ends of the client's connection, where they have addresses.
-fn ends(x: &Exchange<'_>) -> Option<Ends> {
+fn ends(x: &Exchange<'_>) -> Option<Endpoints> {
     match (x.request().client().address, x.local_address()) {
-        (net::Peer::Tcp(source), Some(destination)) => Some(Ends { source, destination }),
+        (net::Peer::Tcp(source), Some(destination)) => Some(Endpoints { source, destination }),
         _ => None,
     }
 }
 
-async fn tell(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
+async fn report(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
     x.refuse_with(no_server.status, no_server.reason, &fields).await
 }
 
-async fn give_up(x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
+async fn give_up(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {
     let (status, reason) = retry::answer(failure);
     if x.has_begun() {
         return Err(Fault::Broken(reason));
@@ -481,7 +503,7 @@ async fn give_up(x: &mut Exchange<'_>, failure: &Failure) -> Result<(), Fault> {
 }
 
 /// Looks through the kept connections, as long as the proxy lives.
-async fn sweep(inner: Weak<Inner>, core: Core) {
+async fn sweep(inner: Weak<GroupState>, core: Core) {
     loop {
         core.sleep(SWEEP_MS).await;
         let Some(inner) = inner.upgrade() else { return };
@@ -494,7 +516,7 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
         }
         inner.spare.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
-            let down = inner.shared.standing(server, now_ms) == Standing::Down;
+            let down = inner.shared.standing(server, now_ms) == ServerState::Down;
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
                 !down && inner.fits(server, rested)
             });
@@ -503,7 +525,7 @@ async fn sweep(inner: Weak<Inner>, core: Core) {
 }
 
 /// Checks one server, as long as the proxy lives.
-async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
+async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
         let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
@@ -520,7 +542,7 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
             && upstream.health.checked(well, now_ms, check)
             && let Some(this) = inner.upgrade()
         {
-            this.turned(server, if well { Turn::Well } else { Turn::Ill });
+            this.turned(server, if well { HealthChange::Well } else { HealthChange::Ill });
             shared.came(now_ms);
         }
         core.sleep(check.interval_ms).await;
@@ -530,13 +552,13 @@ async fn watch(inner: Weak<Inner>, core: Core, server: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Place, Server};
+    use crate::options::{UpstreamAddress, UpstreamServer};
 
     #[test]
     fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
         let core = Core::for_client(1).expect("an engine");
-        let server = Server::at(Place::Tcp { host: "localhost".into(), port: 80 });
-        let shared = Shared::new(Options::to(vec![server])).expect("valid options");
+        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
+        let shared = GroupShared::new(Options::to(vec![server])).expect("valid options");
         let names = shared.servers[0].names.clone().expect("a name");
         let old = "192.0.2.1:80".parse().expect("an address");
         names.found(vec![old]);

@@ -9,13 +9,13 @@ use net::{
     BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
 };
 
-use crate::failure::Failure;
-use crate::kept::Kept;
-use crate::leg::{self, Leg, Read};
+use crate::failure::AttemptFailure;
+use crate::kept::ReplayBuffer;
 use crate::options::Options;
-use crate::request::{RequestRules, Sent};
+use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
-use crate::template::Ask;
+use crate::template::TemplateContext;
+use crate::upstream_connection::{self, Read, UpstreamConnection};
 
 mod clocks;
 
@@ -26,7 +26,7 @@ const TURN_BYTES: usize = 1024 * 1024;
 
 /// How far the request's body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Up {
+enum RequestProgress {
     /// The client waits for `100 Continue`, which the upstream may send.
     Continue,
     /// Pieces of it follow.
@@ -39,7 +39,7 @@ enum Up {
 
 /// What stopped the reading of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Down {
+enum ResponseProgress {
     /// The upstream has sent no more.
     Dry,
     /// The client is to take some of it first.
@@ -52,7 +52,7 @@ enum Down {
 
 /// How a relayed exchange ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RelayOutcome {
     /// The response is complete; so is the request, if true.
     Complete(bool),
     /// The connection is a tunnel now.
@@ -60,7 +60,7 @@ pub(crate) enum Outcome {
 }
 
 /// The parts of a proxy that a relay needs.
-pub(crate) struct Plan<'p> {
+pub(crate) struct RelayOptions<'p> {
     pub(crate) options: &'p Options,
     pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
@@ -74,23 +74,23 @@ pub(crate) struct Plan<'p> {
     pub(crate) may_retry: bool,
     /// What temporary files may hold of responses.
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
-    /// Told, once in a while, when they hold that.
+    /// ProxyHeader, once in a while, when they hold that.
     pub(crate) refused: &'p dyn Fn(&SpillError),
-    /// Told once a response begins, however long that goes on.
+    /// ProxyHeader once a response begins, however long that goes on.
     pub(crate) answered: &'p dyn Fn(),
 }
 
 /// The relay of one attempt.
 pub(crate) struct Relay<'r, 'c> {
     x: &'r mut Exchange<'c>,
-    leg: &'r mut Leg,
-    plan: &'r Plan<'r>,
+    upstream_connection: &'r mut UpstreamConnection,
+    plan: &'r RelayOptions<'r>,
     /// Content of the request's body sent so far, kept for another attempt.
-    kept: &'r mut Kept,
+    kept: &'r mut ReplayBuffer,
     method: Method,
     framing: Framing,
-    sent: Sent,
-    up: Up,
+    sent: SentHead,
+    up: RequestProgress,
     interims: u32,
     /// When bytes last moved to the upstream, from it, from the client, to the client.
     up_ms: u64,
@@ -106,21 +106,21 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// A relay for a request whose head stands in `leg`'s buffers.
     pub(crate) fn new(
         x: &'r mut Exchange<'c>,
-        leg: &'r mut Leg,
-        plan: &'r Plan<'r>,
-        kept: &'r mut Kept,
-        sent: Sent,
+        upstream_connection: &'r mut UpstreamConnection,
+        plan: &'r RelayOptions<'r>,
+        kept: &'r mut ReplayBuffer,
+        sent: SentHead,
     ) -> Relay<'r, 'c> {
         let now_ms = x.core().now_ms();
         let (method, framing) = (x.request().method(), x.request().framing());
         let up = match framing {
-            Framing::None => Up::Done,
-            _ if sent.expects => Up::Continue,
-            _ => Up::Body,
+            Framing::None => RequestProgress::Done,
+            _ if sent.expects => RequestProgress::Continue,
+            _ => RequestProgress::Body,
         };
         Relay {
             x,
-            leg,
+            upstream_connection,
             plan,
             kept,
             method,
@@ -138,21 +138,25 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     /// Carries bytes until the response is complete.
-    pub(crate) async fn run(mut self) -> Result<Outcome, Failure> {
+    pub(crate) async fn run(mut self) -> Result<RelayOutcome, AttemptFailure> {
         self.send_kept();
         loop {
             // A client that sends all the same does not wait.
-            if self.up == Up::Continue && !self.x.awaits_continue()? {
+            if self.up == RequestProgress::Continue && !self.x.awaits_continue()? {
                 self.begin_body();
             }
             self.push_up()?;
-            let waited = self.up == Up::Continue;
+            let waited = self.up == RequestProgress::Continue;
             let down = self.pull_down()?;
             match down {
-                Down::Done => return self.finish(),
-                Down::Upgraded => return Ok(Outcome::Upgraded),
-                Down::Dry | Down::Full if waited && self.up == Up::Body => continue,
-                Down::Dry | Down::Full => {}
+                ResponseProgress::Done => return self.finish(),
+                ResponseProgress::Upgraded => return Ok(RelayOutcome::Upgraded),
+                ResponseProgress::Dry | ResponseProgress::Full
+                    if waited && self.up == RequestProgress::Body =>
+                {
+                    continue;
+                }
+                ResponseProgress::Dry | ResponseProgress::Full => {}
             }
             if self.moved >= TURN_BYTES {
                 self.moved = 0;
@@ -160,7 +164,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 self.x.core().yield_now().await;
                 continue;
             }
-            if down == Down::Full && self.spill().await? {
+            if down == ResponseProgress::Full && self.spill().await? {
                 continue;
             }
             self.wait(down).await?;
@@ -171,7 +175,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// What an earlier attempt has read of the body goes first.
     fn send_kept(&mut self) {
-        if self.up != Up::Body {
+        if self.up != RequestProgress::Body {
             return;
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
@@ -188,8 +192,8 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// The upstream takes the body: the client may send it.
     fn begin_body(&mut self) {
-        if self.up == Up::Continue {
-            self.up = Up::Body;
+        if self.up == RequestProgress::Continue {
+            self.up = RequestProgress::Body;
             self.client_read_ms = self.x.core().now_ms();
         }
     }
@@ -199,7 +203,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if bytes.is_empty() {
             return;
         }
-        let out = &mut self.leg.buffers.out;
+        let out = &mut self.upstream_connection.buffers.out;
         if self.framing == Framing::Chunked {
             chunk_start(out, bytes.len());
         }
@@ -211,40 +215,49 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     fn end_body(&mut self) {
         self.kept.ended = true;
-        self.up = Up::Done;
+        self.up = RequestProgress::Done;
         if self.framing == Framing::Chunked {
-            let ask = Ask::of(&self.x.request(), self.plan.upstream);
+            let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
             let trailers = self.x.trailers().map(|trailers| self.plan.request.trailers(trailers, &ask));
-            last_chunk(&mut self.leg.buffers.out, &trailers.unwrap_or_default());
+            last_chunk(&mut self.upstream_connection.buffers.out, &trailers.unwrap_or_default());
         }
     }
 
     /// Sends what can be sent.
-    fn push_up(&mut self) -> Result<(), Failure> {
+    fn push_up(&mut self) -> Result<(), AttemptFailure> {
         loop {
             let gathered = self.gather()?;
-            let (backlog, behind) = (self.leg.backlog(), self.up != Up::Abandoned && self.leg.is_behind());
+            let (backlog, behind) = (
+                self.upstream_connection.backlog(),
+                self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
+            );
             if behind {
                 // It may have answered before it closed: what it said is read next.
-                if self.leg.try_flush().is_err() {
+                if self.upstream_connection.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
                 }
             }
-            if backlog != self.leg.backlog() || (behind && !self.leg.is_behind()) || gathered {
+            if backlog != self.upstream_connection.backlog()
+                || (behind && !self.upstream_connection.is_behind())
+                || gathered
+            {
                 self.up_ms = self.x.core().now_ms();
             }
-            if !gathered || self.leg.backlog() > 0 || self.moved >= TURN_BYTES {
+            if !gathered || self.upstream_connection.backlog() > 0 || self.moved >= TURN_BYTES {
                 return Ok(());
             }
         }
     }
 
     /// Takes what the client has sent of the body; true where there was some.
-    fn gather(&mut self) -> Result<bool, Failure> {
+    fn gather(&mut self) -> Result<bool, AttemptFailure> {
         let mut gathered = false;
         // However fast both ends are, others have their turn.
-        while self.up == Up::Body && self.leg.backlog() < GATHERED_BYTES && self.moved < TURN_BYTES {
+        while self.up == RequestProgress::Body
+            && self.upstream_connection.backlog() < GATHERED_BYTES
+            && self.moved < TURN_BYTES
+        {
             match self.x.try_read()? {
                 BodyPiece::Pending => break,
                 BodyPiece::End => {
@@ -256,14 +269,14 @@ impl<'r, 'c> Relay<'r, 'c> {
                     self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
                     self.kept.keep(bytes);
                     if self.framing == Framing::Chunked {
-                        chunk_start(&mut self.leg.buffers.out, bytes.len());
+                        chunk_start(&mut self.upstream_connection.buffers.out, bytes.len());
                     }
-                    if self.leg.offer(bytes).is_err() {
+                    if self.upstream_connection.offer(bytes).is_err() {
                         self.abandon();
                         return Ok(false);
                     }
                     if self.framing == Framing::Chunked {
-                        self.leg.buffers.out.extend_from_slice(CHUNK_END);
+                        self.upstream_connection.buffers.out.extend_from_slice(CHUNK_END);
                     }
                 }
             }
@@ -275,65 +288,65 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     fn abandon(&mut self) {
-        self.up = Up::Abandoned;
-        self.leg.buffers.drop_out();
+        self.up = RequestProgress::Abandoned;
+        self.upstream_connection.buffers.drop_out();
     }
 
     // ---- the response ----
 
     /// Reads what the upstream has sent and gives it to the client.
-    fn pull_down(&mut self) -> Result<Down, Failure> {
+    fn pull_down(&mut self) -> Result<ResponseProgress, AttemptFailure> {
         // Whatever has woken us: who has not taken what there is gets no more.
         if self.is_full()? {
-            return Ok(Down::Full);
+            return Ok(ResponseProgress::Full);
         }
         loop {
-            let fed = self.leg.buffers.feed(self.method, &self.plan.options.head);
+            let fed = self.upstream_connection.buffers.feed(self.method, &self.plan.options.head);
             let fed = fed.map_err(|reject| match self.x.has_begun() {
-                true => Failure::Body(reject.reason),
-                false => Failure::Invalid(reject.reason),
+                true => AttemptFailure::Body(reject.reason),
+                false => AttemptFailure::Invalid(reject.reason),
             })?;
             match fed.step {
                 Step::NeedMore => {
-                    self.leg.buffers.consume(fed.consumed);
-                    match self.leg.fill(self.is_short()) {
+                    self.upstream_connection.buffers.consume(fed.consumed);
+                    match self.upstream_connection.fill(self.is_short()) {
                         Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
-                        Ok(Read::Nothing) => return Ok(Down::Dry),
+                        Ok(Read::Nothing) => return Ok(ResponseProgress::Dry),
                         Ok(Read::End) => return self.at_end(),
                         Err(Fault::Broken(reason)) if !self.x.has_begun() => {
-                            return Err(Failure::Invalid(reason));
+                            return Err(AttemptFailure::Invalid(reason));
                         }
                         Err(_) => return Err(self.cut("the upstream broke the connection")),
                     }
                 }
                 Step::Head => {
                     let upgraded = self.on_head()?;
-                    self.leg.buffers.consume(fed.consumed);
+                    self.upstream_connection.buffers.consume(fed.consumed);
                     if upgraded {
-                        return Ok(Down::Upgraded);
+                        return Ok(ResponseProgress::Upgraded);
                     }
                 }
                 Step::Data(span) => {
-                    self.x.offer(span.of(self.leg.buffers.rest()))?;
-                    self.leg.buffers.consume(fed.consumed);
+                    self.x.offer(span.of(self.upstream_connection.buffers.rest()))?;
+                    self.upstream_connection.buffers.consume(fed.consumed);
                     self.moved += span.len().max(PIECE_WEIGHT_BYTES);
                     if self.is_full()? {
-                        return Ok(Down::Full);
+                        return Ok(ResponseProgress::Full);
                     }
                     if self.moved >= TURN_BYTES {
-                        return Ok(Down::Dry);
+                        return Ok(ResponseProgress::Dry);
                     }
                 }
                 Step::End => {
-                    self.leg.buffers.consume(fed.consumed);
-                    return Ok(Down::Done);
+                    self.upstream_connection.buffers.consume(fed.consumed);
+                    return Ok(ResponseProgress::Done);
                 }
             }
         }
     }
 
     /// Whether the client is so far behind that no more is read for it.
-    fn is_full(&mut self) -> Result<bool, Failure> {
+    fn is_full(&mut self) -> Result<bool, AttemptFailure> {
         let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
         // Large blocks for the file, as long as memory is not short.
         let is_block = self.x.is_spilling() && !self.is_short();
@@ -346,7 +359,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     /// Moves what the client has not taken to a file, so that the upstream is not held up; true where there is room again.
-    async fn spill(&mut self) -> Result<bool, Failure> {
+    async fn spill(&mut self) -> Result<bool, AttemptFailure> {
         let Some(quota) = self.plan.spill else { return Ok(false) };
         self.settle();
         // Boxed, as it is seldom.
@@ -370,34 +383,34 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     /// The upstream has closed its side.
-    fn at_end(&mut self) -> Result<Down, Failure> {
-        match self.leg.buffers.machine.eof() {
-            Ok(()) => Ok(Down::Done),
+    fn at_end(&mut self) -> Result<ResponseProgress, AttemptFailure> {
+        match self.upstream_connection.buffers.machine.eof() {
+            Ok(()) => Ok(ResponseProgress::Done),
             Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
         }
     }
 
     /// The connection has ended too early.
-    fn cut(&self, reason: &'static str) -> Failure {
-        match (self.x.has_begun(), self.leg.silent && self.leg.reused) {
-            (true, _) => Failure::Body(reason),
-            (false, true) => Failure::Stale,
-            (false, false) => Failure::Cut,
+    fn cut(&self, reason: &'static str) -> AttemptFailure {
+        match (self.x.has_begun(), self.upstream_connection.silent && self.upstream_connection.reused) {
+            (true, _) => AttemptFailure::Body(reason),
+            (false, true) => AttemptFailure::Stale,
+            (false, false) => AttemptFailure::Cut,
         }
     }
 
     /// A whole head. True where it switches protocols.
-    fn on_head(&mut self) -> Result<bool, Failure> {
-        let (head, bytes) = self.leg.buffers.head();
+    fn on_head(&mut self) -> Result<bool, AttemptFailure> {
+        let (head, bytes) = self.upstream_connection.buffers.head();
         let status = head.status;
-        let named = response::named(head, bytes).map_err(|reject| Failure::Invalid(reject.reason))?;
+        let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
         if status == Status::SWITCHING_PROTOCOLS {
             return self.on_upgrade().map(|()| true);
         }
         if status.is_informational() {
             self.interims += 1;
             if self.interims > INTERIM_MAX {
-                return Err(Failure::Invalid("the upstream sends interim responses without end"));
+                return Err(AttemptFailure::Invalid("the upstream sends interim responses without end"));
             }
             if status == Status::CONTINUE {
                 // The client's own is sent when its body is read.
@@ -407,20 +420,21 @@ impl<'r, 'c> Relay<'r, 'c> {
                 let rules = self.plan.response;
                 self.x.inform(status, |lines| rules.write(lines, head, bytes, &named, &prepared));
             }
-            self.leg.buffers.machine.next();
+            self.upstream_connection.buffers.machine.next();
             return Ok(false);
         }
         // What a server says on an idle connection before it closes it has crossed with the request.
-        if status == Status::REQUEST_TIMEOUT && self.leg.reused && !head.keep_alive {
+        if status == Status::REQUEST_TIMEOUT && self.upstream_connection.reused && !head.keep_alive {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
             if harmless && self.kept.is_whole() {
-                return Err(Failure::Stale);
+                return Err(AttemptFailure::Stale);
             }
         }
         if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
-            return Err(Failure::Refused(status));
+            return Err(AttemptFailure::Refused(status));
         }
-        self.leg.idle_ms = leg::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+        self.upstream_connection.idle_ms =
+            upstream_connection::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
         let length = match (head.framing, head.length) {
             (Framing::Length(length), _) => Length::Known(length),
             (Framing::None, Some(length)) => Length::Known(length),
@@ -431,7 +445,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         };
         (self.plan.answered)();
         let rules = self.plan.response;
-        let ask = Ask::of(&self.x.request(), self.plan.upstream);
+        let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
         let prepared = rules.prepare(head, bytes, &ask);
         let cookie = self.plan.cookie;
         self.x.begin_lines(status, length, rules.own(head), |lines| {
@@ -440,25 +454,27 @@ impl<'r, 'c> Relay<'r, 'c> {
                 lines.line(b"Set-Cookie", cookie);
             }
         });
-        if self.up == Up::Continue {
+        if self.up == RequestProgress::Continue {
             // Answered without the body: it is not wanted.
-            self.up = Up::Abandoned;
+            self.up = RequestProgress::Abandoned;
         }
         Ok(false)
     }
 
-    fn on_upgrade(&mut self) -> Result<(), Failure> {
+    fn on_upgrade(&mut self) -> Result<(), AttemptFailure> {
         if !self.sent.upgrade {
-            return Err(Failure::Invalid("the upstream switches protocols without being asked"));
+            return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
         }
-        let (head, bytes) = self.leg.buffers.head();
+        let (head, bytes) = self.upstream_connection.buffers.head();
         let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
         // One of those that were passed on, and they alone can have been meant (RFC 9110 section 7.8).
         let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
         if !http::scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)) {
-            return Err(Failure::Invalid("the upstream switches to a protocol that was not asked for"));
+            return Err(AttemptFailure::Invalid(
+                "the upstream switches to a protocol that was not asked for",
+            ));
         }
-        let named = response::named(head, bytes).map_err(|reject| Failure::Invalid(reject.reason))?;
+        let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
         let rules = self.plan.response;
         let prepared = response::Prepared::default();
         self.x.upgrade(|lines| {
@@ -469,12 +485,12 @@ impl<'r, 'c> Relay<'r, 'c> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Outcome, Failure> {
-        if let Some(body) = self.leg.buffers.machine.body()
+    fn finish(self) -> Result<RelayOutcome, AttemptFailure> {
+        if let Some(body) = self.upstream_connection.buffers.machine.body()
             && !body.trailers().is_empty()
         {
             self.x.end(&self.plan.response.trailers(body.trailers()))?;
         }
-        Ok(Outcome::Complete(self.up == Up::Done))
+        Ok(RelayOutcome::Complete(self.up == RequestProgress::Done))
     }
 }

@@ -9,7 +9,7 @@ use net::Request;
 
 use crate::options::{self, Edits, Host, Options, PathMap};
 use crate::path;
-use crate::template::Ask;
+use crate::template::TemplateContext;
 
 /// Tokens that one `Connection` may name beside the usual ones.
 const NAMED_MAX: usize = 32;
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 32;
 /// The rules for request heads.
 #[derive(Debug)]
 pub struct RequestRules {
-    options: options::Request,
+    options: options::RequestOptions,
     path: Option<PathMap>,
     upgrades: Vec<String>,
     /// Connections are not kept: say so.
@@ -28,7 +28,7 @@ pub struct RequestRules {
 
 /// What a request head said that matters after it has been sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentHead {
     /// A change of protocol was asked for.
     pub upgrade: bool,
     /// `Expect: 100-continue` was passed on: the body waits.
@@ -73,7 +73,12 @@ impl RequestRules {
     ///
     /// # Errors
     /// 400 for a request that cannot be passed on without being ambiguous.
-    pub fn write(&self, out: &mut Vec<u8>, ask: &Ask<'_>, awaits_continue: bool) -> Result<Sent, Reject> {
+    pub fn write(
+        &self,
+        out: &mut Vec<u8>,
+        ask: &TemplateContext<'_>,
+        awaits_continue: bool,
+    ) -> Result<SentHead, Reject> {
         let (head, bytes) = (ask.head, ask.bytes);
         out.reserve(head.len + 256);
         out.extend_from_slice(head.method_name.of(bytes));
@@ -112,13 +117,13 @@ impl RequestRules {
         write_edits(&mut lines, &self.options.edits, ask);
         let upgrade = self.write_connection(&mut lines, ask);
         out.extend_from_slice(b"\r\n");
-        Ok(Sent { upgrade, expects: head.expects_continue && awaits_continue })
+        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue })
     }
 
     /// The trailer fields that go through: some servers read them as if they had stood in the head, so that what
     /// may not stand there may not come behind the body either.
     #[must_use]
-    pub fn trailers(&self, trailers: &Fields, ask: &Ask<'_>) -> Fields {
+    pub fn trailers(&self, trailers: &Fields, ask: &TemplateContext<'_>) -> Fields {
         let mut passed = Fields::new();
         // The head was written, so there are not too many.
         let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
@@ -133,7 +138,7 @@ impl RequestRules {
         passed
     }
 
-    fn host<'a>(&'a self, ask: &Ask<'a>) -> &'a [u8] {
+    fn host<'a>(&'a self, ask: &TemplateContext<'a>) -> &'a [u8] {
         match &self.options.host {
             Host::Set(host) => host.as_bytes(),
             // One that is empty says that the target has none; an HTTP/1.0 client may send none at all.
@@ -153,7 +158,7 @@ impl RequestRules {
     }
 
     /// Whether a field goes through as it is.
-    fn passes(&self, field: &Field, ask: &Ask<'_>, named: &[&[u8]]) -> bool {
+    fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]]) -> bool {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
@@ -172,8 +177,8 @@ impl RequestRules {
         passes && !is_edited(&self.options.edits, name) && !is_named(named, name)
     }
 
-    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
-        let told = |id: Name, dialect: Dialect| {
+    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
+        let reported = |id: Name, dialect: Dialect| {
             let vouched = ask.client.vouched == Some(dialect);
             let fields = ask.head.fields.iter().filter(move |field| vouched && field.id == id);
             fields.map(|field| field.value.of(ask.bytes)).filter(|value| !value.is_empty())
@@ -186,7 +191,7 @@ impl RequestRules {
             client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
         };
         if self.options.forwarded.x_forwarded {
-            let mut before = told(Name::XForwardedFor, Dialect::XForwarded).peekable();
+            let mut before = reported(Name::XForwardedFor, Dialect::XForwarded).peekable();
             let ours = [named(Dialect::XForwarded), sender];
             if before.peek().is_some() || ours != [None, None] {
                 lines.begin(b"X-Forwarded-For");
@@ -204,14 +209,14 @@ impl RequestRules {
                 lines.end();
             }
             lines.line(b"X-Forwarded-Proto", ask.scheme().as_bytes());
-            let host = told(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
+            let host = reported(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
             if !host.is_empty() {
                 lines.line(b"X-Forwarded-Host", host);
             }
         }
         if self.options.forwarded.standard {
             lines.begin(b"Forwarded");
-            for value in told(Name::Forwarded, Dialect::Standard) {
+            for value in reported(Name::Forwarded, Dialect::Standard) {
                 lines.part(value);
                 lines.part(b", ");
             }
@@ -225,7 +230,7 @@ impl RequestRules {
     }
 
     /// `Connection` and what goes with it. True where a change of protocol is asked for.
-    fn write_connection(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) -> bool {
+    fn write_connection(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) -> bool {
         if let Some(protocols) = self.upgrade(ask) {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", protocols);
@@ -250,7 +255,7 @@ impl RequestRules {
 
     /// The protocols that the client may switch to and wants to. `h2c` must never be among them: it would open a way
     /// around every rule here.
-    fn upgrade<'x>(&self, ask: &Ask<'x>) -> Option<&'x [u8]> {
+    fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let (head, bytes) = (ask.head, ask.bytes);
         if head.framing != Framing::None || head.version != Version::Http11 {
             return None;
@@ -313,7 +318,7 @@ pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
 }
 
 /// Writes the lines that edits set and add.
-pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &Ask<'_>) {
+pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &TemplateContext<'_>) {
     for (name, value) in edits.set.iter().chain(&edits.add) {
         lines.begin(name.as_bytes());
         value.write(lines, ask);
@@ -362,7 +367,7 @@ fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
 }
 
 /// One element of `Forwarded` (RFC 7239 section 4).
-fn write_forwarded_element(lines: &mut Lines<'_>, ask: &Ask<'_>, ip: Option<IpAddr>) {
+fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip: Option<IpAddr>) {
     let mut text = Vec::new();
     match ip {
         Some(IpAddr::V6(v6)) => _ = write!(text, "for=\"[{v6}]\""),

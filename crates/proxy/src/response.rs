@@ -2,12 +2,12 @@
 
 use http::encode::Lines;
 use http::{Fields, Name, Reject, ResponseHead};
-use net::Own;
+use net::DefaultFields;
 
 use crate::options::{self, Options};
 use crate::request::{is_edited, is_named, named_by_connection, write_edits};
 use crate::reverse::Reverse;
-use crate::template::Ask;
+use crate::template::TemplateContext;
 
 /// Interim responses that an upstream may send ahead of one response.
 pub(crate) const INTERIM_MAX: u32 = 32;
@@ -15,7 +15,7 @@ pub(crate) const INTERIM_MAX: u32 = 32;
 /// The rules for response heads.
 #[derive(Debug)]
 pub struct ResponseRules {
-    options: options::Response,
+    options: options::ResponseOptions,
     reverse: Reverse,
     edited: bool,
 }
@@ -44,7 +44,7 @@ impl ResponseRules {
 
     /// Works out what depends on the request.
     #[must_use]
-    pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &Ask<'_>) -> Prepared {
+    pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &TemplateContext<'_>) -> Prepared {
         let mut prepared = Prepared::default();
         if self.reverse.is_needed() && head.fields.iter().any(|field| is_rewritten(field.id)) {
             let mut fields = Fields::new();
@@ -108,8 +108,8 @@ impl ResponseRules {
 
     /// Which of the lines that every response has come from the upstream or from edits.
     #[must_use]
-    pub fn own(&self, head: &ResponseHead) -> Own {
-        let mut own = Own::default();
+    pub fn own(&self, head: &ResponseHead) -> DefaultFields {
+        let mut own = DefaultFields::default();
         for field in &head.fields {
             own.server |= field.id == Name::Server;
             own.date |= field.id == Name::Date;

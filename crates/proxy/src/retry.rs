@@ -2,7 +2,7 @@
 
 use http::{Method, Status};
 
-use crate::failure::Failure;
+use crate::failure::AttemptFailure;
 use crate::options::Retry;
 
 /// Retries that are in hand at first, and at most.
@@ -12,31 +12,31 @@ const ONE: u32 = 100;
 
 /// What a group may still spend on retries. Each core has its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     hundredths: u32,
 }
 
-impl Budget {
-    pub(crate) fn full() -> Budget {
-        Budget { hundredths: BUDGET_FULL * ONE }
+impl RetryBudget {
+    pub(crate) fn full() -> RetryBudget {
+        RetryBudget { hundredths: BUDGET_FULL * ONE }
     }
 
     /// A new request earns its share of a retry.
     #[must_use]
-    pub(crate) fn earn(self, options: &Retry) -> Budget {
+    pub(crate) fn earn(self, options: &Retry) -> RetryBudget {
         let earned = self.hundredths.saturating_add(options.budget_percent);
-        Budget { hundredths: earned.min(BUDGET_FULL * ONE) }
+        RetryBudget { hundredths: earned.min(BUDGET_FULL * ONE) }
     }
 
     /// Spends one retry, if there is one.
-    pub(crate) fn spend(self) -> Option<Budget> {
-        self.hundredths.checked_sub(ONE).map(|hundredths| Budget { hundredths })
+    pub(crate) fn spend(self) -> Option<RetryBudget> {
+        self.hundredths.checked_sub(ONE).map(|hundredths| RetryBudget { hundredths })
     }
 }
 
 /// How far a request had come when it failed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct AttemptProgress {
     pub(crate) method: Method,
     /// The client has been answered: too late for anything.
     pub(crate) begun: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Progress {
 
 /// What to do after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum RetryDecision {
     /// Again, on a connection made for it; the failure says nothing about the server.
     Fresh,
     /// Again, on another server where there is one, if the budget allows.
@@ -60,32 +60,38 @@ pub(crate) enum Next {
 /// Decides. A failed connection has sent nothing, so any request may go elsewhere. A kept connection that was closed
 /// without a word has most likely not been read from, but nobody can be sure: like everything that broke after the
 /// request was sent, it is only repeated for idempotent methods (RFC 9110 section 9.2.2).
-pub(crate) fn next(failure: &Failure, progress: &Progress, options: &Retry) -> Next {
+pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options: &Retry) -> RetryDecision {
     let harmless = progress.method.is_idempotent() || options.non_idempotent;
     let again = !progress.begun && progress.replayable;
     match failure {
-        Failure::Stale if again && harmless => Next::Fresh,
-        _ if !again || progress.attempts >= options.attempts_max => Next::Tell,
-        Failure::Connect(_) | Failure::ConnectSlow | Failure::Starved => Next::Elsewhere,
-        Failure::Cut | Failure::Slow | Failure::Refused(_) if harmless => Next::Elsewhere,
+        AttemptFailure::Stale if again && harmless => RetryDecision::Fresh,
+        _ if !again || progress.attempts >= options.attempts_max => RetryDecision::Tell,
+        AttemptFailure::Connect(_) | AttemptFailure::ConnectSlow | AttemptFailure::Starved => {
+            RetryDecision::Elsewhere
+        }
+        AttemptFailure::Cut | AttemptFailure::Slow | AttemptFailure::Refused(_) if harmless => {
+            RetryDecision::Elsewhere
+        }
         // An invalid response would most likely come again.
-        _ => Next::Tell,
+        _ => RetryDecision::Tell,
     }
 }
 
 /// What the client is told: the status and the reason.
-pub(crate) fn answer(failure: &Failure) -> (Status, &'static str) {
+pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
     match failure {
-        Failure::Connect(reason) => (Status::BAD_GATEWAY, reason),
-        Failure::Starved => (Status::SERVICE_UNAVAILABLE, "no descriptor or port is left to connect with"),
-        Failure::ConnectSlow => (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time"),
-        Failure::Stale | Failure::Cut => {
+        AttemptFailure::Connect(reason) => (Status::BAD_GATEWAY, reason),
+        AttemptFailure::Starved => {
+            (Status::SERVICE_UNAVAILABLE, "no descriptor or port is left to connect with")
+        }
+        AttemptFailure::ConnectSlow => (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time"),
+        AttemptFailure::Stale | AttemptFailure::Cut => {
             (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")
         }
-        Failure::Slow => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
-        Failure::Invalid(reason) | Failure::Body(reason) => (Status::BAD_GATEWAY, reason),
-        Failure::Refused(status) => (*status, "the upstream could not answer"),
-        Failure::Ours(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),
+        AttemptFailure::Slow => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
+        AttemptFailure::Invalid(reason) | AttemptFailure::Body(reason) => (Status::BAD_GATEWAY, reason),
+        AttemptFailure::Refused(status) => (*status, "the upstream could not answer"),
+        AttemptFailure::Ours(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),
     }
 }
 
@@ -96,37 +102,37 @@ mod tests {
     #[test]
     fn only_what_is_harmless_is_sent_again() {
         use Method::{Get, Post, Put};
-        use Next::{Elsewhere, Fresh, Tell};
+        use RetryDecision::{Elsewhere, Fresh, Tell};
         let options = Retry::default();
         for (failure, method, replayable, begun, attempts, want) in [
-            (Failure::Connect(""), Post, true, false, 1, Elsewhere),
-            (Failure::ConnectSlow, Post, true, false, 1, Elsewhere),
-            (Failure::Connect(""), Post, true, false, 3, Tell),
-            (Failure::Connect(""), Post, false, false, 1, Tell),
-            (Failure::Stale, Get, true, false, 3, Fresh),
-            (Failure::Stale, Put, true, false, 1, Fresh),
-            (Failure::Stale, Put, false, false, 1, Tell),
-            (Failure::Stale, Post, true, false, 1, Tell),
-            (Failure::Cut, Get, true, false, 1, Elsewhere),
-            (Failure::Cut, Post, true, false, 1, Tell),
-            (Failure::Slow, Get, true, false, 1, Elsewhere),
-            (Failure::Slow, Get, true, false, 3, Tell),
-            (Failure::Refused(Status::SERVICE_UNAVAILABLE), Get, true, false, 1, Elsewhere),
-            (Failure::Invalid(""), Get, true, false, 1, Tell),
-            (Failure::Cut, Get, true, true, 1, Tell),
+            (AttemptFailure::Connect(""), Post, true, false, 1, Elsewhere),
+            (AttemptFailure::ConnectSlow, Post, true, false, 1, Elsewhere),
+            (AttemptFailure::Connect(""), Post, true, false, 3, Tell),
+            (AttemptFailure::Connect(""), Post, false, false, 1, Tell),
+            (AttemptFailure::Stale, Get, true, false, 3, Fresh),
+            (AttemptFailure::Stale, Put, true, false, 1, Fresh),
+            (AttemptFailure::Stale, Put, false, false, 1, Tell),
+            (AttemptFailure::Stale, Post, true, false, 1, Tell),
+            (AttemptFailure::Cut, Get, true, false, 1, Elsewhere),
+            (AttemptFailure::Cut, Post, true, false, 1, Tell),
+            (AttemptFailure::Slow, Get, true, false, 1, Elsewhere),
+            (AttemptFailure::Slow, Get, true, false, 3, Tell),
+            (AttemptFailure::Refused(Status::SERVICE_UNAVAILABLE), Get, true, false, 1, Elsewhere),
+            (AttemptFailure::Invalid(""), Get, true, false, 1, Tell),
+            (AttemptFailure::Cut, Get, true, true, 1, Tell),
         ] {
-            let progress = Progress { method, begun, replayable, attempts };
+            let progress = AttemptProgress { method, begun, replayable, attempts };
             assert_eq!(next(&failure, &progress, &options), want, "{failure:?} {progress:?}");
         }
         let options = Retry { non_idempotent: true, ..options };
-        let progress = Progress { method: Post, begun: false, replayable: true, attempts: 1 };
-        assert_eq!(next(&Failure::Stale, &progress, &options), Fresh);
+        let progress = AttemptProgress { method: Post, begun: false, replayable: true, attempts: 1 };
+        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Fresh);
     }
 
     #[test]
     fn retries_are_a_share_of_requests() {
         let options = Retry { budget_percent: 20, ..Retry::default() };
-        let mut budget = Budget::full();
+        let mut budget = RetryBudget::full();
         let mut retries = 0;
         for _ in 0..1_000 {
             budget = budget.earn(&options);

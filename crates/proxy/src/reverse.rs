@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{Name, scan};
 
 use crate::options::{Options, PathMap};
-use crate::template::Ask;
+use crate::template::TemplateContext;
 
 /// Rules for `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Reverse {
 
     /// The value of one of the fields as the client is to see it.
     #[must_use]
-    pub fn value<'v>(&self, id: Name, value: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+    pub fn value<'v>(&self, id: Name, value: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         match id {
             Name::Location | Name::ContentLocation => self.url(value, ask),
             Name::Refresh => self.refresh(value, ask),
@@ -53,7 +53,7 @@ impl Reverse {
         }
     }
 
-    fn url<'v>(&self, url: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+    fn url<'v>(&self, url: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         if url.starts_with(b"/") && !url.starts_with(b"//") {
             return self.path(url);
         }
@@ -82,7 +82,7 @@ impl Reverse {
     }
 
     /// `5; url=/path`
-    fn refresh<'v>(&self, value: &'v [u8], ask: &Ask<'_>) -> Cow<'v, [u8]> {
+    fn refresh<'v>(&self, value: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         let begins = |at: usize| value[at..].get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"url="));
         let Some(at) = (0..value.len()).find(|&at| begins(at)).map(|at| at + 4) else {
             return Cow::Borrowed(value);
@@ -152,7 +152,7 @@ fn scheme_len(url: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Place, Server};
+    use crate::options::{UpstreamAddress, UpstreamServer};
     use http::RequestHead;
     use net::Peer;
 
@@ -160,7 +160,7 @@ mod tests {
         let bytes = b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
-        let ask = Ask {
+        let ask = TemplateContext {
             head: &head,
             bytes,
             peer: Peer::Unix,
@@ -168,7 +168,7 @@ mod tests {
             empty_segments: http::EmptySegments::Merge,
             upstream: "",
         };
-        let server = Server::at(Place::Tcp { host: "app.internal".into(), port: 3000 });
+        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
         let mut options = Options::to(vec![server]);
         options.path = map.map(|(from, to)| PathMap::new(from, to));
         options.response.cookie_domains = vec![("old.test".into(), "shop.test".into())];

@@ -5,19 +5,19 @@ use std::sync::atomic::AtomicBool;
 
 use net::{TlsClient, TlsClientOptions};
 
-use crate::gate::Gate;
+use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
-use crate::health::{Health, Standing};
-use crate::names::Names;
-use crate::options::{Balance, Options, Place, Server};
-use crate::pool::Idle;
+use crate::health::{Health, ServerState};
+use crate::names::ServerAddresses;
+use crate::options::{Balance, Options, UpstreamAddress, UpstreamServer};
+use crate::pool::IdleEntry;
 
 /// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
 #[derive(Debug)]
-pub struct Shared {
+pub struct GroupShared {
     pub(crate) options: Arc<Options>,
     pub(crate) servers: Vec<Upstream>,
-    pub(crate) gate: Gate,
+    pub(crate) gate: ConnectionLimiter,
     /// Loads are counted over all cores: somebody looks at them.
     pub(crate) counted: bool,
     /// A core runs the checks.
@@ -33,24 +33,24 @@ pub(crate) struct Upstream {
     pub(crate) id: u64,
     pub(crate) health: Health,
     /// `None` for a Unix socket.
-    pub(crate) names: Option<Arc<Names>>,
+    pub(crate) names: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
-    /// Idle connections to it, which other groups that ask it share.
-    pub(crate) idle: Arc<Idle>,
+    /// IdleEntry connections to it, which other groups that ask it share.
+    pub(crate) idle: Arc<IdleEntry>,
     /// Its URL.
     shown: String,
 }
 
-impl Shared {
-    /// The state of a group. Names are not resolved yet.
+impl GroupShared {
+    /// The state of a group. ServerAddresses are not resolved yet.
     ///
     /// # Errors
     /// What is wrong with the options, in words: no server, certificates that cannot be read.
-    pub fn new(options: Options) -> Result<Arc<Shared>, String> {
-        Shared::build(options).map(Arc::new)
+    pub fn new(options: Options) -> Result<Arc<GroupShared>, String> {
+        GroupShared::build(options).map(Arc::new)
     }
 
-    fn build(options: Options) -> Result<Shared, String> {
+    fn build(options: Options) -> Result<GroupShared, String> {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
         }
@@ -60,9 +60,9 @@ impl Shared {
         let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
         let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
         let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
-        Ok(Shared {
+        Ok(GroupShared {
             counted: by_load || limits.iter().any(|&limit| limit > 0),
-            gate: Gate::new(limits, options.queue_max),
+            gate: ConnectionLimiter::new(limits, options.queue_max),
             servers,
             checked: AtomicBool::new(false),
             options: options.into(),
@@ -70,17 +70,17 @@ impl Shared {
     }
 
     /// The state of a group that takes the place of others: a server that was among theirs is as well or ill as it was.
-    /// Idle connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
+    /// IdleEntry connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
     /// same servers.
     ///
     /// # Errors
-    /// As [`Shared::new`].
+    /// As [`GroupShared::new`].
     pub fn after(
         options: Options,
-        before: &[Arc<Shared>],
-        beside: &[Arc<Shared>],
-    ) -> Result<Arc<Shared>, String> {
-        let mut shared = Shared::build(options)?;
+        before: &[Arc<GroupShared>],
+        beside: &[Arc<GroupShared>],
+    ) -> Result<Arc<GroupShared>, String> {
+        let mut shared = GroupShared::build(options)?;
         for (server, upstream) in shared.options.servers.iter().zip(&mut shared.servers) {
             let mut same = beside.iter().chain(before).flat_map(|other| {
                 let servers = other.options.servers.iter().zip(&other.servers);
@@ -120,7 +120,7 @@ impl Shared {
 
     /// How a server stands at a time of the cores' clock.
     #[must_use]
-    pub fn standing(&self, server: usize, now_ms: u64) -> Standing {
+    pub fn standing(&self, server: usize, now_ms: u64) -> ServerState {
         self.servers[server].health.standing(now_ms)
     }
 
@@ -141,7 +141,7 @@ impl Shared {
     }
 
     fn serves(&self, server: usize, now_ms: u64) -> bool {
-        self.options.servers[server].weight > 0 && self.standing(server, now_ms) == Standing::Up
+        self.options.servers[server].weight > 0 && self.standing(server, now_ms) == ServerState::Up
     }
 
     /// A backup's turn is when all others are out of service, not when they are busy.
@@ -153,11 +153,13 @@ impl Shared {
 }
 
 impl Upstream {
-    fn new(server: &Server) -> Result<Upstream, String> {
+    fn new(server: &UpstreamServer) -> Result<Upstream, String> {
         let shown = server.to_string();
         let (names, host) = match &server.at {
-            Place::Unix(_) => (None, "localhost"),
-            Place::Tcp { host, port } => (Some(Arc::new(Names::new(host, *port))), host.as_str()),
+            UpstreamAddress::Unix(_) => (None, "localhost"),
+            UpstreamAddress::Tcp { host, port } => {
+                (Some(Arc::new(ServerAddresses::new(host, *port))), host.as_str())
+            }
         };
         let tls = match &server.tls {
             None => None,

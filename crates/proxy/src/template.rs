@@ -10,19 +10,19 @@ use net::{Client, Peer, Request};
 
 /// A value, taken apart once and filled in for each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Template {
-    parts: Vec<Part>,
+pub struct HeaderTemplate {
+    parts: Vec<ValuePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum ValuePart {
     Text(Vec<u8>),
-    Variable(Variable),
+    HeaderVariable(HeaderVariable),
 }
 
 /// What a `$name` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Variable {
+enum HeaderVariable {
     ClientIp,
     ClientPort,
     Scheme,
@@ -40,7 +40,7 @@ enum Variable {
 
 /// One request, as header rules see it.
 #[derive(Clone, Copy)]
-pub struct Ask<'x> {
+pub struct TemplateContext<'x> {
     /// Its parsed head.
     pub head: &'x RequestHead,
     /// The bytes that the head's spans refer to.
@@ -55,13 +55,20 @@ pub struct Ask<'x> {
     pub upstream: &'x str,
 }
 
-impl<'x> Ask<'x> {
+impl<'x> TemplateContext<'x> {
     /// A request for an upstream.
     #[must_use]
-    pub fn of(request: &Request<'x>, upstream: &'x str) -> Ask<'x> {
+    pub fn of(request: &Request<'x>, upstream: &'x str) -> TemplateContext<'x> {
         let (head, bytes) = request.head();
         let empty_segments = request.empty_segments();
-        Ask { head, bytes, peer: request.peer(), client: request.client(), empty_segments, upstream }
+        TemplateContext {
+            head,
+            bytes,
+            peer: request.peer(),
+            client: request.client(),
+            empty_segments,
+            upstream,
+        }
     }
 
     /// The path that routes match, percent-encoded.
@@ -120,14 +127,14 @@ impl<'x> Ask<'x> {
     }
 }
 
-impl Template {
+impl HeaderTemplate {
     /// Reads a value in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign. Variables:
     /// `client_ip` (or `remote_addr`), `client_port`, `scheme`, `host`, `method`, `path`, `query`, `uri`, `upstream`, `http_NAME` (a
     /// request field, `_` for `-`) and `cookie_NAME`.
     ///
     /// # Errors
     /// The name that is no variable, or what else is wrong.
-    pub fn parse(text: &str) -> Result<Template, String> {
+    pub fn parse(text: &str) -> Result<HeaderTemplate, String> {
         let mut parts = Vec::new();
         let mut plain = Vec::new();
         let mut rest = text;
@@ -140,11 +147,11 @@ impl Template {
                 continue;
             }
             let (name, after) = split_name(rest).ok_or("`$` without the name of a variable")?;
-            let variable = Variable::of(name).ok_or_else(|| format!("`${name}` is no variable"))?;
+            let variable = HeaderVariable::of(name).ok_or_else(|| format!("`${name}` is no variable"))?;
             if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain)));
+                parts.push(ValuePart::Text(std::mem::take(&mut plain)));
             }
-            parts.push(Part::Variable(variable));
+            parts.push(ValuePart::HeaderVariable(variable));
             rest = after;
         }
         plain.extend_from_slice(rest.as_bytes());
@@ -152,17 +159,17 @@ impl Template {
             return Err("a control character cannot stand in a field".into());
         }
         if !plain.is_empty() {
-            parts.push(Part::Text(plain));
+            parts.push(ValuePart::Text(plain));
         }
-        Ok(Template { parts })
+        Ok(HeaderTemplate { parts })
     }
 
     /// Writes the value as part of a field line.
-    pub fn write(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
+    pub fn write(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
         for part in &self.parts {
             match part {
-                Part::Text(text) => lines.part(text),
-                Part::Variable(variable) => variable.write(lines, ask),
+                ValuePart::Text(text) => lines.part(text),
+                ValuePart::HeaderVariable(variable) => variable.write(lines, ask),
             }
         }
     }
@@ -183,54 +190,54 @@ fn split_name(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end))
 }
 
-impl Variable {
-    fn of(name: &str) -> Option<Variable> {
+impl HeaderVariable {
+    fn of(name: &str) -> Option<HeaderVariable> {
         Some(match name {
-            "client_ip" | "remote_addr" => Variable::ClientIp,
-            "client_port" => Variable::ClientPort,
-            "scheme" => Variable::Scheme,
-            "host" => Variable::Host,
-            "method" => Variable::Method,
-            "path" => Variable::Path,
-            "query" => Variable::Query,
-            "uri" => Variable::Uri,
-            "upstream" => Variable::Upstream,
+            "client_ip" | "remote_addr" => HeaderVariable::ClientIp,
+            "client_port" => HeaderVariable::ClientPort,
+            "scheme" => HeaderVariable::Scheme,
+            "host" => HeaderVariable::Host,
+            "method" => HeaderVariable::Method,
+            "path" => HeaderVariable::Path,
+            "query" => HeaderVariable::Query,
+            "uri" => HeaderVariable::Uri,
+            "upstream" => HeaderVariable::Upstream,
             _ => match name.split_once('_')? {
                 ("http", field) if scan::is_token(field.as_bytes()) => {
-                    Variable::Field(field.replace('_', "-").into_bytes())
+                    HeaderVariable::Field(field.replace('_', "-").into_bytes())
                 }
                 ("cookie", cookie) if scan::is_token(cookie.as_bytes()) => {
-                    Variable::Cookie(cookie.as_bytes().to_vec())
+                    HeaderVariable::Cookie(cookie.as_bytes().to_vec())
                 }
                 _ => return None,
             },
         })
     }
 
-    fn write(&self, lines: &mut Lines<'_>, ask: &Ask<'_>) {
+    fn write(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
         match self {
-            Variable::ClientIp => match ask.client_address() {
+            HeaderVariable::ClientIp => match ask.client_address() {
                 Some(address) => lines.part(address.ip().to_string().as_bytes()),
                 None => lines.part(b"unix:"),
             },
-            Variable::ClientPort => {
+            HeaderVariable::ClientPort => {
                 lines.number(ask.client_address().map_or(0, |address| address.port()).into());
             }
-            Variable::Scheme => lines.part(ask.scheme().as_bytes()),
-            Variable::Host => lines.part(ask.authority()),
-            Variable::Method => lines.part(ask.head.method_name.of(ask.bytes)),
-            Variable::Path => lines.part(&ask.path().unwrap_or_default()),
-            Variable::Query => lines.part(&ask.query().unwrap_or_default()),
-            Variable::Uri => {
+            HeaderVariable::Scheme => lines.part(ask.scheme().as_bytes()),
+            HeaderVariable::Host => lines.part(ask.authority()),
+            HeaderVariable::Method => lines.part(ask.head.method_name.of(ask.bytes)),
+            HeaderVariable::Path => lines.part(&ask.path().unwrap_or_default()),
+            HeaderVariable::Query => lines.part(&ask.query().unwrap_or_default()),
+            HeaderVariable::Uri => {
                 lines.part(&ask.path().unwrap_or_default());
                 if let Some(query) = ask.query() {
                     lines.part(b"?");
                     lines.part(&query);
                 }
             }
-            Variable::Upstream => lines.part(ask.upstream.as_bytes()),
-            Variable::Field(name) => lines.part(ask.field(name).unwrap_or_default()),
-            Variable::Cookie(name) => lines.part(ask.cookie(name).unwrap_or_default()),
+            HeaderVariable::Upstream => lines.part(ask.upstream.as_bytes()),
+            HeaderVariable::Field(name) => lines.part(ask.field(name).unwrap_or_default()),
+            HeaderVariable::Cookie(name) => lines.part(ask.cookie(name).unwrap_or_default()),
         }
     }
 }
@@ -244,7 +251,7 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
         let peer = Peer::Tcp("[::ffff:192.0.2.7]:5555".parse().unwrap());
-        let ask = Ask {
+        let ask = TemplateContext {
             head: &head,
             bytes,
             peer,
@@ -253,7 +260,7 @@ mod tests {
             upstream: "127.0.0.1:3000",
         };
         let mut out = Vec::new();
-        Template::parse(template).unwrap().write(&mut Lines::new(&mut out), &ask);
+        HeaderTemplate::parse(template).unwrap().write(&mut Lines::new(&mut out), &ask);
         String::from_utf8(out).unwrap()
     }
 
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn what_is_no_variable_is_refused() {
         for text in ["$", "$-", "${host", "$nothing", "$http_", "$http", "a\r\nb", "${cookie_a=b}"] {
-            assert!(Template::parse(text).is_err(), "{text}");
+            assert!(HeaderTemplate::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -201,10 +201,10 @@ fn who_sends_the_body_with_the_head_waits_for_nothing() {
 #[test]
 fn who_sends_the_body_unasked_waits_no_longer() {
     // It has seen the head and says nothing.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let origin = Origin::start(move |mut caller, _| {
         while let Some(head) = caller.head() {
-            tell.send(head).unwrap();
+            report.send(head).unwrap();
             assert_eq!(caller.body_piece().unwrap(), b"body");
             assert_eq!(caller.body_piece(), None);
             caller.send("HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
@@ -217,7 +217,7 @@ fn who_sends_the_body_unasked_waits_no_longer() {
     for framing in ["Content-Length: 4", "Transfer-Encoding: chunked"] {
         let head = format!("PUT / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\n{framing}\r\n\r\n");
         client.send(&head);
-        assert!(told.recv().unwrap().contains("Expect: 100-continue"));
+        assert!(reported.recv().unwrap().contains("Expect: 100-continue"));
         client.send(if framing.contains("chunked") { "4\r\nbody\r\n0\r\n\r\n" } else { "body" });
         let response = client.response(Method::Put).unwrap();
         assert_eq!((response.status, response.interim.len()), (201, 0), "{framing}");

@@ -63,15 +63,15 @@ fn a_connection_that_never_comes_about() {
 
 #[test]
 fn a_name_that_nobody_knows() {
-    let at = proxy::options::Place::Tcp { host: "no-such-name.invalid".into(), port: 80 };
-    let rig = Rig::with(Options::to(vec![proxy::options::Server::at(at)]));
+    let at = proxy::options::UpstreamAddress::Tcp { host: "no-such-name.invalid".into(), port: 80 };
+    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::at(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's name cannot be resolved".into()));
 }
 
 #[test]
 fn a_socket_that_is_not_there() {
-    let at = proxy::options::Place::Unix("/nowhere/app.sock".into());
-    let rig = Rig::with(Options::to(vec![proxy::options::Server::at(at)]));
+    let at = proxy::options::UpstreamAddress::Unix("/nowhere/app.sock".into());
+    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::at(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's socket does not exist".into()));
 }
 
@@ -332,7 +332,7 @@ fn methods_that_are_not_passed_on() {
 
 #[test]
 fn a_client_that_goes_takes_its_upstream_connection_along() {
-    let (gone, told) = std::sync::mpsc::channel();
+    let (gone, reported) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let origin = Origin::start(move |mut caller, _| {
         caller.request();
@@ -345,7 +345,7 @@ fn a_client_that_goes_takes_its_upstream_connection_along() {
     origin.wait_seen("GET / HTTP/1.1");
     rig::reset(&client.stream);
     drop(client);
-    told.recv_timeout(std::time::Duration::from_secs(20)).expect("the upstream connection is closed");
+    reported.recv_timeout(std::time::Duration::from_secs(20)).expect("the upstream connection is closed");
 }
 
 #[test]

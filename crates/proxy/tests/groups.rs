@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use proxy::Shared;
-use proxy::options::{Balance, Check, Ejection, HashKey, Options, Probe};
+use proxy::GroupShared;
+use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Options, Probe};
 use rig::{Client, Origin, Rig, nobody, server};
 
 /// An origin that says its name.
@@ -63,7 +63,7 @@ fn a_server_that_fails_is_left_alone() {
     options.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
-    assert!(matches!(rig.shared.standing(1, 0), proxy::health::Standing::Ejected(_)));
+    assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
     // Where all have failed, one is asked all the same.
     rig.shared.drain(0, true, 1);
     assert_eq!(rig.get("/").refused().0, 502);
@@ -260,7 +260,7 @@ fn checks_take_out_and_bring_back() {
     let a = named("a");
     let mut options = group(&[&a, &b]);
     let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
-    options.check = Some(Check { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
+    options.check = Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
     let rig = Rig::with(options);
     let until = |want: &str| {
         for _ in 0..2_000 {
@@ -409,7 +409,7 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
         assert_eq!(response.status, 408, "{}", response.text());
     }
     for server in [0, 1] {
-        assert_eq!(rig.shared.standing(server, 0), proxy::health::Standing::Up);
+        assert_eq!(rig.shared.standing(server, 0), proxy::health::ServerState::Up);
     }
 }
 
@@ -476,24 +476,24 @@ fn who_goes_away_leaves_the_queue() {
 
 #[test]
 fn a_group_that_is_changed_remembers_how_its_servers_stood() {
-    use proxy::health::Standing;
+    use proxy::health::ServerState;
     let (well, dead) = (named("w"), nobody());
     let mut options = group(&[&well]);
     options.servers.push(server(dead));
     let rig = Rig::with(options.clone());
     let mut asked = 0;
-    while rig.shared.standing(1, u64::MAX - 1) == Standing::Up {
+    while rig.shared.standing(1, u64::MAX - 1) == ServerState::Up {
         assert_eq!(rig.get("/").text(), "w");
         asked += 1;
         assert!(asked < 100, "it is never ejected");
     }
     options.servers[0].weight = 5;
     options.servers.reverse();
-    let changed = Shared::after(options.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
-    assert!(matches!(changed.standing(0, 0), Standing::Ejected(_)));
-    assert_eq!(changed.standing(1, 0), Standing::Up);
+    let changed = GroupShared::after(options.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
+    assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
+    assert_eq!(changed.standing(1, 0), ServerState::Up);
     // Where servers are not ejected any more, none is.
     options.ejection = None;
-    let changed = Shared::after(options, &[changed], &[]).unwrap();
-    assert_eq!(changed.standing(0, 0), Standing::Up);
+    let changed = GroupShared::after(options, &[changed], &[]).unwrap();
+    assert_eq!(changed.standing(0, 0), ServerState::Up);
 }

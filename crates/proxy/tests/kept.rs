@@ -99,13 +99,13 @@ fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
 #[test]
 fn a_thousand_idle_closes_are_noticed_before_use() {
     // Closed after the answer and before the next request: in turns with the client.
-    let (close, told) = std::sync::mpsc::sync_channel(0);
+    let (close, reported) = std::sync::mpsc::sync_channel(0);
     let (closed, wait) = std::sync::mpsc::sync_channel(0);
-    let told = std::sync::Mutex::new(told);
+    let reported = std::sync::Mutex::new(reported);
     let origin = Origin::start(move |mut caller, _| {
         caller.request();
         caller.send(OK);
-        let _ = told.lock().unwrap().recv();
+        let _ = reported.lock().unwrap().recv();
         drop(caller);
         let _ = closed.send(());
     });
@@ -121,7 +121,7 @@ fn a_thousand_idle_closes_are_noticed_before_use() {
 }
 
 #[test]
-fn a_timeout_told_of_an_idle_connection_is_no_answer_to_the_request_that_crosses_it() {
+fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_crosses_it() {
     const LATE: &str = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlate";
     let origin = Origin::start(|mut caller, number| {
         caller.request();
@@ -194,7 +194,7 @@ fn each_reason_not_to_keep_a_connection() {
     for answer in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        // Announced to live for no time worth speaking of.
+        // AwaitingProxyHeader to live for no time worth speaking of.
         "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=0\r\nContent-Length: 2\r\n\r\nok",
     ] {
         let origin = Origin::answering(answer);

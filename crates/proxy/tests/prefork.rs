@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Method;
-use proxy::options::{Check, Options, Probe, Server};
-use proxy::{Proxy, Shared};
+use proxy::options::{HealthCheck, Options, Probe, UpstreamServer};
+use proxy::{GroupShared, Proxy};
 use rig::{Caller, Origin, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -100,14 +100,14 @@ fn groups_that_ask_the_same_server_share_its_connections() {
             proxy.serve(x).await
         }
 
-        fn log(&self, _: &net::Record<'_>) {}
+        fn log(&self, _: &net::RequestRecord<'_>) {}
     }
 
     let origin = Origin::prefork(1, serve);
-    let a = Shared::new(Options::to(vec![origin.server()])).unwrap();
+    let a = GroupShared::new(Options::to(vec![origin.server()])).unwrap();
     let mut options = Options::to(vec![origin.server()]);
     options.retry.attempts_max = 1;
-    let b = Shared::after(options, &[], std::slice::from_ref(&a)).unwrap();
+    let b = GroupShared::after(options, &[], std::slice::from_ref(&a)).unwrap();
     let both = (a.clone(), b);
     let rig = Rig::serving(2, a, move |core, _| Both(Proxy::new(core, &both.0), Proxy::new(core, &both.1)));
     for _ in 0..20 {
@@ -126,7 +126,8 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
     });
     let mut options = Options::to(vec![origin.server()]);
     let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
-    options.check = Some(Check { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..Check::default() });
+    options.check =
+        Some(HealthCheck { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..HealthCheck::default() });
     let rig = Rig::on(2, options);
     let deadline = Instant::now() + Duration::from_secs(30);
     // A request after each check keeps the only worker.
@@ -134,12 +135,12 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
         assert!(Instant::now() < deadline, "no checks come through");
         assert_eq!(rig.get("/").text(), "ok");
     }
-    assert_eq!(rig.shared.standing(0, 1), proxy::health::Standing::Up);
+    assert_eq!(rig.shared.standing(0, 1), proxy::health::ServerState::Up);
 }
 
 /// Three threads that each serve one connection until it ends, in the order in which the kernel hands them out. The
 /// body of each response is its number.
-fn three_workers() -> (Server, Arc<AtomicUsize>) {
+fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let server = rig::server(listener.local_addr().unwrap());
     let answers = Arc::new(AtomicUsize::new(0));
@@ -199,8 +200,8 @@ fn connections_are_kept_though_some_requests_are_slow() {
     let origin = Origin::start(move |mut caller, _| {
         while let Some(request) = caller.request() {
             if request.starts_with(b"GET /slow ") {
-                let (over, told) = &*theirs;
-                drop(told.wait_while(over.lock().unwrap(), |over| !*over).unwrap());
+                let (over, reported) = &*theirs;
+                drop(reported.wait_while(over.lock().unwrap(), |over| !*over).unwrap());
             }
             caller.send(OK);
         }

@@ -3,7 +3,7 @@
 
 mod rig;
 
-use http::machine::Client as Machine;
+use http::machine::ClientMachine as Machine;
 use http::machine::Step;
 use http::{Limits, Method};
 use proxy::Options;

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proxy::options::{Check, Options, Place, Probe, Server, Tls};
+use proxy::options::{HealthCheck, Options, Probe, Tls, UpstreamAddress, UpstreamServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rig::Rig;
 use rustls::pki_types::pem::PemObject;
@@ -82,8 +82,8 @@ impl Secure {
     }
 
     fn options(&self, tls: Tls) -> Options {
-        let at = Place::Tcp { host: self.address.ip().to_string(), port: self.address.port() };
-        Options::to(vec![Server { tls: Some(tls), ..Server::at(at) }])
+        let at = UpstreamAddress::Tcp { host: self.address.ip().to_string(), port: self.address.port() };
+        Options::to(vec![UpstreamServer { tls: Some(tls), ..UpstreamServer::at(at) }])
     }
 }
 
@@ -271,15 +271,19 @@ fn a_server_may_ask_who_we_are() {
 fn no_tls_where_tls_is_expected() {
     let plain = rig::Origin::start(|mut caller, _| caller.send("HTTP/1.1 400 Bad Request\r\n\r\n"));
     let tls = Tls { insecure: true, ..Tls::default() };
-    let rig = Rig::with(Options::to(vec![Server { tls: Some(tls), ..plain.server() }]));
+    let rig = Rig::with(Options::to(vec![UpstreamServer { tls: Some(tls), ..plain.server() }]));
     assert_eq!(rig.get("/").refused(), (502, "the server does not speak TLS".into()));
 }
 
 #[test]
 fn certificates_that_cannot_be_read_are_errors_at_once() {
     let broken = |tls: Tls| {
-        let at = Place::Tcp { host: "127.0.0.1".into(), port: 1 };
-        proxy::Shared::new(Options::to(vec![Server { tls: Some(tls), ..Server::at(at) }])).unwrap_err()
+        let at = UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
+        proxy::GroupShared::new(Options::to(vec![UpstreamServer {
+            tls: Some(tls),
+            ..UpstreamServer::at(at)
+        }]))
+        .unwrap_err()
     };
     let error = broken(Tls { roots_pem: Some(b"nothing".to_vec()), ..Tls::default() });
     assert_eq!(error, "https://127.0.0.1:1: there is no certificate in the PEM text");
@@ -293,7 +297,8 @@ fn checks_shake_hands_too() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.check = Some(Check { probe: Probe::Connect, interval_ms: 1, fall: 1, ..Check::default() });
+    options.check =
+        Some(HealthCheck { probe: Probe::Connect, interval_ms: 1, fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     for _ in 0..5_000 {
         if rig.get("/").status == 503 {

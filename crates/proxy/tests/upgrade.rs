@@ -101,8 +101,8 @@ fn each_side_may_end_first() {
 #[test]
 fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
     const BYTES: usize = 50_000_000;
-    let (told, read) = std::sync::mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let (reported, read) = std::sync::mpsc::channel();
+    let reported = std::sync::Mutex::new(reported);
     let origin = Origin::start(move |mut caller, _| {
         caller.head().unwrap();
         caller.send(SWITCH);
@@ -113,7 +113,7 @@ fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
             std::thread::sleep(std::time::Duration::from_millis(1));
             len += bytes.len();
         }
-        told.lock().unwrap().send(len).unwrap();
+        reported.lock().unwrap().send(len).unwrap();
     });
     let rig = Rig::to(&origin);
     let mut client = upgraded(&rig);
@@ -154,7 +154,7 @@ fn protocols_that_are_not_allowed_are_not_asked_for() {
     assert!(seen.status == 200 && !seen.text().contains("Upgrade"), "{}", seen.text());
     let mut options = Options::to(vec![origin.server()]);
     options.upgrades = vec!["h2c".into()];
-    assert!(proxy::Shared::new(options).is_err());
+    assert!(proxy::GroupShared::new(options).is_err());
 }
 
 #[test]

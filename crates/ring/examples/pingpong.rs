@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use ring::{Attachment, Channel, Next, Options, Request, Seat, Server, Worker};
+use ring::{Attachment, Channel, ClaimedRequest, Next, Options, ServerSide, Worker, WorkerSlot};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1 Host: localhost";
@@ -40,24 +40,24 @@ fn main() {
 }
 
 fn options() -> Options {
-    Options { seats: 2, slots: 256, ..Options::default() }
+    Options { worker_slots: 2, slots: 256, ..Options::default() }
 }
 
 /// A worker process.
 fn work(environment: &str, mode: &str) {
-    let seat: usize = std::env::args().nth(2).unwrap().parse().unwrap();
-    let worker = Attachment::new(environment).unwrap().worker(Seat(seat)).unwrap();
+    let worker_slot: usize = std::env::args().nth(2).unwrap().parse().unwrap();
+    let worker = Attachment::new(environment).unwrap().worker(WorkerSlot(worker_slot)).unwrap();
     loop {
         let limit = if mode == "asleep" { None } else { Some(Duration::ZERO) };
         match worker.next(limit) {
-            Next::Request(request) => answer(request),
+            Next::ClaimedRequest(request) => answer(request),
             Next::TimedOut => std::thread::yield_now(),
             Next::Retired => return,
         }
     }
 }
 
-fn answer(mut request: Request) {
+fn answer(mut request: ClaimedRequest) {
     assert_eq!(request.head(), REQUEST);
     request.respond(HEAD).unwrap();
     request.write_later(BODY).unwrap();
@@ -75,7 +75,7 @@ type Outcome = (u64, Duration, Duration, Duration);
 impl Run {
     fn inline(&self) -> Outcome {
         let channel = Channel::create(&options()).unwrap();
-        let (mut server, worker) = (channel.server(0), channel.worker(Seat(0)));
+        let (mut server, worker) = (channel.server(0), channel.worker(WorkerSlot(0)));
         let (start, before) = (Instant::now(), cpu("self"));
         let mut answers = 0;
         while start.elapsed() < self.limit {
@@ -95,7 +95,7 @@ impl Run {
     fn processes(&self, mode: &str) -> Outcome {
         let channel = Channel::create(&options()).unwrap();
         let mut server = channel.server(0);
-        let mut workers: Vec<Child> = (0..2).map(|seat| spawn(&channel, mode, seat)).collect();
+        let mut workers: Vec<Child> = (0..2).map(|worker_slot| spawn(&channel, mode, worker_slot)).collect();
         let pids: Vec<String> = workers.iter().map(|worker| worker.id().to_string()).collect();
         // Both are up once each has had the time to answer many.
         self.serve(&mut server, Duration::from_millis(100));
@@ -105,15 +105,15 @@ impl Run {
         let answers = self.serve(&mut server, self.limit);
         let own_after = cpu("self");
         let outcome = (answers, start.elapsed(), own_after - own, all(own_after) - before);
-        for (seat, worker) in workers.iter_mut().enumerate() {
-            channel.retire(Seat(seat));
+        for (worker_slot, worker) in workers.iter_mut().enumerate() {
+            channel.retire(WorkerSlot(worker_slot));
             worker.wait().unwrap();
         }
         outcome
     }
 
     /// Keeps `in_flight` requests under way for `limit`.
-    fn serve(&self, server: &mut Server, limit: Duration) -> u64 {
+    fn serve(&self, server: &mut ServerSide, limit: Duration) -> u64 {
         let start = Instant::now();
         let mut answers = 0;
         while server.in_use() > 0 || start.elapsed() < limit {
@@ -134,11 +134,11 @@ impl Run {
     }
 }
 
-fn take(worker: &Worker) -> Option<Request> {
+fn take(worker: &Worker) -> Option<ClaimedRequest> {
     worker.try_next()
 }
 
-fn drain(server: &mut Server) -> u64 {
+fn drain(server: &mut ServerSide) -> u64 {
     let (mut answers, mut bytes) = (0, Vec::with_capacity(256));
     server.poll(|server, ticket| {
         bytes.clear();
@@ -150,13 +150,13 @@ fn drain(server: &mut Server) -> u64 {
     answers
 }
 
-fn spawn(channel: &Channel, mode: &str, seat: usize) -> Child {
+fn spawn(channel: &Channel, mode: &str, worker_slot: usize) -> Child {
     for fd in channel.descriptors() {
         assert!(fd.as_raw_fd() > 2);
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).unwrap();
     }
     Command::new(std::env::current_exe().unwrap())
-        .args([mode, &seat.to_string()])
+        .args([mode, &worker_slot.to_string()])
         .env(ring::ENVIRONMENT, channel.environment())
         .spawn()
         .unwrap()

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::channel::{Attachment, ENVIRONMENT};
 use crate::copy;
-use crate::error::{Seat, Stop};
+use crate::error::{StopReason, WorkerSlot};
 use crate::part::FilePart;
-use crate::request::{DAMAGED, Request};
-use crate::wire::{self, Fields, Name};
+use crate::request::{ClaimedRequest, DAMAGED};
+use crate::wire::{self, FieldId, WireFields};
 use crate::worker::{Next, Worker};
 
 /// The version of these functions; rises when one changes its meaning.
@@ -67,8 +67,8 @@ pub struct KomainuWorker(Worker);
 
 /// A request, claimed.
 pub struct KomainuRequest {
-    /// Fields point into its head, which moves with neither.
-    request: Request,
+    /// WireFields point into its head, which moves with neither.
+    request: ClaimedRequest,
     fields: Vec<KomainuField>,
 }
 
@@ -82,20 +82,20 @@ unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(bytes.cast(), len) }
 }
 
-fn code(stop: Stop) -> c_int {
+fn code(stop: StopReason) -> c_int {
     match stop {
-        Stop::Cancelled(_) => KOMAINU_CANCELLED,
-        Stop::Order => KOMAINU_ORDER,
-        Stop::TooLarge => KOMAINU_TOO_LARGE,
-        Stop::Broken => KOMAINU_BROKEN,
+        StopReason::Cancelled(_) => KOMAINU_CANCELLED,
+        StopReason::Order => KOMAINU_ORDER,
+        StopReason::TooLarge => KOMAINU_TOO_LARGE,
+        StopReason::Broken => KOMAINU_BROKEN,
     }
 }
 
-fn done(result: Result<(), Stop>) -> c_int {
+fn done(result: Result<(), StopReason>) -> c_int {
     result.map_or_else(code, |()| KOMAINU_OK)
 }
 
-fn count(result: Result<Option<usize>, Stop>) -> i64 {
+fn count(result: Result<Option<usize>, StopReason>) -> i64 {
     match result {
         Ok(Some(count)) => count as i64,
         Ok(None) => KOMAINU_AGAIN.into(),
@@ -116,11 +116,11 @@ pub extern "C" fn komainu_abi() -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_attach(
     abi: u32,
-    seat: c_int,
+    worker_slot: c_int,
     error: *mut c_char,
     error_size: usize,
 ) -> *mut KomainuWorker {
-    let text = match attach(abi, seat) {
+    let text = match attach(abi, worker_slot) {
         Ok(worker) => {
             copy::watch();
             return Box::into_raw(Box::new(KomainuWorker(worker)));
@@ -138,21 +138,21 @@ pub unsafe extern "C" fn komainu_attach(
     std::ptr::null_mut()
 }
 
-fn attach(abi: u32, seat: c_int) -> Result<Worker, String> {
+fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
     if abi != KOMAINU_ABI {
         return Err(format!("the module was built for version {abi} of komainu.h, this is {KOMAINU_ABI}"));
     }
     let channel = std::env::var(ENVIRONMENT)
         .map_err(|_| format!("{ENVIRONMENT} is not set: no server started this"))?;
-    let seat = match usize::try_from(seat) {
-        Ok(seat) => seat,
+    let worker_slot = match usize::try_from(worker_slot) {
+        Ok(worker_slot) => worker_slot,
         Err(_) => std::env::var(SEAT)
             .ok()
-            .and_then(|seat| seat.parse().ok())
+            .and_then(|worker_slot| worker_slot.parse().ok())
             .ok_or_else(|| format!("{SEAT} does not name a seat"))?,
     };
     Attachment::new(&channel)
-        .and_then(|attachment| attachment.worker(Seat(seat)))
+        .and_then(|attachment| attachment.worker(WorkerSlot(worker_slot)))
         .map_err(|error| error.to_string())
 }
 
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn komainu_next(
         match worker.next(u64::try_from(wait_ms).ok().map(Duration::from_millis)) {
             Next::TimedOut => return KOMAINU_AGAIN,
             Next::Retired => return KOMAINU_RETIRED,
-            Next::Request(claimed) => match fields(&claimed) {
+            Next::ClaimedRequest(claimed) => match fields(&claimed) {
                 Some(fields) => {
                     let claimed = Box::into_raw(Box::new(KomainuRequest { request: claimed, fields }));
                     // SAFETY: the caller's place for a pointer.
@@ -199,9 +199,9 @@ pub unsafe extern "C" fn komainu_next(
     }
 }
 
-fn fields(request: &Request) -> Option<Vec<KomainuField>> {
+fn fields(request: &ClaimedRequest) -> Option<Vec<KomainuField>> {
     let mut fields = Vec::with_capacity(24);
-    for field in Fields(request.head()) {
+    for field in WireFields(request.head()) {
         let field = field.ok()?;
         fields.push(KomainuField {
             name: field.name.as_ptr().cast(),
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn komainu_fields(
 /// `len` is a place for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char {
-    let text = u8::try_from(id).ok().and_then(Name::of_id).map(Name::text);
+    let text = u8::try_from(id).ok().and_then(FieldId::of_id).map(FieldId::text);
     // SAFETY: the caller's word.
     unsafe { len.write(text.map_or(0, str::len)) };
     text.map_or(std::ptr::null(), |text| text.as_ptr().cast())
@@ -287,13 +287,17 @@ unsafe fn room<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
 
 /// # Safety
 /// `fields` has `count` fields, or that is 0.
-unsafe fn encode(mut head: Vec<u8>, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, Stop> {
+unsafe fn encode(
+    mut head: Vec<u8>,
+    fields: *const KomainuField,
+    count: usize,
+) -> Result<Vec<u8>, StopReason> {
     for index in 0..count {
         // SAFETY: within the caller's fields.
         let field = unsafe { *fields.add(index) };
         // SAFETY: a value is as long as its field says.
         let value = unsafe { borrowed(field.value, field.value_len as usize) };
-        match u8::try_from(field.id).ok().and_then(Name::of_id) {
+        match u8::try_from(field.id).ok().and_then(FieldId::of_id) {
             Some(known) => wire::put(&mut head, known, value),
             None => {
                 // SAFETY: and so is a name, which only a field without an id has to have.
@@ -301,14 +305,14 @@ unsafe fn encode(mut head: Vec<u8>, fields: *const KomainuField, count: usize) -
                 wire::put_header(&mut head, name, value)
             }
         }
-        .map_err(|_| Stop::TooLarge)?;
+        .map_err(|_| StopReason::TooLarge)?;
     }
     Ok(head)
 }
 
 /// # Safety
 /// As [`encode`].
-unsafe fn encode_head(status: u16, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, Stop> {
+unsafe fn encode_head(status: u16, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, StopReason> {
     let mut head = Vec::with_capacity(256);
     wire::put_status(&mut head, status);
     // SAFETY: the caller's word.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::doorbell::Signal;
-use crate::error::Seat;
+use crate::error::WorkerSlot;
 use crate::layout::{Geometry, Options};
 use crate::region::Region;
-use crate::server::Server;
-use crate::shared::Shared;
+use crate::server::ServerSide;
+use crate::shared::SharedMemory;
 use crate::sync::{Relaxed, SeqCst, fence};
 use crate::worker::Worker;
 
@@ -20,9 +20,9 @@ pub use descriptors::{Attachment, NotAttached, environment};
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
 
 /// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the
-/// server's descriptors; the memory lives until the last [`Server`] and the last worker process are gone.
+/// server's descriptors; the memory lives until the last [`ServerSide`] and the last worker process are gone.
 pub struct Channel {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMemory>,
     taken: Vec<AtomicBool>,
     #[cfg(not(loom))]
     memory: std::os::fd::OwnedFd,
@@ -45,11 +45,11 @@ impl Channel {
             word.store(value, Relaxed);
         }
         let signals = |count: usize| (0..count).map(|_| Signal::new()).collect::<Result<Vec<_>, _>>();
-        let shared = Shared {
+        let shared = SharedMemory {
             region,
             geometry,
             thread_signals: signals(geometry.threads)?,
-            seat_signals: signals(if options.seat_fds { geometry.seats } else { 0 })?,
+            slot_signals: signals(if options.slot_fds { geometry.worker_slots } else { 0 })?,
         };
         Ok(Channel {
             shared: Arc::new(shared),
@@ -63,22 +63,22 @@ impl Channel {
     ///
     /// # Panics
     /// Where there is no such thread, or its side was taken before.
-    pub fn server(&self, thread: usize) -> Server {
+    pub fn server(&self, thread: usize) -> ServerSide {
         assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
-        Server::new(Arc::clone(&self.shared), thread)
+        ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
     /// A worker inside this process, in a seat that nobody holds.
     ///
     /// # Panics
     /// Where there is no such seat.
-    pub fn worker(&self, seat: Seat) -> Worker {
-        Worker::new(Arc::clone(&self.shared), seat)
+    pub fn worker(&self, worker_slot: WorkerSlot) -> Worker {
+        Worker::new(Arc::clone(&self.shared), worker_slot)
     }
 
     /// The memory itself, for tests that write what no honest side would.
     #[cfg(any(test, feature = "hostile"))]
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SharedMemory> {
         &self.shared
     }
 
@@ -96,16 +96,16 @@ impl Channel {
     }
 
     /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
-    pub fn retire(&self, seat: Seat) {
-        self.shared.retired(seat.0).store(1, Relaxed);
+    pub fn retire(&self, worker_slot: WorkerSlot) {
+        self.shared.retired(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
-        self.shared.ring_seat(seat.0);
+        self.shared.ring_slot(worker_slot.0);
     }
 
     /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
     /// called once in a while, so that they need no timer for each wait.
     pub fn stir(&self) {
-        (0..self.shared.geometry.seats).for_each(|seat| self.shared.stir_seat(seat));
+        (0..self.shared.geometry.worker_slots).for_each(|worker_slot| self.shared.stir_seat(worker_slot));
     }
 }
 
@@ -121,10 +121,10 @@ mod descriptors {
 
     use super::Channel;
     use crate::doorbell::Signal;
-    use crate::error::Seat;
+    use crate::error::WorkerSlot;
     use crate::layout::{Geometry, HEADER_WORDS};
     use crate::region::Region;
-    use crate::shared::Shared;
+    use crate::shared::SharedMemory;
     use crate::sync::Relaxed;
     use crate::worker::Worker;
 
@@ -140,7 +140,7 @@ mod descriptors {
         /// Every descriptor a worker process must inherit, under the same number. They are close-on-exec here: clear the
         /// flag in the child, between fork and exec.
         pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-            let signals = self.shared.thread_signals.iter().chain(&self.shared.seat_signals);
+            let signals = self.shared.thread_signals.iter().chain(&self.shared.slot_signals);
             std::iter::once(self.memory.as_fd()).chain(signals.map(Signal::fd))
         }
 
@@ -164,8 +164,8 @@ mod descriptors {
             fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect::<Vec<_>>().join(",")
         };
         let (memory, signals) = descriptors.split_at(descriptors.len().min(1));
-        let (threads, seats) = signals.split_at(threads.min(signals.len()));
-        format!("{};{};{}", list(memory), list(threads), list(seats))
+        let (threads, worker_slots) = signals.split_at(threads.min(signals.len()));
+        format!("{};{};{}", list(memory), list(threads), list(worker_slots))
     }
 
     /// Why a worker process found no channel.
@@ -176,7 +176,7 @@ mod descriptors {
         /// The memory is of another version, or no channel's.
         Version,
         /// No such seat.
-        Seat,
+        WorkerSlot,
         /// What the system said.
         System(io::Error),
     }
@@ -186,7 +186,7 @@ mod descriptors {
             match self {
                 NotAttached::Environment => f.write_str("KOMAINU_RING does not name a channel"),
                 NotAttached::Version => f.write_str("the server speaks another version of the channel"),
-                NotAttached::Seat => f.write_str("the channel has no such seat"),
+                NotAttached::WorkerSlot => f.write_str("the channel has no such seat"),
                 NotAttached::System(error) => error.fmt(f),
             }
         }
@@ -202,7 +202,7 @@ mod descriptors {
 
     /// A worker process's mapping of the channel, from which each of its claimants takes a seat. It survives a fork.
     #[derive(Clone)]
-    pub struct Attachment(Arc<Shared>);
+    pub struct Attachment(Arc<SharedMemory>);
 
     impl Attachment {
         /// Maps the channel that the value of [`ENVIRONMENT`](crate::ENVIRONMENT) names. The descriptors stay open for
@@ -217,7 +217,7 @@ mod descriptors {
                     .map(|number| number.parse().ok().filter(|fd| *fd >= 0))
                     .collect::<Option<Vec<RawFd>>>()
             });
-            let (Some(Some(memory)), Some(Some(threads)), Some(Some(seats)), None) =
+            let (Some(Some(memory)), Some(Some(threads)), Some(Some(worker_slots)), None) =
                 (lists.next(), lists.next(), lists.next(), lists.next())
             else {
                 return Err(NotAttached::Environment);
@@ -227,11 +227,13 @@ mod descriptors {
             let memory = unsafe { BorrowedFd::borrow_raw(memory) };
             let (region, geometry) = map(memory)?;
             fcntl_setfd(memory, FdFlags::CLOEXEC)?;
-            if threads.len() != geometry.threads || !(seats.is_empty() || seats.len() == geometry.seats) {
+            if threads.len() != geometry.threads
+                || !(worker_slots.is_empty() || worker_slots.len() == geometry.worker_slots)
+            {
                 return Err(NotAttached::Environment);
             }
-            let (thread_signals, seat_signals) = (adopt(&threads)?, adopt(&seats)?);
-            let shared = Arc::new(Shared { region, geometry, thread_signals, seat_signals });
+            let (thread_signals, slot_signals) = (adopt(&threads)?, adopt(&worker_slots)?);
+            let shared = Arc::new(SharedMemory { region, geometry, thread_signals, slot_signals });
             // The numbers are the process's, not this value's: a second attachment may use them again.
             std::mem::forget(Arc::clone(&shared));
             Ok(Attachment(shared))
@@ -240,12 +242,12 @@ mod descriptors {
         /// Takes `seat`, which nobody else holds.
         ///
         /// # Errors
-        /// [`NotAttached::Seat`].
-        pub fn worker(&self, seat: Seat) -> Result<Worker, NotAttached> {
-            if seat.0 >= self.0.geometry.seats {
-                return Err(NotAttached::Seat);
+        /// [`NotAttached::WorkerSlot`].
+        pub fn worker(&self, worker_slot: WorkerSlot) -> Result<Worker, NotAttached> {
+            if worker_slot.0 >= self.0.geometry.worker_slots {
+                return Err(NotAttached::WorkerSlot);
             }
-            Ok(Worker::new(Arc::clone(&self.0), seat))
+            Ok(Worker::new(Arc::clone(&self.0), worker_slot))
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Which seat of the generation: one claimant of requests, a worker process or a thread of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Seat(pub usize);
+pub struct WorkerSlot(pub usize);
 
 /// How the other side broke the channel's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub enum Breach {
     /// A notice about a request that this seat does not hold.
     Tag,
     /// A state word that no honest side writes.
-    State,
+    SlotState,
 }
 
 impl fmt::Display for Breach {
@@ -28,24 +28,26 @@ impl fmt::Display for Breach {
             Breach::Frame => "a malformed frame",
             Breach::Order => "frames out of order",
             Breach::Tag => "a notice about a request it does not hold",
-            Breach::State => "a slot state out of order",
+            Breach::SlotState => "a slot state out of order",
         })
     }
 }
 
-/// A worker that broke the rules. It is heard no more; kill it and call [`Server::worker_died`](crate::Server::worker_died).
+/// A worker that broke the rules. It is heard no more; kill it and call [`ServerSide::worker_died`](crate::ServerSide::worker_died).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct WorkerFault {
     /// Who, where the memory still tells; `None` if any worker may have done it.
-    pub seat: Option<Seat>,
+    pub worker_slot: Option<WorkerSlot>,
     /// What it did.
     pub breach: Breach,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.seat {
-            Some(Seat(seat)) => write!(f, "the worker in seat {seat} wrote {}", self.breach),
+        match self.worker_slot {
+            Some(WorkerSlot(worker_slot)) => {
+                write!(f, "the worker in seat {worker_slot} wrote {}", self.breach)
+            }
             None => write!(f, "a worker wrote {}", self.breach),
         }
     }
@@ -57,14 +59,14 @@ pub enum Error {
     /// The ticket's request is over: answered whole, cancelled, or lost with its worker.
     Void,
     /// The answer cannot be believed; the ticket is void from now on.
-    Fault(Fault),
+    WorkerFault(WorkerFault),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Void => f.write_str("the request is over"),
-            Error::Fault(fault) => fault.fmt(f),
+            Error::WorkerFault(fault) => fault.fmt(f),
         }
     }
 }
@@ -93,8 +95,8 @@ impl std::error::Error for Refused {}
 
 /// Why a worker cannot go on with a request; end or abort it then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
-    /// The server lost interest; the number is the reason it gave to [`Server::cancel`](crate::Server::cancel).
+pub enum StopReason {
+    /// The server lost interest; the number is the reason it gave to [`ServerSide::cancel`](crate::ServerSide::cancel).
     Cancelled(u32),
     /// A frame out of order: a body before its head, a second head, anything after the trailers.
     Order,
@@ -104,15 +106,15 @@ pub enum Stop {
     Broken,
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Cancelled(reason) => write!(f, "the request was cancelled ({reason})"),
-            Stop::Order => f.write_str("the response's parts are out of order"),
-            Stop::TooLarge => f.write_str("a part of the response is larger than its slot"),
-            Stop::Broken => f.write_str("the channel's memory is damaged"),
+            StopReason::Cancelled(reason) => write!(f, "the request was cancelled ({reason})"),
+            StopReason::Order => f.write_str("the response's parts are out of order"),
+            StopReason::TooLarge => f.write_str("a part of the response is larger than its slot"),
+            StopReason::Broken => f.write_str("the channel's memory is damaged"),
         }
     }
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for StopReason {}

@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use crate::channel::Channel;
-use crate::error::Seat;
+use crate::error::WorkerSlot;
 use crate::layout::{Options, slot};
 use crate::part::Part;
-use crate::request::Request;
-use crate::server::{Server, Ticket};
+use crate::request::ClaimedRequest;
+use crate::server::{ServerSide, Ticket};
 use crate::sync::Relaxed;
 use crate::worker::Worker;
 
-const HOSTILE: Seat = Seat(0);
-const HONEST: Seat = Seat(1);
+const HOSTILE: WorkerSlot = WorkerSlot(0);
+const HONEST: WorkerSlot = WorkerSlot(1);
 
 /// Draws the steps from `data`, and runs them with a hostile worker that reaches the whole memory, or only what is its
 /// own, as the first byte says.
@@ -26,8 +26,14 @@ const HONEST: Seat = Seat(1);
 /// Where a law is broken.
 pub fn fuzz_hostile(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
-    let options =
-        Options { threads: 1, seats: 2, slots: 8, request_bytes: 128, response_bytes: 128, seat_fds: false };
+    let options = Options {
+        threads: 1,
+        worker_slots: 2,
+        slots: 8,
+        request_bytes: 128,
+        response_bytes: 128,
+        slot_fds: false,
+    };
     let channel = Channel::create(&options).expect("small enough for any machine");
     let mut play = Play {
         server: channel.server(0),
@@ -48,15 +54,15 @@ pub fn fuzz_hostile(data: &[u8]) {
 }
 
 struct Play<'a> {
-    server: Server,
+    server: ServerSide,
     honest: Worker,
     hostile: Worker,
     channel: &'a Channel,
     anywhere: bool,
     /// What the honest worker holds.
-    held: VecDeque<Request>,
+    held: VecDeque<ClaimedRequest>,
     /// What the hostile one holds.
-    prey: Vec<Request>,
+    prey: Vec<ClaimedRequest>,
     /// Tickets that are good, as far as their owner knows, with what was asked.
     asked: Vec<(Ticket, u32, Vec<u8>)>,
     serial: u32,
@@ -162,7 +168,7 @@ impl Play<'_> {
 
     /// The hostile worker dies with what it holds.
     fn die(&mut self) {
-        self.prey.drain(..).for_each(Request::vanish);
+        self.prey.drain(..).for_each(ClaimedRequest::vanish);
         for lost in self.server.worker_died(HOSTILE) {
             self.asked.retain(|(ticket, ..)| *ticket != lost.ticket);
         }
@@ -180,7 +186,8 @@ impl Play<'_> {
     fn scribble(&mut self, place: u32, value: u32, kind: u32) {
         let shared = self.channel.shared();
         let geometry = &shared.geometry;
-        let own = self.prey.get((kind >> 8) as usize % self.prey.len().max(1)).map(Request::slot_index);
+        let own =
+            self.prey.get((kind >> 8) as usize % self.prey.len().max(1)).map(ClaimedRequest::slot_index);
         let place = place as usize;
         let index = match (self.anywhere, own) {
             (true, _) if kind & 1 == 0 => place % shared.region.words().len(),

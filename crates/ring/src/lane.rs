@@ -4,24 +4,29 @@
 //! final tag unread, and a lane has room for both of every slot. The consumer needs no head word: a cell that is not 0 is
 //! a tag. So a notice moves one cache line.
 
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 use crate::words::Tag;
 
-fn cell(shared: &Shared, thread: usize, seat: usize, position: u32) -> &AtomicU32 {
+fn cell(shared: &SharedMemory, thread: usize, worker_slot: usize, position: u32) -> &AtomicU32 {
     let mask = shared.geometry.cells as u32 - 1;
-    shared.word(shared.geometry.lane(thread, seat) + (position & mask) as usize)
+    shared.word(shared.geometry.lane(thread, worker_slot) + (position & mask) as usize)
 }
 
 /// Worker's side: leaves `tag` at `position`.
-pub(crate) fn push(shared: &Shared, thread: usize, seat: usize, position: &mut u32, tag: Tag) {
-    cell(shared, thread, seat, *position).store(tag.0, Release);
+pub(crate) fn push(shared: &SharedMemory, thread: usize, worker_slot: usize, position: &mut u32, tag: Tag) {
+    cell(shared, thread, worker_slot, *position).store(tag.0, Release);
     *position = position.wrapping_add(1);
 }
 
-/// Server's side: takes the tag at `position`, if there is one.
-pub(crate) fn pop(shared: &Shared, thread: usize, seat: usize, position: &mut u32) -> Option<Tag> {
-    let cell = cell(shared, thread, seat, *position);
+/// ServerSide's side: takes the tag at `position`, if there is one.
+pub(crate) fn pop(
+    shared: &SharedMemory,
+    thread: usize,
+    worker_slot: usize,
+    position: &mut u32,
+) -> Option<Tag> {
+    let cell = cell(shared, thread, worker_slot, *position);
     let tag = cell.load(Acquire);
     if tag == 0 {
         return None;
@@ -31,14 +36,14 @@ pub(crate) fn pop(shared: &Shared, thread: usize, seat: usize, position: &mut u3
     Some(Tag(tag))
 }
 
-/// Server's side: whether nothing stands at `position`.
-pub(crate) fn is_empty(shared: &Shared, thread: usize, seat: usize, position: u32) -> bool {
-    cell(shared, thread, seat, position).load(Acquire) == 0
+/// ServerSide's side: whether nothing stands at `position`.
+pub(crate) fn is_empty(shared: &SharedMemory, thread: usize, worker_slot: usize, position: u32) -> bool {
+    cell(shared, thread, worker_slot, position).load(Acquire) == 0
 }
 
-/// Server's side, once the producer is dead: as new, for the seat's next holder.
-pub(crate) fn clear(shared: &Shared, thread: usize, seat: usize) {
+/// ServerSide's side, once the producer is dead: as new, for the seat's next holder.
+pub(crate) fn clear(shared: &SharedMemory, thread: usize, worker_slot: usize) {
     for position in 0..shared.geometry.cells as u32 {
-        cell(shared, thread, seat, position).store(0, Relaxed);
+        cell(shared, thread, worker_slot, position).store(0, Relaxed);
     }
 }

@@ -7,10 +7,10 @@ use crate::words::{SEATS_MAX, SLOTS_MAX};
 /// What one generation of an application is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Server threads that submit requests: 1 to 256.
+    /// ServerSide threads that submit requests: 1 to 256.
     pub threads: usize,
     /// Seats for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
-    pub seats: usize,
+    pub worker_slots: usize,
     /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
     pub slots: usize,
     /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
@@ -19,7 +19,7 @@ pub struct Options {
     /// Bytes of a slot for the response stream: the same, for the response's head and body.
     pub response_bytes: usize,
     /// Whether every seat gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per seat.
-    pub seat_fds: bool,
+    pub slot_fds: bool,
 }
 
 impl Default for Options {
@@ -28,11 +28,11 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             threads: 1,
-            seats: 16,
+            worker_slots: 16,
             slots: 1024,
             request_bytes: 32 * 1024,
             response_bytes: 64 * 1024,
-            seat_fds: false,
+            slot_fds: false,
         }
     }
 }
@@ -70,11 +70,11 @@ pub(crate) const ABI: u32 = 1;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
-    /// Packed [`State`](crate::words::State): the only word both sides compare and swap.
+    /// Packed [`SlotState`](crate::words::SlotState): the only word both sides compare and swap.
     pub(crate) const STATE: usize = 0;
-    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
+    /// ClaimedRequest stream: bytes the server produced; bit 0 says that there will be no more.
     pub(crate) const REQUEST_HEAD: usize = 1;
-    /// Request stream: bytes the worker consumed.
+    /// ClaimedRequest stream: bytes the worker consumed.
     pub(crate) const REQUEST_TAIL: usize = 2;
     /// Response stream: bytes the worker produced.
     pub(crate) const RESPONSE_HEAD: usize = 3;
@@ -84,7 +84,7 @@ pub(crate) mod slot {
     pub(crate) const NOTICED: usize = 5;
     /// Not 0 once the server lost interest: why.
     pub(crate) const CANCELLED: usize = 6;
-    /// With [`Phase::Aborted`](crate::words::Phase::Aborted): why.
+    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
     pub(crate) const REASON: usize = 7;
     /// How many there are.
     pub(crate) const WORDS: usize = 8;
@@ -94,14 +94,14 @@ pub(crate) mod slot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub(crate) threads: usize,
-    pub(crate) seats: usize,
+    pub(crate) worker_slots: usize,
     pub(crate) slots: usize,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
     /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow between honest sides.
     pub(crate) cells: usize,
     idle: usize,
-    seats_at: usize,
+    worker_slots_at: usize,
     threads_at: usize,
     thread_stride: usize,
     lane_stride: usize,
@@ -117,7 +117,7 @@ impl Geometry {
         };
         let bytes_min = if cfg!(loom) { 16 } else { 64 };
         let threads = within(options.threads, 1, 256, "threads")?;
-        let seats = within(options.seats, 1, SEATS_MAX, "seats")?;
+        let worker_slots = within(options.worker_slots, 1, SEATS_MAX, "seats")?;
         let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
         let request_bytes =
             within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
@@ -129,24 +129,24 @@ impl Geometry {
         let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
-        let seats_at = idle + lines(seats.div_ceil(32));
-        let threads_at = seats_at + seats * LINE;
+        let worker_slots_at = idle + lines(worker_slots.div_ceil(32));
+        let threads_at = worker_slots_at + worker_slots * LINE;
         // Sleep flag, queue head, queue tail, the queue's cells, a lane from each seat.
         let lane_stride = odd(cells);
-        let thread_stride = 3 * LINE + lines(cells) + seats * lane_stride;
+        let thread_stride = 3 * LINE + lines(cells) + worker_slots * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
         let slot_stride = odd(lines(slot::WORDS) + (request_bytes + response_bytes) / 4);
         let words = slots_at + threads * slots * slot_stride;
         within(words, 1, u32::MAX as usize, "slots")?;
         Ok(Geometry {
             threads,
-            seats,
+            worker_slots,
             slots,
             request_bytes,
             response_bytes,
             cells,
             idle,
-            seats_at,
+            worker_slots_at,
             threads_at,
             thread_stride,
             lane_stride,
@@ -163,7 +163,7 @@ impl Geometry {
             MAGIC,
             ABI,
             small(self.threads),
-            small(self.seats),
+            small(self.worker_slots),
             small(self.slots),
             small(self.request_bytes),
             small(self.response_bytes),
@@ -174,20 +174,21 @@ impl Geometry {
     #[cfg(not(loom))]
     /// The geometry a header tells of; `None` if it tells nonsense or speaks another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
-        let [_, _, threads, seats, slots, request_bytes, response_bytes, _] =
+        let [_, _, threads, worker_slots, slots, request_bytes, response_bytes, _] =
             header.map(|word| word as usize);
-        let options = Options { threads, seats, slots, request_bytes, response_bytes, seat_fds: false };
+        let options =
+            Options { threads, worker_slots, slots, request_bytes, response_bytes, slot_fds: false };
         Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
     }
 
     /// The word of the idle bitmap that holds `seat`'s bit.
-    pub(crate) fn idle(&self, seat: usize) -> usize {
-        self.idle + seat / 32
+    pub(crate) fn idle(&self, worker_slot: usize) -> usize {
+        self.idle + worker_slot / 32
     }
 
     /// `seat`'s words: how it sleeps, whether it shall leave.
-    pub(crate) fn seat(&self, seat: usize) -> usize {
-        self.seats_at + seat * LINE
+    pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
+        self.worker_slots_at + worker_slot * LINE
     }
 
     /// `thread`'s sleep flag.
@@ -202,9 +203,9 @@ impl Geometry {
     }
 
     /// The lane from `seat` to `thread`: its cells.
-    pub(crate) fn lane(&self, thread: usize, seat: usize) -> usize {
+    pub(crate) fn lane(&self, thread: usize, worker_slot: usize) -> usize {
         let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
-        lanes + seat * self.lane_stride
+        lanes + worker_slot * self.lane_stride
     }
 
     /// The control words of a slot.
@@ -229,20 +230,20 @@ mod tests {
     fn nothing_overlaps_and_everything_is_inside() {
         let options = Options {
             threads: 3,
-            seats: 40,
+            worker_slots: 40,
             slots: 5,
             request_bytes: 100,
             response_bytes: 64,
-            seat_fds: false,
+            slot_fds: false,
         };
         let g = Geometry::new(&options).unwrap();
         assert_eq!((g.slots, g.request_bytes, g.response_bytes), (8, 128, 64));
         let mut areas = vec![(0, HEADER_WORDS), (g.idle(0), 2)];
-        areas.extend((0..g.seats).map(|seat| (g.seat(seat), 2)));
+        areas.extend((0..g.worker_slots).map(|worker_slot| (g.worker_slot(worker_slot), 2)));
         for thread in 0..g.threads {
             let (head, tail, cells) = g.queue(thread);
             areas.extend([(g.asleep(thread), 1), (head, 1), (tail, 1), (cells, g.cells)]);
-            areas.extend((0..g.seats).map(|seat| (g.lane(thread, seat), g.cells)));
+            areas.extend((0..g.worker_slots).map(|worker_slot| (g.lane(thread, worker_slot), g.cells)));
             for slot in 0..g.slots {
                 let (request, response) = g.areas(thread, slot);
                 areas.push((g.slot(thread, slot), slot::WORDS));
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_tells_its_geometry_or_nothing() {
+    fn a_header_reports_its_geometry_or_nothing() {
         let g = Geometry::new(&Options::default()).unwrap();
         assert_eq!(Geometry::read(g.header()), Some(g));
         for word in 0..HEADER_WORDS {
@@ -275,7 +276,7 @@ mod tests {
     fn options_out_of_range_are_named() {
         let none = Options { slots: 0, ..Options::default() };
         assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
-        let many = Options { seats: 4097, ..Options::default() };
+        let many = Options { worker_slots: 4097, ..Options::default() };
         assert_eq!(Geometry::new(&many), Err(OutOfRange("seats")));
         // 256 threads of 16384 slots of 32 MiB: more words than the header can tell.
         let huge = Options {

@@ -8,13 +8,13 @@
 //! # The walk of a request
 //!
 //! ```text
-//! Server::submit            head and first body bytes into a free slot (the one used last), state READY, tag into the queue
-//! Server::flush_doorbells   once per tick: one idle worker is woken, if there is one
+//! ServerSide::submit            head and first body bytes into a free slot (the one used last), state READY, tag into the queue
+//! ServerSide::flush_doorbells   once per tick: one idle worker is woken, if there is one
 //! Worker::next              tag from the queue, state READY -> CLAIMED|seat by compare-and-swap; wakes one more if any is left
-//! Request::respond, write   frames into the response stream; nothing is shown before the first flush or the end
-//! Request::finish           state DONE|seat, tag into the lane to that server thread; its eventfd, if it sleeps
-//! Server::poll              tags out of the lanes, each checked: does this seat hold this slot in this generation?
-//! Server::receive           frames out of the slot, copied once and then checked; the last one frees the slot
+//! ClaimedRequest::respond, write   frames into the response stream; nothing is shown before the first flush or the end
+//! ClaimedRequest::finish           state DONE|seat, tag into the lane to that server thread; its eventfd, if it sleeps
+//! ServerSide::poll              tags out of the lanes, each checked: does this seat hold this slot in this generation?
+//! ServerSide::receive           frames out of the slot, copied once and then checked; the last one frees the slot
 //! ```
 //!
 //! Longer bodies go through the two streams of the slot in as many rounds as it takes: whoever finds no room waits until
@@ -47,10 +47,10 @@
 //! # Whom the server believes
 //!
 //! Nobody. Positions, lengths, tags and states are copied once, checked, and only the copy is used; no reference into the
-//! payload exists. What does not check is a [`Fault`]: the seat is heard no more, its answer ends as an error, and its
+//! payload exists. What does not check is a [`WorkerFault`]: the seat is heard no more, its answer ends as an error, and its
 //! slots come back when it dies. The wall stands around the application, not around each of its workers: they share the
 //! memory, so one that means harm can spoil the answers of its siblings, but nothing of the server's or of another
-//! application's. A worker that dies costs what it held, no more: [`Server::worker_died`].
+//! application's. A worker that dies costs what it held, no more: [`ServerSide::worker_died`].
 
 mod sync;
 
@@ -98,9 +98,9 @@ pub mod hostile;
 #[cfg(not(loom))]
 pub use channel::{Attachment, NotAttached, environment};
 pub use channel::{Channel, ENVIRONMENT};
-pub use error::{Breach, Error, Fault, Refused, Seat, Stop};
+pub use error::{Breach, Error, Refused, StopReason, WorkerFault, WorkerSlot};
 pub use layout::Options;
 pub use part::{FilePart, Part, Received};
-pub use request::{DAMAGED, DROPPED, News, Request};
-pub use server::{Lost, Server, Ticket};
+pub use request::{ClaimedRequest, DAMAGED, DROPPED, News};
+pub use server::{Lost, ServerSide, Ticket};
 pub use worker::{Next, Worker};

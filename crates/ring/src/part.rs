@@ -1,7 +1,7 @@
 //! The pieces a response is made of, and the order they come in.
 
 use crate::error::Breach;
-use crate::pipe::Kind;
+use crate::pipe::FrameKind;
 
 /// A piece of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ pub enum Part {
     /// A piece of the body, appended, as far as the caller's limit allowed.
     Data,
     /// A file to send as the next piece of the body; in place of the head, a socket that the client's connection is to be
-    /// handed to. The worker waits until [`Server::file_taken`](crate::Server::file_taken).
+    /// handed to. The worker waits until [`ServerSide::file_taken`](crate::ServerSide::file_taken).
     File(FilePart),
     /// Fields after the body, appended.
     Trailers,
@@ -37,7 +37,7 @@ pub struct FilePart {
     pub len: u64,
 }
 
-/// What [`Server::receive`](crate::Server::receive) took.
+/// What [`ServerSide::receive`](crate::ServerSide::receive) took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// The piece.
@@ -71,12 +71,13 @@ impl FilePart {
 
 /// The stage after `kind`, where it may follow `stage`: interim heads, the head, the body, trailers; log lines anywhere.
 /// A stage is the last kind that moved it, and starts with `Interim`.
-pub(crate) fn follow(stage: Kind, kind: Kind) -> Result<Kind, Breach> {
+pub(crate) fn follow(stage: FrameKind, kind: FrameKind) -> Result<FrameKind, Breach> {
     match (stage, kind) {
-        (_, Kind::Log) | (Kind::Head, Kind::Data | Kind::File) => Ok(stage),
-        (Kind::Interim, Kind::Interim | Kind::Head) | (Kind::Head, Kind::Trailers) => Ok(kind),
+        (_, FrameKind::Log) | (FrameKind::Head, FrameKind::Data | FrameKind::File) => Ok(stage),
+        (FrameKind::Interim, FrameKind::Interim | FrameKind::Head)
+        | (FrameKind::Head, FrameKind::Trailers) => Ok(kind),
         // In place of a head: a socket to hand the connection to, and nothing after it.
-        (Kind::Interim, Kind::File) => Ok(Kind::Trailers),
+        (FrameKind::Interim, FrameKind::File) => Ok(FrameKind::Trailers),
         _ => Err(Breach::Order),
     }
 }
@@ -93,8 +94,10 @@ mod tests {
 
     #[test]
     fn parts_follow_in_order_only() {
-        let run = |kinds: &[Kind]| kinds.iter().try_fold(Kind::Interim, |stage, &kind| follow(stage, kind));
-        use Kind::{Data, File, Head, Interim, Log, Trailers};
+        let run = |kinds: &[FrameKind]| {
+            kinds.iter().try_fold(FrameKind::Interim, |stage, &kind| follow(stage, kind))
+        };
+        use FrameKind::{Data, File, Head, Interim, Log, Trailers};
         assert!(run(&[Log, Interim, Interim, Log, Head, Data, Log, File, Data, Trailers, Log]).is_ok());
         assert!(run(&[Log, Interim, File, Log]).is_ok());
         for wrong in [

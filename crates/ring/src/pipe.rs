@@ -15,7 +15,7 @@ const ENDED: u32 = 1;
 
 /// What a frame carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A message head, opaque here.
     Head = 1,
     /// A piece of the body.
@@ -30,15 +30,15 @@ pub(crate) enum Kind {
     Log = 6,
 }
 
-impl Kind {
-    fn of(byte: u32) -> Option<Kind> {
+impl FrameKind {
+    fn of(byte: u32) -> Option<FrameKind> {
         Some(match byte {
-            1 => Kind::Head,
-            2 => Kind::Data,
-            3 => Kind::Interim,
-            4 => Kind::Trailers,
-            5 => Kind::File,
-            6 => Kind::Log,
+            1 => FrameKind::Head,
+            2 => FrameKind::Data,
+            3 => FrameKind::Interim,
+            4 => FrameKind::Trailers,
+            5 => FrameKind::File,
+            6 => FrameKind::Log,
             _ => return None,
         })
     }
@@ -94,7 +94,7 @@ impl Writer {
     }
 
     /// Writes one frame, not yet published; the caller saw [`Writer::room`] for `payload`.
-    pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: Kind, payload: &[u8]) {
+    pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: FrameKind, payload: &[u8]) {
         let len = payload.len() as u32;
         debug_assert!(FRAME_BYTES + padded(len) <= pipe.bytes - self.at.wrapping_sub(self.tail));
         pipe.region.words()[pipe.at(self.at) / 4].store(kind as u32 | len << 8, Relaxed);
@@ -117,7 +117,7 @@ impl Writer {
             return Ok(0);
         }
         if take > 0 {
-            self.frame(pipe, Kind::Data, &body[..take as usize]);
+            self.frame(pipe, FrameKind::Data, &body[..take as usize]);
         }
         Ok(take as usize)
     }
@@ -141,7 +141,7 @@ impl Writer {
 /// The frame a reader is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     /// Payload bytes not read yet.
     pub(crate) rest: u32,
 }
@@ -154,12 +154,12 @@ pub(crate) struct Reader {
     head: u32,
     ended: bool,
     open: Option<Frame>,
-    told: u32,
+    reported: u32,
 }
 
 impl Reader {
     pub(crate) const fn new() -> Reader {
-        Reader { at: 0, head: 0, ended: false, open: None, told: 0 }
+        Reader { at: 0, head: 0, ended: false, open: None, reported: 0 }
     }
 
     /// The frame begun, or else the next one; `None` if there is none yet.
@@ -169,7 +169,7 @@ impl Reader {
                 return Ok(None);
             }
             let word = pipe.region.words()[pipe.at(self.at) / 4].load(Relaxed);
-            let (kind, rest) = (Kind::of(word & 0xff).ok_or(Breach::Frame)?, word >> 8);
+            let (kind, rest) = (FrameKind::of(word & 0xff).ok_or(Breach::Frame)?, word >> 8);
             if padded(rest) > self.head.wrapping_sub(self.at) - FRAME_BYTES {
                 return Err(Breach::Frame);
             }
@@ -237,14 +237,14 @@ impl Reader {
 
     /// Whether telling the producer is worth it: half the area was freed, or all of it.
     pub(crate) fn owes(&self, pipe: Pipe<'_>) -> bool {
-        let freed = (self.at & !3).wrapping_sub(self.told);
+        let freed = (self.at & !3).wrapping_sub(self.reported);
         freed >= pipe.bytes / 2 || (freed > 0 && self.open.is_none() && self.at == self.head)
     }
 
     /// Tells the producer what was consumed.
-    pub(crate) fn tell(&mut self, pipe: Pipe<'_>) {
-        self.told = self.at & !3;
-        pipe.tail.store(self.told, Release);
+    pub(crate) fn report(&mut self, pipe: Pipe<'_>) {
+        self.reported = self.at & !3;
+        pipe.tail.store(self.reported, Release);
     }
 }
 

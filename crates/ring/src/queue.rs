@@ -4,14 +4,14 @@
 //! name a slot that was claimed or cancelled long ago, and whoever finds that moves the head on. So a worker that dies
 //! between its claim and moving the head leaves nothing behind that stops the others.
 
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
-use crate::words::{Phase, State, Tag};
+use crate::words::{SlotPhase, SlotState, Tag};
 
 /// One thread's queue, in the shared memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedMemory,
     thread: usize,
     head: &'a AtomicU32,
     tail: &'a AtomicU32,
@@ -19,7 +19,7 @@ pub(crate) struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(shared: &'a Shared, thread: usize) -> Queue<'a> {
+    pub(crate) fn new(shared: &'a SharedMemory, thread: usize) -> Queue<'a> {
         let (head, tail, cells) = shared.geometry.queue(thread);
         let words = shared.region.words();
         let cells = &words[cells..cells + shared.geometry.cells];
@@ -32,7 +32,7 @@ impl<'a> Queue<'a> {
 
     fn is_ready(&self, tag: Tag) -> bool {
         tag.slot() < self.shared.geometry.slots
-            && self.shared.slot(self.thread, tag.slot()).load_state() == State::ready(tag.generation())
+            && self.shared.slot(self.thread, tag.slot()).load_state() == SlotState::ready(tag.generation())
     }
 
     /// Where the oldest tag stands, and how many there are: none where the words are wild, which the server mends.
@@ -56,7 +56,7 @@ impl<'a> Queue<'a> {
     }
 
     /// Worker's side: claims the oldest ready slot for `seat`.
-    pub(crate) fn claim(&self, seat: usize) -> Option<Tag> {
+    pub(crate) fn claim(&self, worker_slot: usize) -> Option<Tag> {
         loop {
             let (head, waiting) = self.span();
             if waiting == 0 {
@@ -64,11 +64,11 @@ impl<'a> Queue<'a> {
             }
             let tag = Tag(self.cell(head).load(Relaxed));
             let won = tag.slot() < self.shared.geometry.slots && {
-                let claimed = State::new(Phase::Claimed, seat, tag.generation());
+                let claimed = SlotState::new(SlotPhase::Claimed, worker_slot, tag.generation());
                 self.shared
                     .slot(self.thread, tag.slot())
                     .state()
-                    .compare_exchange(State::ready(tag.generation()).0, claimed.0, AcqRel, Relaxed)
+                    .compare_exchange(SlotState::ready(tag.generation()).0, claimed.0, AcqRel, Relaxed)
                     .is_ok()
             };
             // First the claim, then the head: dying in between loses no request.
@@ -79,7 +79,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Server's side: adds `tag`, whose slot is ready, at the server's own `tail`.
+    /// ServerSide's side: adds `tag`, whose slot is ready, at the server's own `tail`.
     pub(crate) fn push(&self, tail: &mut u32, tag: Tag) {
         if tail.wrapping_sub(self.head.load(Acquire)) as usize >= self.cells.len() {
             self.rebuild(tail);
@@ -94,7 +94,7 @@ impl<'a> Queue<'a> {
         *tail = tail.wrapping_add(1);
     }
 
-    /// Server's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
+    /// ServerSide's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
     /// first. For a queue full of cancelled requests, and for one whose words a dead worker may have scribbled on.
     pub(crate) fn rebuild(&self, tail: &mut u32) {
         let slots = self.shared.geometry.slots;
@@ -109,7 +109,7 @@ impl<'a> Queue<'a> {
         }
         for (slot, listed) in listed.iter().enumerate() {
             let state = self.shared.slot(self.thread, slot).load_state();
-            if !listed && state.phase() == Some(Phase::Ready) {
+            if !listed && state.phase() == Some(SlotPhase::Ready) {
                 tags.push(Tag::new(slot, state.generation()));
             }
         }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::rc::Rc;
 
-use crate::error::Stop;
+use crate::error::StopReason;
 use crate::lane;
 use crate::part::{FilePart, follow};
-use crate::pipe::{Kind, Reader, Writer};
+use crate::pipe::{FrameKind, Reader, Writer};
 use crate::shared::Slot;
 use crate::side::Side;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
-use crate::words::{Phase, State, Tag};
+use crate::words::{SlotPhase, SlotState, Tag};
 
 /// Reason of a request aborted because it was dropped unfinished.
 pub const DROPPED: u32 = 1;
@@ -28,7 +28,7 @@ const SPARE_BYTES_MAX: usize = 16 * 1024;
 /// What of a request can go on without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
-    /// [`Request::try_read`] would not come back empty-handed.
+    /// [`ClaimedRequest::try_read`] would not come back empty-handed.
     pub readable: bool,
     /// The server took something of the response since a write was refused.
     pub writable: bool,
@@ -38,8 +38,8 @@ pub struct News {
     pub client_closed: bool,
 }
 
-/// A claimed request. Dropped before [`Request::finish`] or [`Request::abort`], it is aborted with [`DROPPED`].
-pub struct Request {
+/// A claimed request. Dropped before [`ClaimedRequest::finish`] or [`ClaimedRequest::abort`], it is aborted with [`DROPPED`].
+pub struct ClaimedRequest {
     side: Rc<Side>,
     thread: usize,
     tag: Tag,
@@ -47,42 +47,42 @@ pub struct Request {
     reader: Reader,
     writer: Writer,
     /// The last kind of frame that moved the response on.
-    stage: Kind,
+    stage: FrameKind,
     /// Whether frames were written since the last publishing.
     unpublished: bool,
     /// Whether the slot was given back.
     released: bool,
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for ClaimedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("ClaimedRequest")
             .field("thread", &self.thread)
             .field("tag", &self.tag)
             .finish_non_exhaustive()
     }
 }
 
-impl Request {
+impl ClaimedRequest {
     /// Reads the head of a slot just claimed; aborts it and returns `None` where there is none to read.
-    pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<Request> {
+    pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
         let head = side.spare.borrow_mut().pop().unwrap_or_default();
-        let mut request = Request {
+        let mut request = ClaimedRequest {
             side: Rc::clone(side),
             thread,
             tag,
             head,
             reader: Reader::new(),
             writer: Writer::new(),
-            stage: Kind::Interim,
+            stage: FrameKind::Interim,
             unpublished: false,
             released: false,
         };
         let pipe = request.side.shared.slot(thread, tag.slot()).request();
         match request.reader.next(pipe) {
-            Ok(Some(frame)) if frame.kind == Kind::Head => {
+            Ok(Some(frame)) if frame.kind == FrameKind::Head => {
                 request.reader.append(pipe, frame.rest as usize, &mut request.head);
-                request.tell();
+                request.report();
                 Some(request)
             }
             _ => {
@@ -132,8 +132,8 @@ impl Request {
     /// Reads a piece of the body, waiting until there is one; 0 at its end.
     ///
     /// # Errors
-    /// [`Stop::Cancelled`] once nothing is left of a cancelled request's body; [`Stop::Broken`].
-    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Stop> {
+    /// [`StopReason::Cancelled`] once nothing is left of a cancelled request's body; [`StopReason::Broken`].
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, StopReason> {
         if let Some(count) = self.try_read(into)? {
             return Ok(count);
         }
@@ -144,52 +144,54 @@ impl Request {
     /// Reads a piece of the body: `None` if none is there yet, 0 at its end.
     ///
     /// # Errors
-    /// As [`Request::read`].
-    pub fn try_read(&mut self, into: &mut [u8]) -> Result<Option<usize>, Stop> {
+    /// As [`ClaimedRequest::read`].
+    pub fn try_read(&mut self, into: &mut [u8]) -> Result<Option<usize>, StopReason> {
         if into.is_empty() {
             return Ok(Some(0));
         }
         let side = Rc::clone(&self.side);
         let pipe = side.shared.slot(self.thread, self.tag.slot()).request();
         loop {
-            match self.reader.next(pipe).map_err(|_| Stop::Broken)? {
-                Some(frame) if frame.kind != Kind::Data => return Err(Stop::Broken),
+            match self.reader.next(pipe).map_err(|_| StopReason::Broken)? {
+                Some(frame) if frame.kind != FrameKind::Data => return Err(StopReason::Broken),
                 Some(_) => {
                     let count = self.reader.copy(pipe, into);
-                    self.tell();
+                    self.report();
                     if count > 0 {
                         return Ok(Some(count));
                     }
                 }
                 None if self.reader.has_ended() => return Ok(Some(0)),
-                None => return self.cancelled().map_or(Ok(None), |reason| Err(Stop::Cancelled(reason))),
+                None => {
+                    return self.cancelled().map_or(Ok(None), |reason| Err(StopReason::Cancelled(reason)));
+                }
             }
         }
     }
 
     /// Tells the server what was consumed, where it waits for that.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).request();
         if !self.reader.has_ended() && self.reader.owes(pipe) {
-            self.reader.tell(pipe);
+            self.reader.report(pipe);
             self.notice();
         }
     }
 
-    /// Writes the response's head. It is sent with the first piece of the body, the end, or [`Request::flush`].
+    /// Writes the response's head. It is sent with the first piece of the body, the end, or [`ClaimedRequest::flush`].
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn respond(&mut self, head: &[u8]) -> Result<(), Stop> {
-        self.whole(Kind::Head, head)
+    /// See [`StopReason`].
+    pub fn respond(&mut self, head: &[u8]) -> Result<(), StopReason> {
+        self.whole(FrameKind::Head, head)
     }
 
     /// Writes and sends a head that another one follows (1xx).
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn interim(&mut self, head: &[u8]) -> Result<(), Stop> {
-        self.whole(Kind::Interim, head)?;
+    /// See [`StopReason`].
+    pub fn interim(&mut self, head: &[u8]) -> Result<(), StopReason> {
+        self.whole(FrameKind::Interim, head)?;
         self.flush();
         Ok(())
     }
@@ -197,46 +199,46 @@ impl Request {
     /// Writes the fields that follow the body.
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn trailers(&mut self, fields: &[u8]) -> Result<(), Stop> {
-        self.whole(Kind::Trailers, fields)
+    /// See [`StopReason`].
+    pub fn trailers(&mut self, fields: &[u8]) -> Result<(), StopReason> {
+        self.whole(FrameKind::Trailers, fields)
     }
 
     /// Writes a line for the server's log, cut to what a slot can hold.
     ///
     /// # Errors
-    /// [`Stop::Cancelled`], [`Stop::Broken`].
-    pub fn log(&mut self, level: u8, text: &[u8]) -> Result<(), Stop> {
+    /// [`StopReason::Cancelled`], [`StopReason::Broken`].
+    pub fn log(&mut self, level: u8, text: &[u8]) -> Result<(), StopReason> {
         let most = self.slot().response().payload_max() as usize - 1;
         let text = &text[..text.len().min(most)];
-        self.whole(Kind::Log, &[&[level], text].concat())
+        self.whole(FrameKind::Log, &[&[level], text].concat())
     }
 
     /// Sends part of an open file as the next piece of the body, and waits until the server has taken the descriptor.
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn file(&mut self, file: FilePart) -> Result<(), Stop> {
-        if self.stage == Kind::Interim {
-            return Err(Stop::Order);
+    /// See [`StopReason`].
+    pub fn file(&mut self, file: FilePart) -> Result<(), StopReason> {
+        if self.stage == FrameKind::Interim {
+            return Err(StopReason::Order);
         }
         self.pass(file)
     }
 
     /// Hands the client's connection to a socket in place of a response, and waits until the server has taken the
-    /// descriptor. [`Request::finish`] is all that may follow.
+    /// descriptor. [`ClaimedRequest::finish`] is all that may follow.
     ///
     /// # Errors
-    /// See [`Stop`]; [`Stop::Cancelled`] where the server does not do that.
-    pub fn hijack(&mut self, fd: i32) -> Result<(), Stop> {
-        if self.stage != Kind::Interim {
-            return Err(Stop::Order);
+    /// See [`StopReason`]; [`StopReason::Cancelled`] where the server does not do that.
+    pub fn hijack(&mut self, fd: i32) -> Result<(), StopReason> {
+        if self.stage != FrameKind::Interim {
+            return Err(StopReason::Order);
         }
         self.pass(FilePart { fd, offset: 0, len: 0 })
     }
 
-    fn pass(&mut self, file: FilePart) -> Result<(), Stop> {
-        self.whole(Kind::File, &file.encode())?;
+    fn pass(&mut self, file: FilePart) -> Result<(), StopReason> {
+        self.whole(FrameKind::File, &file.encode())?;
         self.flush();
         let side = Rc::clone(&self.side);
         side.sleep_until(|| match self.writer.is_drained(self.slot().response()) {
@@ -248,18 +250,18 @@ impl Request {
     /// Writes and sends a piece of the body, waiting where the client cannot keep up.
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn write(&mut self, body: &[u8]) -> Result<(), Stop> {
+    /// See [`StopReason`].
+    pub fn write(&mut self, body: &[u8]) -> Result<(), StopReason> {
         self.write_later(body)?;
         self.flush();
         Ok(())
     }
 
-    /// Writes a piece of the body, which is sent when more follows, with the end, or by [`Request::flush`].
+    /// Writes a piece of the body, which is sent when more follows, with the end, or by [`ClaimedRequest::flush`].
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn write_later(&mut self, mut body: &[u8]) -> Result<(), Stop> {
+    /// See [`StopReason`].
+    pub fn write_later(&mut self, mut body: &[u8]) -> Result<(), StopReason> {
         while !body.is_empty() {
             let taken = match self.body(body)? {
                 0 => {
@@ -277,8 +279,8 @@ impl Request {
     /// Writes and sends as much of `body` as fits now; 0 where the server has to take something first.
     ///
     /// # Errors
-    /// See [`Stop`].
-    pub fn try_write(&mut self, body: &[u8]) -> Result<usize, Stop> {
+    /// See [`StopReason`].
+    pub fn try_write(&mut self, body: &[u8]) -> Result<usize, StopReason> {
         let taken = self.body(body)?;
         self.flush();
         Ok(taken)
@@ -295,46 +297,46 @@ impl Request {
     /// Ends the response: the request is over.
     ///
     /// # Errors
-    /// [`Stop::Order`] without a head; the request is aborted then.
-    pub fn finish(mut self) -> Result<(), Stop> {
-        if self.stage == Kind::Interim && self.cancelled().is_none() {
-            return Err(Stop::Order);
+    /// [`StopReason::Order`] without a head; the request is aborted then.
+    pub fn finish(mut self) -> Result<(), StopReason> {
+        if self.stage == FrameKind::Interim && self.cancelled().is_none() {
+            return Err(StopReason::Order);
         }
-        self.release(Phase::Done);
+        self.release(SlotPhase::Done);
         Ok(())
     }
 
     /// Gives up, for a `reason` of the worker's; what was sent already stands.
     pub fn abort(mut self, reason: u32) {
         self.slot().reason().store(reason, Relaxed);
-        self.release(Phase::Aborted);
+        self.release(SlotPhase::Aborted);
     }
 
-    fn alive(&self) -> Result<(), Stop> {
-        self.cancelled().map_or(Ok(()), |reason| Err(Stop::Cancelled(reason)))
+    fn alive(&self) -> Result<(), StopReason> {
+        self.cancelled().map_or(Ok(()), |reason| Err(StopReason::Cancelled(reason)))
     }
 
-    fn body(&mut self, body: &[u8]) -> Result<usize, Stop> {
+    fn body(&mut self, body: &[u8]) -> Result<usize, StopReason> {
         self.alive()?;
-        self.stage = follow(self.stage, Kind::Data).map_err(|_| Stop::Order)?;
+        self.stage = follow(self.stage, FrameKind::Data).map_err(|_| StopReason::Order)?;
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).response();
-        let taken = self.writer.body(pipe, body).map_err(|_| Stop::Broken)?;
+        let taken = self.writer.body(pipe, body).map_err(|_| StopReason::Broken)?;
         self.unpublished |= taken > 0;
         Ok(taken)
     }
 
     /// Writes one frame that cannot be cut, waiting for its room.
-    fn whole(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Stop> {
+    fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
         self.alive()?;
-        let stage = follow(self.stage, kind).map_err(|_| Stop::Order)?;
+        let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
         let side = Rc::clone(&self.side);
         let pipe = side.shared.slot(self.thread, self.tag.slot()).response();
-        let want = u32::try_from(payload.len()).map_err(|_| Stop::TooLarge)?;
+        let want = u32::try_from(payload.len()).map_err(|_| StopReason::TooLarge)?;
         if want > pipe.payload_max() {
-            return Err(Stop::TooLarge);
+            return Err(StopReason::TooLarge);
         }
         let fits = |writer: &mut Writer| {
-            let room = writer.room(pipe, want).map_err(|_| Stop::Broken)?;
+            let room = writer.room(pipe, want).map_err(|_| StopReason::Broken)?;
             Ok(room.filter(|room| *room >= want).map(drop))
         };
         if fits(&mut self.writer)?.is_none() {
@@ -355,10 +357,10 @@ impl Request {
     }
 
     fn push(&self, tag: Tag) {
-        let Side { shared, seat, lanes, .. } = &*self.side;
+        let Side { shared, worker_slot, lanes, .. } = &*self.side;
         let lane = &lanes[self.thread];
         let mut position = lane.get();
-        lane::push(shared, self.thread, *seat, &mut position, tag);
+        lane::push(shared, self.thread, *worker_slot, &mut position, tag);
         lane.set(position);
         // Publish, fence, look whether it sleeps; the server says that it sleeps, fences, and looks again.
         fence(SeqCst);
@@ -366,22 +368,22 @@ impl Request {
     }
 
     /// Gives the slot back: nothing of it is touched after the state word.
-    fn release(&mut self, phase: Phase) {
+    fn release(&mut self, phase: SlotPhase) {
         self.released = true;
         let slot = self.slot();
         if self.unpublished {
             self.writer.publish(slot.response(), false);
         }
-        slot.state().store(State::new(phase, self.side.seat, self.tag.generation()).0, Release);
+        slot.state().store(SlotState::new(phase, self.side.worker_slot, self.tag.generation()).0, Release);
         self.push(self.tag.finished());
     }
 }
 
-impl Drop for Request {
+impl Drop for ClaimedRequest {
     fn drop(&mut self) {
         if !self.released {
             self.slot().reason().store(DROPPED, Relaxed);
-            self.release(Phase::Aborted);
+            self.release(SlotPhase::Aborted);
         }
         let mut head = std::mem::take(&mut self.head);
         let mut spare = self.side.spare.borrow_mut();

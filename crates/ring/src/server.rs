@@ -1,31 +1,31 @@
 //! The server's side: one handle per server thread, which submits requests and takes answers.
 //!
 //! Everything it decides on stands in private memory; from the shared memory it takes one copy of a value, checks it, and
-//! goes by the copy. What does not check is a [`Fault`]: the seat is heard no more, and its slots come back when it dies.
+//! goes by the copy. What does not check is a [`WorkerFault`]: the seat is heard no more, and its slots come back when it dies.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::error::{Breach, Error, Fault, Refused, Seat};
+use crate::error::{Breach, Error, Refused, WorkerFault, WorkerSlot};
 use crate::lane;
 use crate::part::{FilePart, Part, Received, follow};
-use crate::pipe::{Kind, Reader, Writer};
+use crate::pipe::{FrameKind, Reader, Writer};
 use crate::queue::Queue;
 use crate::request::CLIENT_CLOSED;
-use crate::shared::{AWAKE, Shared, Slot};
+use crate::shared::{AWAKE, SharedMemory, Slot};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
-use crate::words::{Generation, Phase, State, Tag};
+use crate::words::{SlotGeneration, SlotPhase, SlotState, Tag};
 
 /// A request under way. Void once its answer was received whole, it was cancelled, or it was lost with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     slot: u16,
-    generation: Generation,
+    generation: SlotGeneration,
 }
 
 impl Ticket {
-    /// A small number that no other request under way of this [`Server`] has: below [`Server::slots`]. For a table.
+    /// A small number that no other request under way of this [`ServerSide`] has: below [`ServerSide::slots`]. For a table.
     pub fn index(self) -> usize {
         self.slot.into()
     }
@@ -52,17 +52,17 @@ enum Use {
 }
 
 /// What the private side knows of a slot.
-struct Record {
-    generation: Generation,
+struct SlotRecord {
+    generation: SlotGeneration,
     used: Use,
     /// Who claimed it, once that was seen, and while he lives.
-    seat: Option<usize>,
+    worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
     /// `Done` or `Aborted` once the worker's final tag was seen.
-    ending: Option<Phase>,
+    ending: Option<SlotPhase>,
     /// The kind of frame that came last and counts for the order.
-    stage: Kind,
+    stage: FrameKind,
     /// Whether any part was received.
     started: bool,
     /// Whether the request's end was published.
@@ -74,20 +74,20 @@ struct Record {
 }
 
 #[derive(Clone, Copy, Default)]
-struct SeatRecord {
+struct ClaimantRecord {
     position: u32,
     /// It broke the rules; its lane is not read until it died.
     mute: bool,
 }
 
 /// One server thread's side of the channel.
-pub struct Server {
-    shared: Arc<Shared>,
+pub struct ServerSide {
+    shared: Arc<SharedMemory>,
     thread: usize,
-    records: Vec<Record>,
+    records: Vec<SlotRecord>,
     /// Free slots, the one used last on top: its memory is warm, and the others' need never be touched.
     free: Vec<u16>,
-    seats: Vec<SeatRecord>,
+    worker_slots: Vec<ClaimantRecord>,
     tail: u32,
     /// Whether requests were queued since the last ring.
     queued: bool,
@@ -95,32 +95,32 @@ pub struct Server {
     touched: Vec<u16>,
     /// News found outside `poll`.
     owed: Vec<Ticket>,
-    faults: Vec<Fault>,
+    faults: Vec<WorkerFault>,
     quarantined: usize,
     /// Pinned to its thread.
     _thread: PhantomData<*const ()>,
 }
 
-impl Server {
-    pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Server {
-        let (slots, seats) = (shared.geometry.slots, shared.geometry.seats);
-        let record = |_| Record {
-            generation: Generation::FIRST,
+impl ServerSide {
+    pub(crate) fn new(shared: Arc<SharedMemory>, thread: usize) -> ServerSide {
+        let (slots, worker_slots) = (shared.geometry.slots, shared.geometry.worker_slots);
+        let record = |_| SlotRecord {
+            generation: SlotGeneration::FIRST,
             used: Use::Free,
-            seat: None,
+            worker_slot: None,
             writer: Writer::new(),
             reader: Reader::new(),
             ending: None,
-            stage: Kind::Interim,
+            stage: FrameKind::Interim,
             started: false,
             ended: false,
             touched: false,
             file: false,
         };
-        Server {
+        ServerSide {
             records: (0..slots).map(record).collect(),
             free: (0..slots as u16).rev().collect(),
-            seats: vec![SeatRecord::default(); seats],
+            worker_slots: vec![ClaimantRecord::default(); worker_slots],
             shared,
             thread,
             tail: 0,
@@ -154,12 +154,12 @@ impl Server {
     }
 
     /// The next worker found to break the rules, which is to be killed.
-    pub fn take_fault(&mut self) -> Option<Fault> {
+    pub fn take_fault(&mut self) -> Option<WorkerFault> {
         self.faults.pop()
     }
 
     /// Queues a request: its head, whole, and as much of `body` as fits, whose count comes back. With `last` the request
-    /// ends with `body`, if all of it was taken; otherwise it goes on with [`Server::push_body`].
+    /// ends with `body`, if all of it was taken; otherwise it goes on with [`ServerSide::push_body`].
     ///
     /// # Errors
     /// See [`Refused`].
@@ -177,7 +177,7 @@ impl Server {
             word.store(0, Relaxed);
         }
         let mut writer = Writer::new();
-        writer.frame(request, Kind::Head, head);
+        writer.frame(request, FrameKind::Head, head);
         // A tail scribbled on by now only means that nothing more fits.
         let taken = if body.is_empty() { 0 } else { writer.body(request, body).unwrap_or(0) };
         let ended = last && taken == body.len();
@@ -185,20 +185,20 @@ impl Server {
 
         let record = &mut self.records[at];
         let generation = record.generation;
-        *record = Record {
+        *record = SlotRecord {
             generation,
             used: Use::Live,
-            seat: None,
+            worker_slot: None,
             writer,
             reader: Reader::new(),
             ending: None,
-            stage: Kind::Interim,
+            stage: FrameKind::Interim,
             started: false,
             ended,
             touched: record.touched,
             file: false,
         };
-        view.state().store(State::ready(generation).0, Release);
+        view.state().store(SlotState::ready(generation).0, Release);
         Queue::new(shared, self.thread).push(&mut self.tail, Tag::new(at, generation));
         self.queued = true;
         Ok((Ticket { slot, generation }, taken))
@@ -219,7 +219,7 @@ impl Server {
         let pipe = self.shared.slot(self.thread, at).request();
         let taken = match record.writer.body(pipe, body) {
             Ok(taken) => taken,
-            Err(breach) => return Err(Error::Fault(self.break_off(at, breach))),
+            Err(breach) => return Err(Error::WorkerFault(self.break_off(at, breach))),
         };
         record.ended = last && taken == body.len();
         if taken > 0 || record.ended {
@@ -230,18 +230,18 @@ impl Server {
     }
 
     /// Who holds the request; `None` while it is queued, once its worker has finished, or where the memory does not tell.
-    pub fn claimant(&self, ticket: Ticket) -> Option<Seat> {
+    pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
         let at = self.live(ticket).ok()?;
         if self.records[at].ending.is_some() {
             return None;
         }
-        self.records[at].seat.or_else(|| self.holder(at)?.1).map(Seat)
+        self.records[at].worker_slot.or_else(|| self.holder(at)?.1).map(WorkerSlot)
     }
 
     /// Whose answer it is, also once that is finished; `None` before there is news of it, or after his death. For counts:
     /// the seat may hold another request by now.
-    pub fn answerer(&self, ticket: Ticket) -> Option<Seat> {
-        self.live(ticket).ok().and_then(|at| self.records[at].seat).map(Seat)
+    pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
+        self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
     }
 
     /// Gives the request up, for a `reason` the worker may read: a queued one is gone at once, a claimed one keeps its
@@ -249,14 +249,15 @@ impl Server {
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
         let Ok(at) = self.live(ticket) else { return };
         let view = self.slot(at);
-        let (ready, free) = (State::ready(ticket.generation), State::new(Phase::Free, 0, ticket.generation));
+        let (ready, free) =
+            (SlotState::ready(ticket.generation), SlotState::new(SlotPhase::Free, 0, ticket.generation));
         let record = &self.records[at];
         if record.ending.is_some() || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok()
         {
             return self.release(at);
         }
         view.cancelled().store(reason.get(), Release);
-        if record.seat.is_none() && self.holder(at).is_none() {
+        if record.worker_slot.is_none() && self.holder(at).is_none() {
             return self.quarantine(at);
         }
         self.records[at].used = Use::Cancelled;
@@ -281,25 +282,25 @@ impl Server {
     /// Looks at every worker's notices and calls `each` for every ticket that has news: parts to [`receive`], or room for
     /// [`push_body`]. A bounded number, even where a worker never stops.
     ///
-    /// [`receive`]: Server::receive
-    /// [`push_body`]: Server::push_body
-    pub fn poll(&mut self, mut each: impl FnMut(&mut Server, Ticket)) {
+    /// [`receive`]: ServerSide::receive
+    /// [`push_body`]: ServerSide::push_body
+    pub fn poll(&mut self, mut each: impl FnMut(&mut ServerSide, Ticket)) {
         for ticket in std::mem::take(&mut self.owed) {
             if self.live(ticket).is_ok() {
                 each(self, ticket);
             }
         }
-        for seat in 0..self.seats.len() {
+        for worker_slot in 0..self.worker_slots.len() {
             for _ in 0..self.shared.geometry.cells {
-                if self.seats[seat].mute {
+                if self.worker_slots[worker_slot].mute {
                     break;
                 }
-                let position = &mut self.seats[seat].position;
-                let Some(tag) = lane::pop(&self.shared, self.thread, seat, position) else { break };
-                match self.notice(seat, tag) {
+                let position = &mut self.worker_slots[worker_slot].position;
+                let Some(tag) = lane::pop(&self.shared, self.thread, worker_slot, position) else { break };
+                match self.notice(worker_slot, tag) {
                     Ok(Some(ticket)) => each(self, ticket),
                     Ok(None) => {}
-                    Err(breach) => self.mute(Some(seat), breach),
+                    Err(breach) => self.mute(Some(worker_slot), breach),
                 }
             }
         }
@@ -319,11 +320,11 @@ impl Server {
     ) -> Result<Option<Received>, Error> {
         let at = self.live(ticket)?;
         self.release_file(at);
-        self.part(at, into, bytes_max).map_err(|breach| Error::Fault(self.break_off(at, breach)))
+        self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
     }
 
     /// Lets the worker go on that waits since a [`Part::File`]: its descriptor was taken, or is not wanted. The next
-    /// [`Server::receive`] does the same.
+    /// [`ServerSide::receive`] does the same.
     pub fn file_taken(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.release_file(at);
@@ -343,16 +344,16 @@ impl Server {
     }
 
     /// Before the thread sleeps: from now on workers ring. `false`, and not armed, if there is something to
-    /// [`poll`](Server::poll) already.
+    /// [`poll`](ServerSide::poll) already.
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush_doorbells();
         self.shared.asleep(self.thread).swap(1, AcqRel);
         fence(SeqCst);
-        let waiting = |(seat, record): (usize, &SeatRecord)| {
-            !record.mute && !lane::is_empty(&self.shared, self.thread, seat, record.position)
+        let waiting = |(worker_slot, record): (usize, &ClaimantRecord)| {
+            !record.mute && !lane::is_empty(&self.shared, self.thread, worker_slot, record.position)
         };
-        if self.owed.is_empty() && !self.seats.iter().enumerate().any(waiting) {
+        if self.owed.is_empty() && !self.worker_slots.iter().enumerate().any(waiting) {
             return true;
         }
         self.disarm();
@@ -379,8 +380,8 @@ impl Server {
         for at in touched.drain(..).map(usize::from) {
             self.records[at].touched = false;
             // Only now, after the fence, is it sure whether a worker has it.
-            if let Some((Phase::Claimed, Some(seat))) = self.holder(at) {
-                self.shared.ring_seat(seat);
+            if let Some((SlotPhase::Claimed, Some(worker_slot))) = self.holder(at) {
+                self.shared.ring_slot(worker_slot);
             }
         }
         self.touched = touched;
@@ -388,17 +389,17 @@ impl Server {
 
     /// Takes back what the dead holder of `seat` had: answers that stand complete are still received, the others are
     /// lost. Call it on every server thread, after the process is gone (pidfd), and before the seat is given to another;
-    /// then [`flush_doorbells`](Server::flush_doorbells) and [`poll`](Server::poll).
-    pub fn worker_died(&mut self, Seat(seat): Seat) -> Vec<Lost> {
+    /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
+    pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
         let mut lost = Vec::new();
         for at in 0..self.records.len() {
-            self.bury(seat, at, &mut lost);
+            self.bury(worker_slot, at, &mut lost);
         }
-        lane::clear(&self.shared, self.thread, seat);
-        self.seats[seat] = SeatRecord::default();
-        self.shared.clear_idle(seat);
-        self.shared.sleep(seat).store(AWAKE, Relaxed);
-        self.shared.retired(seat).store(0, Relaxed);
+        lane::clear(&self.shared, self.thread, worker_slot);
+        self.worker_slots[worker_slot] = ClaimantRecord::default();
+        self.shared.clear_idle(worker_slot);
+        self.shared.sleep(worker_slot).store(AWAKE, Relaxed);
+        self.shared.retired(worker_slot).store(0, Relaxed);
         // It may have been the one that was woken for what is queued.
         let shared = Arc::clone(&self.shared);
         let queue = Queue::new(&shared, self.thread);
@@ -409,7 +410,7 @@ impl Server {
 }
 
 /// What the methods above rest on.
-impl Server {
+impl ServerSide {
     fn live(&self, ticket: Ticket) -> Result<usize, Error> {
         let at = ticket.index();
         match self.records.get(at) {
@@ -419,42 +420,48 @@ impl Server {
     }
 
     /// What the state word says, if an honest side can have written it: the seat is `None` while queued.
-    fn holder(&self, at: usize) -> Option<(Phase, Option<usize>)> {
+    fn holder(&self, at: usize) -> Option<(SlotPhase, Option<usize>)> {
         let state = self.slot(at).load_state();
         if state.generation() != self.records[at].generation {
             return None;
         }
         match state.phase()? {
-            Phase::Free => None,
-            Phase::Ready => (state == State::ready(state.generation())).then_some((Phase::Ready, None)),
-            phase => (state.seat() < self.seats.len()).then_some((phase, Some(state.seat()))),
+            SlotPhase::Free => None,
+            SlotPhase::Ready => {
+                (state == SlotState::ready(state.generation())).then_some((SlotPhase::Ready, None))
+            }
+            phase => {
+                (state.worker_slot() < self.worker_slots.len()).then_some((phase, Some(state.worker_slot())))
+            }
         }
     }
 
     /// Checks one tag of `seat`'s lane against the slot it names.
-    fn notice(&mut self, seat: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
+    fn notice(&mut self, worker_slot: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
         let at = tag.slot();
         let record = self.records.get(at).ok_or(Breach::Tag)?;
-        if record.generation != tag.generation() || record.seat.is_some_and(|known| known != seat) {
+        if record.generation != tag.generation()
+            || record.worker_slot.is_some_and(|known| known != worker_slot)
+        {
             return Err(Breach::Tag);
         }
         let (phase, holder) = match record.used {
             Use::Free => return Err(Breach::Tag),
             Use::Broken => return Ok(None),
-            Use::Live | Use::Cancelled => self.holder(at).ok_or(Breach::State)?,
+            Use::Live | Use::Cancelled => self.holder(at).ok_or(Breach::SlotState)?,
         };
-        if holder != Some(seat) {
+        if holder != Some(worker_slot) {
             return Err(Breach::Tag);
         }
         let cancelled = record.used == Use::Cancelled;
         if !tag.is_finished() {
             // Taken note of before its streams are looked at: what comes after is noticed again.
             self.slot(at).noticed().swap(0, AcqRel);
-        } else if phase == Phase::Claimed || record.ending.is_some() {
-            return Err(Breach::State);
+        } else if phase == SlotPhase::Claimed || record.ending.is_some() {
+            return Err(Breach::SlotState);
         }
         let record = &mut self.records[at];
-        record.seat = Some(seat);
+        record.worker_slot = Some(worker_slot);
         record.ending = tag.is_finished().then_some(phase).or(record.ending);
         let ticket = Ticket { slot: at as u16, generation: record.generation };
         if !cancelled {
@@ -468,7 +475,7 @@ impl Server {
 
     fn part(&mut self, at: usize, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Breach> {
         let record = &mut self.records[at];
-        if record.seat.is_none() && record.ending.is_none() {
+        if record.worker_slot.is_none() && record.ending.is_none() {
             return Ok(None);
         }
         let view = self.shared.slot(self.thread, at);
@@ -476,8 +483,8 @@ impl Server {
         let Some(frame) = record.reader.next(pipe)? else {
             let part = match record.ending {
                 None => return Ok(None),
-                Some(Phase::Aborted) => Part::Aborted(view.reason().load(Relaxed)),
-                Some(_) if record.stage == Kind::Interim => return Err(Breach::Order),
+                Some(SlotPhase::Aborted) => Part::Aborted(view.reason().load(Relaxed)),
+                Some(_) if record.stage == FrameKind::Interim => return Err(Breach::Order),
                 Some(_) => Part::End,
             };
             self.release(at);
@@ -487,11 +494,11 @@ impl Server {
         record.stage = follow(record.stage, frame.kind)?;
         let whole = frame.rest as usize;
         let part = match frame.kind {
-            Kind::Data => {
+            FrameKind::Data => {
                 record.reader.append(pipe, bytes_max.max(1), into);
                 Part::Data
             }
-            Kind::File => {
+            FrameKind::File => {
                 let mut bytes = [0; FilePart::BYTES];
                 let count = record.reader.copy(pipe, &mut bytes);
                 if whole != FilePart::BYTES || count != FilePart::BYTES {
@@ -499,7 +506,7 @@ impl Server {
                 }
                 Part::File(FilePart::decode(bytes))
             }
-            Kind::Log => {
+            FrameKind::Log => {
                 let mut level = [0];
                 if record.reader.copy(pipe, &mut level) == 0 {
                     return Err(Breach::Frame);
@@ -510,23 +517,23 @@ impl Server {
             kind => {
                 record.reader.append(pipe, whole, into);
                 match kind {
-                    Kind::Interim => Part::Interim,
-                    Kind::Trailers => Part::Trailers,
+                    FrameKind::Interim => Part::Interim,
+                    FrameKind::Trailers => Part::Trailers,
                     _ => Part::Head,
                 }
             }
         };
-        let last = record.ending == Some(Phase::Done) && record.reader.is_empty(pipe)?;
+        let last = record.ending == Some(SlotPhase::Done) && record.reader.is_empty(pipe)?;
         if last {
-            if record.stage == Kind::Interim {
+            if record.stage == FrameKind::Interim {
                 return Err(Breach::Order);
             }
             self.release(at);
         } else if record.ending.is_none() {
             // A worker may close its file as soon as it is told.
-            record.file = frame.kind == Kind::File;
+            record.file = frame.kind == FrameKind::File;
             if !record.file && record.reader.owes(pipe) {
-                record.reader.tell(pipe);
+                record.reader.report(pipe);
                 self.touch(at);
             }
         }
@@ -536,7 +543,7 @@ impl Server {
     fn release_file(&mut self, at: usize) {
         if std::mem::take(&mut self.records[at].file) {
             let pipe = self.shared.slot(self.thread, at).response();
-            self.records[at].reader.tell(pipe);
+            self.records[at].reader.report(pipe);
             self.touch(at);
         }
     }
@@ -552,7 +559,7 @@ impl Server {
         let record = &mut self.records[at];
         record.used = Use::Free;
         record.generation = record.generation.next();
-        let free = State::new(Phase::Free, 0, record.generation);
+        let free = SlotState::new(SlotPhase::Free, 0, record.generation);
         self.slot(at).state().store(free.0, Release);
         self.free.push(at as u16);
     }

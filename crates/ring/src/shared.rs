@@ -4,7 +4,7 @@ use crate::doorbell::{self, Signal};
 use crate::layout::{Geometry, slot};
 use crate::region::Region;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
-use crate::words::State;
+use crate::words::SlotState;
 
 /// A seat's sleep word.
 pub(crate) const AWAKE: u32 = 0;
@@ -15,15 +15,15 @@ pub(crate) const ON_FD: u32 = 2;
 /// It slept on the word, and was woken to look at its signals.
 pub(crate) const STIRRED: u32 = 3;
 
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) thread_signals: Vec<Signal>,
     /// Empty, or one for every seat.
-    pub(crate) seat_signals: Vec<Signal>,
+    pub(crate) slot_signals: Vec<Signal>,
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
         &self.region.words()[index]
     }
@@ -36,12 +36,12 @@ impl Shared {
     }
 
     /// How `seat` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
-    pub(crate) fn sleep(&self, seat: usize) -> &AtomicU32 {
-        self.word(self.geometry.seat(seat))
+    pub(crate) fn sleep(&self, worker_slot: usize) -> &AtomicU32 {
+        self.word(self.geometry.worker_slot(worker_slot))
     }
 
-    pub(crate) fn retired(&self, seat: usize) -> &AtomicU32 {
-        self.word(self.geometry.seat(seat) + 1)
+    pub(crate) fn retired(&self, worker_slot: usize) -> &AtomicU32 {
+        self.word(self.geometry.worker_slot(worker_slot) + 1)
     }
 
     /// Whether `thread` sleeps; swapped by its owner, for the same reason.
@@ -49,26 +49,26 @@ impl Shared {
         self.word(self.geometry.asleep(thread))
     }
 
-    pub(crate) fn set_idle(&self, seat: usize) {
-        self.word(self.geometry.idle(seat)).fetch_or(1 << (seat % 32), AcqRel);
+    pub(crate) fn set_idle(&self, worker_slot: usize) {
+        self.word(self.geometry.idle(worker_slot)).fetch_or(1 << (worker_slot % 32), AcqRel);
     }
 
     /// Whether the bit was still there: if not, someone rang for this seat.
-    pub(crate) fn clear_idle(&self, seat: usize) -> bool {
-        let bit = 1 << (seat % 32);
-        self.word(self.geometry.idle(seat)).fetch_and(!bit, AcqRel) & bit != 0
+    pub(crate) fn clear_idle(&self, worker_slot: usize) -> bool {
+        let bit = 1 << (worker_slot % 32);
+        self.word(self.geometry.idle(worker_slot)).fetch_and(!bit, AcqRel) & bit != 0
     }
 
     /// Wakes `seat` if it sleeps. After a fence that follows what it shall see.
-    pub(crate) fn ring_seat(&self, seat: usize) {
-        let sleep = self.sleep(seat);
+    pub(crate) fn ring_slot(&self, worker_slot: usize) {
+        let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
             return;
         }
         match sleep.swap(AWAKE, AcqRel) {
             AWAKE => {}
             ON_FD => {
-                if let Some(signal) = self.seat_signals.get(seat) {
+                if let Some(signal) = self.slot_signals.get(worker_slot) {
                     signal.ring();
                 }
             }
@@ -77,8 +77,8 @@ impl Shared {
     }
 
     /// Wakes `seat` to look at its signals, if it sleeps on its word.
-    pub(crate) fn stir_seat(&self, seat: usize) {
-        let sleep = self.sleep(seat);
+    pub(crate) fn stir_seat(&self, worker_slot: usize) {
+        let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == ON_WORD && sleep.compare_exchange(ON_WORD, STIRRED, AcqRel, Relaxed).is_ok()
         {
             doorbell::wake(sleep);
@@ -88,17 +88,17 @@ impl Shared {
     /// Wakes one idle seat, the lowest, so that as few workers as can do the work are kept warm. After a fence that
     /// follows what it shall see.
     pub(crate) fn wake_one(&self) {
-        for first in (0..self.geometry.seats).step_by(32) {
+        for first in (0..self.geometry.worker_slots).step_by(32) {
             let word = self.word(self.geometry.idle(first));
             let mut idle = word.load(Acquire);
             while idle != 0 {
-                let seat = first + idle.trailing_zeros() as usize;
-                if seat >= self.geometry.seats {
+                let worker_slot = first + idle.trailing_zeros() as usize;
+                if worker_slot >= self.geometry.worker_slots {
                     break;
                 }
                 // Whoever takes the bit rings; a seat that finds it taken looks at the queue once more.
-                if self.clear_idle(seat) {
-                    return self.ring_seat(seat);
+                if self.clear_idle(worker_slot) {
+                    return self.ring_slot(worker_slot);
                 }
                 idle &= idle - 1;
             }
@@ -129,8 +129,8 @@ impl<'a> Slot<'a> {
         &self.words[slot::STATE]
     }
 
-    pub(crate) fn load_state(self) -> State {
-        State(self.state().load(Acquire))
+    pub(crate) fn load_state(self) -> SlotState {
+        SlotState(self.state().load(Acquire))
     }
 
     pub(crate) fn noticed(self) -> &'a AtomicU32 {

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::doorbell;
-use crate::error::Stop;
-use crate::shared::{AWAKE, ON_WORD, Shared};
+use crate::error::StopReason;
+use crate::shared::{AWAKE, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
 /// One seat, held.
 pub(crate) struct Side {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) seat: usize,
+    pub(crate) shared: Arc<SharedMemory>,
+    pub(crate) worker_slot: usize,
     /// Position in the lane to each server thread.
     pub(crate) lanes: Vec<Cell<u32>>,
     /// Buffers of finished requests.
@@ -19,17 +19,17 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(shared: Arc<Shared>, seat: usize) -> Side {
+    pub(crate) fn new(shared: Arc<SharedMemory>, worker_slot: usize) -> Side {
         let lanes = (0..shared.geometry.threads).map(|_| Cell::new(0)).collect();
-        Side { shared, seat, lanes, spare: RefCell::default() }
+        Side { shared, worker_slot, lanes, spare: RefCell::default() }
     }
 
     /// Sleeps until `ready`, woken by the server's progress on a request held.
     pub(crate) fn sleep_until<T>(
         &self,
-        mut ready: impl FnMut() -> Result<Option<T>, Stop>,
-    ) -> Result<T, Stop> {
-        let sleep = self.shared.sleep(self.seat);
+        mut ready: impl FnMut() -> Result<Option<T>, StopReason>,
+    ) -> Result<T, StopReason> {
+        let sleep = self.shared.sleep(self.worker_slot);
         loop {
             if let Some(value) = ready()? {
                 return Ok(value);

@@ -12,14 +12,14 @@
 
 use std::fmt;
 
-/// A well-known name: [`Name::METHOD`] and the like, or a header field's.
+/// A well-known name: [`FieldId::METHOD`] and the like, or a header field's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Name(u8);
+pub struct FieldId(u8);
 
 macro_rules! parts {
     ($($(#[$doc:meta])* $name:ident = $id:literal $text:literal,)*) => {
-        impl Name {
-            $($(#[$doc])* pub const $name: Name = Name($id);)*
+        impl FieldId {
+            $($(#[$doc])* pub const $name: FieldId = FieldId($id);)*
         }
         const PARTS: &[(u8, &str)] = &[$(($id, $text),)*];
     };
@@ -193,13 +193,13 @@ const fn hash(name: &[u8]) -> usize {
     (sum ^ sum >> 9) % TABLE
 }
 
-impl Name {
+impl FieldId {
     /// The well-known header name that `name` is, in any case.
-    pub fn of_header(name: &[u8]) -> Option<Name> {
+    pub fn of_header(name: &[u8]) -> Option<FieldId> {
         let mut at = hash(name);
         while IDS[at] != 0 {
             if HEADERS[usize::from(IDS[at] - FIRST_HEADER)].as_bytes().eq_ignore_ascii_case(name) {
-                return Some(Name(IDS[at]));
+                return Some(FieldId(IDS[at]));
             }
             at = (at + 1) % TABLE;
         }
@@ -207,12 +207,12 @@ impl Name {
     }
 
     /// The name with this id, if there is one.
-    pub fn of_id(id: u8) -> Option<Name> {
+    pub fn of_id(id: u8) -> Option<FieldId> {
         let known = match id.checked_sub(FIRST_HEADER) {
             Some(header) => usize::from(header) < HEADERS.len(),
             None => PARTS.iter().any(|(part, _)| *part == id),
         };
-        known.then_some(Name(id))
+        known.then_some(FieldId(id))
     }
 
     /// Its id, 1 to 255.
@@ -261,7 +261,7 @@ impl std::error::Error for Malformed {}
 ///
 /// # Errors
 /// [`TooLong`], with nothing appended.
-pub fn put(into: &mut Vec<u8>, name: Name, value: &[u8]) -> Result<(), TooLong> {
+pub fn put(into: &mut Vec<u8>, name: FieldId, value: &[u8]) -> Result<(), TooLong> {
     into.extend_from_slice(&word(name.0, value)?);
     into.extend_from_slice(value);
     Ok(())
@@ -272,7 +272,7 @@ pub fn put(into: &mut Vec<u8>, name: Name, value: &[u8]) -> Result<(), TooLong> 
 /// # Errors
 /// [`TooLong`], with nothing appended.
 pub fn put_header(into: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
-    if let Some(known) = Name::of_header(name) {
+    if let Some(known) = FieldId::of_header(name) {
         return put(into, known, value);
     }
     let name_len = u16::try_from(name.len()).map_err(|_| TooLong)?;
@@ -297,16 +297,16 @@ pub fn put_status(into: &mut Vec<u8>, status: u16) {
 ///
 /// # Errors
 /// [`Malformed`] where not even a status is there.
-pub fn response(head: &[u8]) -> Result<(u16, Fields<'_>), Malformed> {
+pub fn response(head: &[u8]) -> Result<(u16, WireFields<'_>), Malformed> {
     let (status, fields) = head.split_first_chunk().ok_or(Malformed)?;
-    Ok((u16::from_le_bytes(*status), Fields(fields)))
+    Ok((u16::from_le_bytes(*status), WireFields(fields)))
 }
 
 /// One field of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Field<'a> {
+pub struct WireField<'a> {
     /// Its name, where it is well known.
-    pub known: Option<Name>,
+    pub known: Option<FieldId>,
     /// Its name: lower case where it is well known, otherwise as written.
     pub name: &'a [u8],
     /// Its value.
@@ -315,27 +315,27 @@ pub struct Field<'a> {
 
 /// The fields of a request head, of trailers, or of the rest of a response head. Nothing follows a malformed one.
 #[derive(Clone, Debug)]
-pub struct Fields<'a>(pub &'a [u8]);
+pub struct WireFields<'a>(pub &'a [u8]);
 
-impl<'a> Fields<'a> {
-    fn field(&mut self) -> Result<Field<'a>, Malformed> {
+impl<'a> WireFields<'a> {
+    fn field(&mut self) -> Result<WireField<'a>, Malformed> {
         let word = u32::from_le_bytes(*self.0.split_off(..4).and_then(<[u8]>::first_chunk).ok_or(Malformed)?);
         let (known, name) = if word & 0xff == 0 {
             let len = *self.0.split_off(..2).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
             (None, self.0.split_off(..usize::from(u16::from_le_bytes(len))).ok_or(Malformed)?)
         } else {
-            let known = Name::of_id((word & 0xff) as u8).ok_or(Malformed)?;
+            let known = FieldId::of_id((word & 0xff) as u8).ok_or(Malformed)?;
             (Some(known), known.text().as_bytes())
         };
         let value = self.0.split_off(..(word >> 8) as usize).ok_or(Malformed)?;
-        Ok(Field { known, name, value })
+        Ok(WireField { known, name, value })
     }
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<Field<'a>, Malformed>;
+impl<'a> Iterator for WireFields<'a> {
+    type Item = Result<WireField<'a>, Malformed>;
 
-    fn next(&mut self) -> Option<Result<Field<'a>, Malformed>> {
+    fn next(&mut self) -> Option<Result<WireField<'a>, Malformed>> {
         if self.0.is_empty() {
             return None;
         }
@@ -354,20 +354,20 @@ mod tests {
     #[test]
     fn every_name_is_found_by_its_id_and_its_text() {
         for (index, text) in HEADERS.iter().enumerate() {
-            let name = Name::of_id(FIRST_HEADER + index as u8).unwrap();
+            let name = FieldId::of_id(FIRST_HEADER + index as u8).unwrap();
             assert_eq!((name.text(), name.is_header()), (*text, true));
-            assert_eq!(Name::of_header(text.as_bytes()), Some(name));
-            assert_eq!(Name::of_header(text.to_ascii_uppercase().as_bytes()), Some(name));
+            assert_eq!(FieldId::of_header(text.as_bytes()), Some(name));
+            assert_eq!(FieldId::of_header(text.to_ascii_uppercase().as_bytes()), Some(name));
             assert_eq!(**text, text.to_ascii_lowercase());
         }
         for (id, text) in PARTS {
-            let name = Name::of_id(*id).unwrap();
+            let name = FieldId::of_id(*id).unwrap();
             assert_eq!((name.id(), name.text(), name.is_header()), (*id, *text, false));
-            assert_eq!(Name::of_header(text.as_bytes()), None);
+            assert_eq!(FieldId::of_header(text.as_bytes()), None);
         }
-        assert_eq!(Name::of_header(b""), None);
-        assert_eq!(Name::of_header(b"x-unheard-of"), None);
-        assert_eq!((Name::of_id(0), Name::of_id(31), Name::of_id(255)), (None, None, None));
+        assert_eq!(FieldId::of_header(b""), None);
+        assert_eq!(FieldId::of_header(b"x-unheard-of"), None);
+        assert_eq!((FieldId::of_id(0), FieldId::of_id(31), FieldId::of_id(255)), (None, None, None));
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         put_status(&mut head, 404);
         put_header(&mut head, b"Content-Type", b"text/html").unwrap();
         put_header(&mut head, b"X-Mine", b"").unwrap();
-        put(&mut head, Name::REASON, b"Gone Fishing").unwrap();
+        put(&mut head, FieldId::REASON, b"Gone Fishing").unwrap();
         let (status, fields) = response(&head).unwrap();
         let fields: Vec<_> = fields.map(|field| field.map(|f| (f.name, f.value)).unwrap()).collect();
         assert_eq!(status, 404);
@@ -392,21 +392,21 @@ mod tests {
         let first = head.len();
         put_header(&mut head, b"X-Mine", b"bc").unwrap();
         for cut in 0..=head.len() {
-            let fields: Vec<_> = Fields(&head[..cut]).collect();
+            let fields: Vec<_> = WireFields(&head[..cut]).collect();
             let whole = fields.iter().filter(|field| field.is_ok()).count();
             assert_eq!(whole, usize::from(cut >= first) + usize::from(cut == head.len()), "cut at {cut}");
             let clean = [0, first, head.len()].contains(&cut);
             assert_eq!(fields.iter().any(Result::is_err), !clean, "cut at {cut}");
         }
         assert_eq!(response(&[1]).map(|(status, _)| status), Err(Malformed));
-        assert_eq!(Fields(&[31, 0, 0, 0]).next(), Some(Err(Malformed)), "an id nobody has");
+        assert_eq!(WireFields(&[31, 0, 0, 0]).next(), Some(Err(Malformed)), "an id nobody has");
     }
 
     #[test]
     fn what_is_too_long_is_refused() {
         let mut head = Vec::new();
         assert_eq!(put_header(&mut head, &[b'x'; 65536], b""), Err(TooLong));
-        assert_eq!(put(&mut head, Name::PATH, &vec![0; 1 << 24]), Err(TooLong));
+        assert_eq!(put(&mut head, FieldId::PATH, &vec![0; 1 << 24]), Err(TooLong));
         assert!(head.is_empty());
     }
 }

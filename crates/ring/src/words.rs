@@ -2,7 +2,7 @@
 
 /// Most slots one server thread may own: what a [`Tag`] has room for.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Most seats: what a [`State`] has room for.
+/// Most seats: what a [`SlotState`] has room for.
 pub(crate) const SEATS_MAX: usize = 1 << SEAT_BITS;
 
 const SLOT_BITS: u32 = 14;
@@ -13,13 +13,13 @@ const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 
 /// Which use of a slot. Never 0, so that no tag is the empty word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub(crate) struct Generation(u32);
+pub(crate) struct SlotGeneration(u32);
 
-impl Generation {
-    pub(crate) const FIRST: Generation = Generation(1);
+impl SlotGeneration {
+    pub(crate) const FIRST: SlotGeneration = SlotGeneration(1);
 
-    pub(crate) fn next(self) -> Generation {
-        Generation(if self.0 == GENERATION_MAX { 1 } else { self.0 + 1 })
+    pub(crate) fn next(self) -> SlotGeneration {
+        SlotGeneration(if self.0 == GENERATION_MAX { 1 } else { self.0 + 1 })
     }
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Tag(pub(crate) u32);
 impl Tag {
     const FINISHED: u32 = 1 << SLOT_BITS;
 
-    pub(crate) fn new(slot: usize, generation: Generation) -> Tag {
+    pub(crate) fn new(slot: usize, generation: SlotGeneration) -> Tag {
         debug_assert!(slot < SLOTS_MAX);
         Tag(generation.0 << (SLOT_BITS + 1) | slot as u32)
     }
@@ -39,8 +39,8 @@ impl Tag {
         (self.0 & (Self::FINISHED - 1)) as usize
     }
 
-    pub(crate) fn generation(self) -> Generation {
-        Generation(self.0 >> (SLOT_BITS + 1))
+    pub(crate) fn generation(self) -> SlotGeneration {
+        SlotGeneration(self.0 >> (SLOT_BITS + 1))
     }
 
     /// The same tag, saying that the worker will not touch the slot again.
@@ -55,7 +55,7 @@ impl Tag {
 
 /// Whose a slot is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum SlotPhase {
     /// The server's; nothing in it.
     Free,
     /// A request that any worker may claim.
@@ -70,36 +70,38 @@ pub(crate) enum Phase {
 
 /// A slot's state word: generation 17 bits, seat 12 bits, phase 3 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct State(pub(crate) u32);
+pub(crate) struct SlotState(pub(crate) u32);
 
-impl State {
-    pub(crate) fn new(phase: Phase, seat: usize, generation: Generation) -> State {
-        debug_assert!(seat < SEATS_MAX);
-        State(generation.0 << (SEAT_BITS + PHASE_BITS) | (seat as u32) << PHASE_BITS | phase as u32)
+impl SlotState {
+    pub(crate) fn new(phase: SlotPhase, worker_slot: usize, generation: SlotGeneration) -> SlotState {
+        debug_assert!(worker_slot < SEATS_MAX);
+        SlotState(
+            generation.0 << (SEAT_BITS + PHASE_BITS) | (worker_slot as u32) << PHASE_BITS | phase as u32,
+        )
     }
 
-    pub(crate) fn ready(generation: Generation) -> State {
-        State::new(Phase::Ready, 0, generation)
+    pub(crate) fn ready(generation: SlotGeneration) -> SlotState {
+        SlotState::new(SlotPhase::Ready, 0, generation)
     }
 
     /// `None` for a phase no honest side writes.
-    pub(crate) fn phase(self) -> Option<Phase> {
+    pub(crate) fn phase(self) -> Option<SlotPhase> {
         Some(match self.0 & ((1 << PHASE_BITS) - 1) {
-            0 => Phase::Free,
-            1 => Phase::Ready,
-            2 => Phase::Claimed,
-            3 => Phase::Done,
-            4 => Phase::Aborted,
+            0 => SlotPhase::Free,
+            1 => SlotPhase::Ready,
+            2 => SlotPhase::Claimed,
+            3 => SlotPhase::Done,
+            4 => SlotPhase::Aborted,
             _ => return None,
         })
     }
 
-    pub(crate) fn seat(self) -> usize {
+    pub(crate) fn worker_slot(self) -> usize {
         (self.0 >> PHASE_BITS) as usize & (SEATS_MAX - 1)
     }
 
-    pub(crate) fn generation(self) -> Generation {
-        Generation(self.0 >> (SEAT_BITS + PHASE_BITS))
+    pub(crate) fn generation(self) -> SlotGeneration {
+        SlotGeneration(self.0 >> (SEAT_BITS + PHASE_BITS))
     }
 }
 
@@ -109,24 +111,31 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_back() {
-        let last = Generation(GENERATION_MAX);
-        for (slot, generation) in [(0, Generation::FIRST), (SLOTS_MAX - 1, last), (77, Generation(4096))] {
+        let last = SlotGeneration(GENERATION_MAX);
+        for (slot, generation) in
+            [(0, SlotGeneration::FIRST), (SLOTS_MAX - 1, last), (77, SlotGeneration(4096))]
+        {
             let tag = Tag::new(slot, generation);
             assert_ne!(tag.0, 0);
             assert_eq!((tag.slot(), tag.generation(), tag.is_finished()), (slot, generation, false));
             let tag = tag.finished();
             assert_eq!((tag.slot(), tag.generation(), tag.is_finished()), (slot, generation, true));
         }
-        for phase in [Phase::Free, Phase::Ready, Phase::Claimed, Phase::Done, Phase::Aborted] {
-            let state = State::new(phase, SEATS_MAX - 1, last);
-            assert_eq!((state.phase(), state.seat(), state.generation()), (Some(phase), SEATS_MAX - 1, last));
+        for phase in
+            [SlotPhase::Free, SlotPhase::Ready, SlotPhase::Claimed, SlotPhase::Done, SlotPhase::Aborted]
+        {
+            let state = SlotState::new(phase, SEATS_MAX - 1, last);
+            assert_eq!(
+                (state.phase(), state.worker_slot(), state.generation()),
+                (Some(phase), SEATS_MAX - 1, last)
+            );
         }
-        assert_eq!(State(7).phase(), None);
+        assert_eq!(SlotState(7).phase(), None);
     }
 
     #[test]
     fn a_generation_never_is_nought() {
-        assert_eq!(Generation(GENERATION_MAX).next(), Generation::FIRST);
-        assert_eq!(Generation::FIRST.next(), Generation(2));
+        assert_eq!(SlotGeneration(GENERATION_MAX).next(), SlotGeneration::FIRST);
+        assert_eq!(SlotGeneration::FIRST.next(), SlotGeneration(2));
     }
 }

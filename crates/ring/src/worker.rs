@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::doorbell;
-use crate::error::Seat;
+use crate::error::WorkerSlot;
 use crate::queue::Queue;
-use crate::request::Request;
-use crate::shared::{AWAKE, ON_FD, ON_WORD, STIRRED, Shared};
+use crate::request::ClaimedRequest;
+use crate::shared::{AWAKE, ON_FD, ON_WORD, STIRRED, SharedMemory};
 use crate::side::Side;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
@@ -17,7 +17,7 @@ use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 #[derive(Debug)]
 pub enum Next {
     /// A request, now this worker's.
-    Request(Request),
+    ClaimedRequest(ClaimedRequest),
     /// None came in time, or it is time to look at signals.
     TimedOut,
     /// The server asks the worker to leave; no more requests come.
@@ -33,21 +33,21 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, Seat(seat): Seat) -> Worker {
-        assert!(seat < shared.geometry.seats, "a seat of the channel");
-        Worker { side: Rc::new(Side::new(shared, seat)), turn: Cell::new(0) }
+    pub(crate) fn new(shared: Arc<SharedMemory>, WorkerSlot(worker_slot): WorkerSlot) -> Worker {
+        assert!(worker_slot < shared.geometry.worker_slots, "a seat of the channel");
+        Worker { side: Rc::new(Side::new(shared, worker_slot)), turn: Cell::new(0) }
     }
 
-    /// Claims the oldest waiting request, without waiting. Server threads are asked in turn.
-    pub fn try_next(&self) -> Option<Request> {
+    /// Claims the oldest waiting request, without waiting. ServerSide threads are asked in turn.
+    pub fn try_next(&self) -> Option<ClaimedRequest> {
         let threads = self.side.shared.geometry.threads;
         let first = self.turn.get();
         for thread in (first..threads).chain(0..first) {
-            while let Some(tag) = self.queue(thread).claim(self.side.seat) {
+            while let Some(tag) = self.queue(thread).claim(self.side.worker_slot) {
                 self.turn.set((thread + 1) % threads);
                 self.hand_on();
                 // A request that cannot be read was aborted: on to the next.
-                if let Some(request) = Request::begin(&self.side, thread, tag) {
+                if let Some(request) = ClaimedRequest::begin(&self.side, thread, tag) {
                     return Some(request);
                 }
             }
@@ -66,7 +66,7 @@ impl Worker {
                 return Next::Retired;
             }
             if let Some(request) = self.try_next() {
-                return Next::Request(request);
+                return Next::ClaimedRequest(request);
             }
             if is_over {
                 return Next::TimedOut;
@@ -87,37 +87,37 @@ impl Worker {
     /// Sleeps as one who wants work. Whether it is to look at signals, and whether nobody rang: if someone did, he counts
     /// on another look at the queues.
     fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
-        let Side { shared, seat, .. } = &*self.side;
-        let sleep = shared.sleep(*seat);
+        let Side { shared, worker_slot, .. } = &*self.side;
+        let sleep = shared.sleep(*worker_slot);
         sleep.swap(ON_WORD, AcqRel);
-        shared.set_idle(*seat);
+        shared.set_idle(*worker_slot);
         // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
         fence(SeqCst);
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
         let stirred = sleep.swap(AWAKE, AcqRel) == STIRRED;
-        (signal || stirred, shared.clear_idle(*seat))
+        (signal || stirred, shared.clear_idle(*worker_slot))
     }
 
     /// Whether the server asked this worker to leave.
     pub fn is_retired(&self) -> bool {
-        self.side.shared.retired(self.side.seat).load(Relaxed) != 0
+        self.side.shared.retired(self.side.worker_slot).load(Relaxed) != 0
     }
 
     /// The eventfd that is rung after [`Worker::arm`]; `None` where the channel was made without.
     #[cfg(not(loom))]
     pub fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.side.shared.seat_signals.get(self.side.seat).map(doorbell::Signal::fd)
+        self.side.shared.slot_signals.get(self.side.worker_slot).map(doorbell::Signal::fd)
     }
 
     /// Before an event loop sleeps: from now on news ring the eventfd, new requests too if `wanted`. `false`, and not
     /// armed, if there is a request to claim. Then look once more at the requests held, and sleep only if none has news.
     #[must_use]
     pub fn arm(&self, wanted: bool) -> bool {
-        let Side { shared, seat, .. } = &*self.side;
-        shared.sleep(*seat).swap(ON_FD, AcqRel);
+        let Side { shared, worker_slot, .. } = &*self.side;
+        shared.sleep(*worker_slot).swap(ON_FD, AcqRel);
         if wanted {
-            shared.set_idle(*seat);
+            shared.set_idle(*worker_slot);
         }
         fence(SeqCst);
         if wanted && self.has_waiting() || self.is_retired() {
@@ -130,8 +130,8 @@ impl Worker {
     /// After an event loop slept. If requests were wanted, [`Worker::try_next`] has to follow: someone may have rung for
     /// one and counts on it.
     pub fn disarm(&self) {
-        self.side.shared.sleep(self.side.seat).swap(AWAKE, AcqRel);
-        self.side.shared.clear_idle(self.side.seat);
+        self.side.shared.sleep(self.side.worker_slot).swap(AWAKE, AcqRel);
+        self.side.shared.clear_idle(self.side.worker_slot);
     }
 
     /// Makes the rung eventfd unreadable again, for event loops that are not edge-triggered.

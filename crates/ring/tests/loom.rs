@@ -8,11 +8,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use loom::thread;
-use ring::{Channel, Error, Next, Options, Part, Seat, Server, Ticket, Worker};
+use ring::{Channel, Error, Next, Options, Part, ServerSide, Ticket, Worker, WorkerSlot};
 
-fn channel(seats: usize, slots: usize) -> Arc<Channel> {
+fn channel(worker_slots: usize, slots: usize) -> Arc<Channel> {
     let options =
-        Options { threads: 1, seats, slots, request_bytes: 16, response_bytes: 16, seat_fds: false };
+        Options { threads: 1, worker_slots, slots, request_bytes: 16, response_bytes: 16, slot_fds: false };
     Arc::new(Channel::create(&options).unwrap())
 }
 
@@ -26,7 +26,7 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
 /// Answers each request with its own head until it is asked to leave.
 fn echo(worker: &Worker) -> usize {
     let mut answered = 0;
-    while let Next::Request(mut request) = worker.next(None) {
+    while let Next::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         request.respond(&head).unwrap();
         request.finish().unwrap();
@@ -36,7 +36,7 @@ fn echo(worker: &Worker) -> usize {
 }
 
 /// Sleeps and polls until `count` answers came; each must be the one to its own request.
-fn collect(server: &mut Server, tickets: &[(Ticket, u8)], mut count: usize) {
+fn collect(server: &mut ServerSide, tickets: &[(Ticket, u8)], mut count: usize) {
     while count > 0 {
         server.flush_doorbells();
         if server.arm() {
@@ -57,7 +57,7 @@ fn collect(server: &mut Server, tickets: &[(Ticket, u8)], mut count: usize) {
     }
 }
 
-fn submit(server: &mut Server, head: u8) -> (Ticket, u8) {
+fn submit(server: &mut ServerSide, head: u8) -> (Ticket, u8) {
     (server.submit(&[head], b"", true).unwrap().0, head)
 }
 
@@ -67,12 +67,12 @@ fn a_sleeping_worker_and_a_sleeping_server_wake_each_other() {
         let channel = channel(1, 1);
         let mut server = channel.server(0);
         let worker = Arc::clone(&channel);
-        let worker = thread::spawn(move || echo(&worker.worker(Seat(0))));
+        let worker = thread::spawn(move || echo(&worker.worker(WorkerSlot(0))));
         for head in [7, 8] {
             let ticket = submit(&mut server, head);
             collect(&mut server, &[ticket], 1);
         }
-        channel.retire(Seat(0));
+        channel.retire(WorkerSlot(0));
         assert_eq!(worker.join().unwrap(), 2);
         assert_eq!(server.in_use(), 0);
     });
@@ -83,10 +83,10 @@ fn two_workers_share_a_queue() {
     model(|| {
         let channel = channel(2, 2);
         let mut server = channel.server(0);
-        let workers = [0, 1].map(|seat| {
+        let workers = [0, 1].map(|worker_slot| {
             let channel = Arc::clone(&channel);
             thread::spawn(move || {
-                let worker = channel.worker(Seat(seat));
+                let worker = channel.worker(WorkerSlot(worker_slot));
                 let Some(mut request) = worker.try_next() else { return 0 };
                 let head = request.head().to_vec();
                 request.respond(&head).unwrap();
@@ -106,12 +106,12 @@ fn one_ring_wakes_as_many_as_there_is_work_for() {
     model(|| {
         let channel = channel(2, 2);
         let mut server = channel.server(0);
-        let workers = [0, 1].map(|seat| {
+        let workers = [0, 1].map(|worker_slot| {
             let channel = Arc::clone(&channel);
             thread::spawn(move || {
                 // Each claims one and keeps it: both must have been woken for either to end.
-                let worker = channel.worker(Seat(seat));
-                let Next::Request(request) = worker.next(None) else { panic!("not asked to leave") };
+                let worker = channel.worker(WorkerSlot(worker_slot));
+                let Next::ClaimedRequest(request) = worker.next(None) else { panic!("not asked to leave") };
                 std::mem::forget(request);
             })
         });
@@ -132,7 +132,7 @@ fn a_claim_and_a_cancellation_agree() {
         let (ticket, _) = submit(&mut server, 5);
         let worker = Arc::clone(&channel);
         let worker = thread::spawn(move || {
-            let worker = worker.worker(Seat(0));
+            let worker = worker.worker(WorkerSlot(0));
             worker.try_next().map(|mut request| {
                 assert_eq!(request.head(), [5]);
                 // Cancelled in the meantime or not: both are fine, none is lost.
@@ -157,16 +157,16 @@ fn a_worker_that_dies_with_its_claim_stops_nobody() {
         let tickets = [submit(&mut server, 1), submit(&mut server, 2)];
         let doomed = Arc::clone(&channel);
         let doomed = thread::spawn(move || {
-            doomed.worker(Seat(0)).try_next().map(|request| {
+            doomed.worker(WorkerSlot(0)).try_next().map(|request| {
                 let head = request.head()[0];
                 std::mem::forget(request);
                 head
             })
         });
         let other = Arc::clone(&channel);
-        let other = thread::spawn(move || echo(&other.worker(Seat(1))));
+        let other = thread::spawn(move || echo(&other.worker(WorkerSlot(1))));
         let claimed = doomed.join().unwrap();
-        let lost = server.worker_died(Seat(0));
+        let lost = server.worker_died(WorkerSlot(0));
         assert_eq!(lost.len(), usize::from(claimed.is_some()));
         for lost in &lost {
             let (_, head) = tickets.iter().find(|(ticket, _)| *ticket == lost.ticket).unwrap();
@@ -174,7 +174,7 @@ fn a_worker_that_dies_with_its_claim_stops_nobody() {
         }
         collect(&mut server, &tickets, 2 - lost.len());
         assert_eq!(server.in_use(), 0);
-        channel.retire(Seat(1));
+        channel.retire(WorkerSlot(1));
         other.join().unwrap();
     });
 }
@@ -186,7 +186,9 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
         let mut server = channel.server(0);
         let worker = Arc::clone(&channel);
         let worker = thread::spawn(move || {
-            let Next::Request(mut request) = worker.worker(Seat(0)).next(None) else { panic!("a request") };
+            let Next::ClaimedRequest(mut request) = worker.worker(WorkerSlot(0)).next(None) else {
+                panic!("a request")
+            };
             request.respond(b"h").unwrap();
             let mut piece = [0; 4];
             loop {

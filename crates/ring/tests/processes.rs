@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::process::{Child, Command, Stdio};
 
-use ring::{Attachment, Channel, ENVIRONMENT, Next, Options, Part, Seat, Server, Ticket};
+use ring::{Attachment, Channel, ENVIRONMENT, Next, Options, Part, ServerSide, Ticket, WorkerSlot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -18,18 +18,18 @@ const SEAT: &str = "KOMAINU_TEST_SEAT";
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let environment = std::env::var(ENVIRONMENT).unwrap();
-    let seat = std::env::var(SEAT).unwrap().parse().unwrap();
+    let worker_slot = std::env::var(SEAT).unwrap().parse().unwrap();
     match role.as_str() {
-        "echo" => echo(&environment, seat),
-        "scribble" => scribble(&environment, seat),
+        "echo" => echo(&environment, worker_slot),
+        "scribble" => scribble(&environment, worker_slot),
         role => panic!("no role {role}"),
     }
 }
 
 /// Sends head and body back.
-fn echo(environment: &str, seat: usize) {
-    let worker = Attachment::new(environment).unwrap().worker(Seat(seat)).unwrap();
-    while let Next::Request(mut request) = worker.next(None) {
+fn echo(environment: &str, worker_slot: usize) {
+    let worker = Attachment::new(environment).unwrap().worker(WorkerSlot(worker_slot)).unwrap();
+    while let Next::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         let mut piece = [0; 700];
         // A cancelled request or a damaged one is dropped, and thereby aborted.
@@ -84,14 +84,14 @@ impl Noise {
     }
 }
 
-fn start(channel: &Channel, role: &str, seat: usize) -> Child {
+fn start(channel: &Channel, role: &str, worker_slot: usize) -> Child {
     for fd in channel.descriptors() {
         fcntl_setfd(fd, FdFlags::empty()).unwrap();
     }
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "role", "--nocapture"])
         .env(ROLE, role)
-        .env(SEAT, seat.to_string())
+        .env(SEAT, worker_slot.to_string())
         .env(ENVIRONMENT, channel.environment())
         .stdout(Stdio::null())
         .spawn()
@@ -107,7 +107,7 @@ struct Asked {
 }
 
 struct Load {
-    server: Server,
+    server: ServerSide,
     asked: HashMap<Ticket, Asked>,
     noise: Noise,
     /// How many were answered, each with what was its own.
@@ -183,14 +183,14 @@ impl Load {
         }
     }
 
-    fn bury(&mut self, seat: usize) -> Vec<Asked> {
-        let lost = self.server.worker_died(Seat(seat));
+    fn bury(&mut self, worker_slot: usize) -> Vec<Asked> {
+        let lost = self.server.worker_died(WorkerSlot(worker_slot));
         lost.iter().map(|lost| self.asked.remove(&lost.ticket).expect("lost once, and asked by us")).collect()
     }
 }
 
-fn options(seats: usize) -> Options {
-    Options { seats, slots: 64, request_bytes: 4096, response_bytes: 4096, ..Options::default() }
+fn options(worker_slots: usize) -> Options {
+    Options { worker_slots, slots: 64, request_bytes: 4096, response_bytes: 4096, ..Options::default() }
 }
 
 #[test]
@@ -198,7 +198,8 @@ fn killed_workers_cost_only_what_they_held() {
     const WORKERS: usize = 3;
     let channel = Channel::create(&options(WORKERS)).unwrap();
     let mut load = Load::new(&channel, 42);
-    let mut workers: Vec<Child> = (0..WORKERS).map(|seat| start(&channel, "echo", seat)).collect();
+    let mut workers: Vec<Child> =
+        (0..WORKERS).map(|worker_slot| start(&channel, "echo", worker_slot)).collect();
     let (mut serial, mut kills, mut lost) = (0, 0, 0);
     let total = 60_000;
     let mut next_kill = 300;
@@ -211,21 +212,21 @@ fn killed_workers_cost_only_what_they_held() {
         if load.answered >= next_kill && load.answered + 100 < total {
             // Some ticks hence, wherever the worker is then.
             next_kill = load.answered + load.noise.below(1_000);
-            let seat = load.noise.below(WORKERS);
-            workers[seat].kill().unwrap();
-            workers[seat].wait().unwrap();
-            let held = load.bury(seat).len();
+            let worker_slot = load.noise.below(WORKERS);
+            workers[worker_slot].kill().unwrap();
+            workers[worker_slot].wait().unwrap();
+            let held = load.bury(worker_slot).len();
             assert!(held <= 1, "a worker holds one request at a time, and lost {held}");
             (kills, lost) = (kills + 1, lost + held);
-            workers[seat] = start(&channel, "echo", seat);
+            workers[worker_slot] = start(&channel, "echo", worker_slot);
         }
     }
     assert!(kills > 50, "{kills}");
     assert_eq!((load.aborted, load.asked.len()), (0, 0));
     assert_eq!(load.server.take_fault(), None);
     assert_eq!((load.server.in_use(), load.server.quarantined()), (0, 0), "every slot came back");
-    for (seat, worker) in workers.iter_mut().enumerate() {
-        channel.retire(Seat(seat));
+    for (worker_slot, worker) in workers.iter_mut().enumerate() {
+        channel.retire(WorkerSlot(worker_slot));
         assert!(worker.wait().unwrap().success(), "it left when it was asked to");
     }
 }
@@ -236,7 +237,8 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
     for round in 0..2 {
         let channel = Channel::create(&options(WORKERS + 1)).unwrap();
         let mut load = Load::new(&channel, 7 + round);
-        let mut workers: Vec<Child> = (0..WORKERS).map(|seat| start(&channel, "echo", seat)).collect();
+        let mut workers: Vec<Child> =
+            (0..WORKERS).map(|worker_slot| start(&channel, "echo", worker_slot)).collect();
         workers.push(start(&channel, "scribble", WORKERS + round as usize));
         for serial in 0..1_000 {
             if load.server.in_use() < 24 {
@@ -250,11 +252,11 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
                 }
             }
             while let Some(fault) = load.server.take_fault() {
-                if let Some(Seat(seat @ 0..WORKERS)) = fault.seat {
-                    workers[seat].kill().unwrap();
-                    workers[seat].wait().unwrap();
-                    load.bury(seat);
-                    workers[seat] = start(&channel, "echo", seat);
+                if let Some(WorkerSlot(worker_slot @ 0..WORKERS)) = fault.worker_slot {
+                    workers[worker_slot].kill().unwrap();
+                    workers[worker_slot].wait().unwrap();
+                    load.bury(worker_slot);
+                    workers[worker_slot] = start(&channel, "echo", worker_slot);
                 }
             }
         }
@@ -265,8 +267,8 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
         for (ticket, _) in load.asked.drain() {
             load.server.cancel(ticket, NonZeroU32::MIN);
         }
-        for seat in 0..=WORKERS {
-            load.server.worker_died(Seat(seat));
+        for worker_slot in 0..=WORKERS {
+            load.server.worker_died(WorkerSlot(worker_slot));
         }
         assert_eq!(load.server.in_use(), load.server.quarantined(), "every other slot came back");
     }
@@ -277,8 +279,8 @@ fn a_channel_is_found_by_its_environment_only() {
     let channel = Channel::create(&options(2)).unwrap();
     let good = channel.environment();
     let attachment = Attachment::new(&good).unwrap();
-    assert!(attachment.worker(Seat(1)).is_ok());
-    assert!(attachment.worker(Seat(2)).is_err());
+    assert!(attachment.worker(WorkerSlot(1)).is_ok());
+    assert!(attachment.worker(WorkerSlot(2)).is_err());
     // Its numbers belong to the attachment from now on.
     std::mem::forget(channel);
     let (memory, rest) = good.split_once(';').unwrap();

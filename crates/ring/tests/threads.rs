@@ -1,4 +1,4 @@
-//! Server threads and workers of both kinds, all at once in one process: every request is answered with its own.
+//! ServerSide threads and workers of both kinds, all at once in one process: every request is answered with its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use ring::{Channel, Error, Next, Options, Part, Request, Seat, Server, Stop, Ticket, Worker};
+use ring::{
+    Channel, ClaimedRequest, Error, Next, Options, Part, ServerSide, StopReason, Ticket, Worker, WorkerSlot,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const THREADS: usize = 2;
@@ -21,7 +23,7 @@ fn wait(fd: std::os::fd::BorrowedFd<'_>, who: &str) {
 
 /// A worker as most languages have: one request at a time, sleeping where it must.
 fn blocking(worker: &Worker) {
-    while let Next::Request(mut request) = worker.next(None) {
+    while let Next::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         let mut piece = [0; 100];
         let outcome = (|| {
@@ -34,19 +36,19 @@ fn blocking(worker: &Worker) {
                 request.write(&piece[..count])?;
             }
         })();
-        assert!(matches!(outcome, Ok(()) | Err(Stop::Cancelled(5))), "{outcome:?}");
+        assert!(matches!(outcome, Ok(()) | Err(StopReason::Cancelled(5))), "{outcome:?}");
     }
 }
 
 /// One of an event loop's requests: what was read and not yet written.
 struct Task {
-    request: Request,
+    request: ClaimedRequest,
     piece: Vec<u8>,
     ended: bool,
 }
 
 impl Task {
-    fn new(mut request: Request) -> Task {
+    fn new(mut request: ClaimedRequest) -> Task {
         let head = request.head().to_vec();
         // Cancelled already, it will be told so again.
         let _ = request.respond(&head);
@@ -55,7 +57,7 @@ impl Task {
     }
 
     /// Goes on as far as it can; whether the task is over.
-    fn run(&mut self) -> Result<bool, Stop> {
+    fn run(&mut self) -> Result<bool, StopReason> {
         loop {
             while !self.piece.is_empty() {
                 match self.request.try_write(&self.piece)? {
@@ -105,7 +107,7 @@ fn event_loop(worker: &Worker) {
                 Ok(false) => at += 1,
                 Ok(true) => tasks.swap_remove(at).request.finish().unwrap(),
                 Err(stop) => {
-                    assert_eq!(stop, Stop::Cancelled(5));
+                    assert_eq!(stop, StopReason::Cancelled(5));
                     drop(tasks.swap_remove(at));
                 }
             }
@@ -125,7 +127,7 @@ struct Asked {
 }
 
 /// Asks, streams, listens, and now and then gives up.
-fn serve(server: &mut Server, thread: u32) {
+fn serve(server: &mut ServerSide, thread: u32) {
     let (mut serial, mut asked) = (0, Vec::<Asked>::new());
     while serial < REQUESTS || server.in_use() > 0 {
         while serial < REQUESTS && server.in_use() < server.slots() {
@@ -158,7 +160,7 @@ fn serve(server: &mut Server, thread: u32) {
 }
 
 /// Whether the answer is whole.
-fn attend(server: &mut Server, asked: &mut Asked, thread: u32) -> bool {
+fn attend(server: &mut ServerSide, asked: &mut Asked, thread: u32) -> bool {
     if asked.sent < asked.body.len() {
         asked.sent += server.push_body(asked.ticket, &asked.body[asked.sent..], true).unwrap();
     }
@@ -183,24 +185,24 @@ fn attend(server: &mut Server, asked: &mut Asked, thread: u32) -> bool {
 fn many_of_each_kind_at_once() {
     let options = Options {
         threads: THREADS,
-        seats: BLOCKING + 1,
+        worker_slots: BLOCKING + 1,
         slots: 32,
         request_bytes: 256,
         response_bytes: 256,
-        seat_fds: true,
+        slot_fds: true,
     };
     let channel = &Channel::create(&options).unwrap();
     let serving = &AtomicUsize::new(THREADS);
     thread::scope(|scope| {
-        for seat in 0..BLOCKING {
-            scope.spawn(move || blocking(&channel.worker(Seat(seat))));
+        for worker_slot in 0..BLOCKING {
+            scope.spawn(move || blocking(&channel.worker(WorkerSlot(worker_slot))));
         }
-        scope.spawn(move || event_loop(&channel.worker(Seat(BLOCKING))));
+        scope.spawn(move || event_loop(&channel.worker(WorkerSlot(BLOCKING))));
         for number in 0..THREADS {
             scope.spawn(move || {
                 serve(&mut channel.server(number), number as u32);
                 if serving.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    (0..=BLOCKING).for_each(|seat| channel.retire(Seat(seat)));
+                    (0..=BLOCKING).for_each(|worker_slot| channel.retire(WorkerSlot(worker_slot)));
                 }
             });
         }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::slice;
 
-use crate::life::{Birth, Life, Order, Role};
+use crate::life::{Birth, Life, Role, ServerOrder};
 
 /// A prototype.
 pub const KOMAINU_PROTOTYPE: c_int = 1;
@@ -31,7 +31,7 @@ thread_local! {
 
 /// # Safety
 /// `buffer` has `size` bytes, or that is 0.
-unsafe fn tell(text: &str, buffer: *mut c_char, size: usize) {
+unsafe fn report(text: &str, buffer: *mut c_char, size: usize) {
     if size == 0 {
         return;
     }
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) ->
         }
         Err(text) => {
             // SAFETY: the caller's buffer.
-            unsafe { tell(&text, error, error_size) };
+            unsafe { report(&text, error, error_size) };
             KOMAINU_FAILED
         }
     }
@@ -125,12 +125,12 @@ pub extern "C" fn komainu_order() -> c_int {
     // The descriptors of the order before belong to the worker it made.
     BIRTH.set(None);
     match with_life(Life::order) {
-        Some(Some(Order::Fork(birth))) => {
+        Some(Some(ServerOrder::Fork(birth))) => {
             BIRTH.set(Some(birth));
             KOMAINU_FORK
         }
         Some(None) => KOMAINU_SIGNAL,
-        Some(Some(Order::Leave)) | None => KOMAINU_LEAVE,
+        Some(Some(ServerOrder::Leave)) | None => KOMAINU_LEAVE,
     }
 }
 
@@ -142,7 +142,7 @@ pub extern "C" fn komainu_order() -> c_int {
 pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> c_int {
     let Some(birth) = BIRTH.take() else {
         // SAFETY: the caller's buffer.
-        unsafe { tell("nobody asked for a worker", error, error_size) };
+        unsafe { report("nobody asked for a worker", error, error_size) };
         return KOMAINU_FAILED;
     };
     let born = LIFE.with_borrow_mut(|life| match life {
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> 
         Ok(()) => 0,
         Err(text) => {
             // SAFETY: the caller's buffer.
-            unsafe { tell(&text, error, error_size) };
+            unsafe { report(&text, error, error_size) };
             KOMAINU_FAILED
         }
     }
@@ -162,11 +162,11 @@ pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> 
 /// A worker's first seat.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seat() -> c_int {
-    with_life(|life| life.seats().0 as c_int).unwrap_or(KOMAINU_FAILED)
+    with_life(|life| life.worker_slots().0 as c_int).unwrap_or(KOMAINU_FAILED)
 }
 
 /// How many seats a worker has.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seats() -> c_int {
-    with_life(|life| life.seats().1 as c_int).unwrap_or(0)
+    with_life(|life| life.worker_slots().1 as c_int).unwrap_or(0)
 }

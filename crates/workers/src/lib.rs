@@ -11,5 +11,5 @@ mod life;
 mod abi;
 
 pub use abi::*;
-pub use life::{Life, Order, Role};
+pub use life::{Life, Role, ServerOrder};
 pub use ring::abi::*;

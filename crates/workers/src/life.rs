@@ -30,7 +30,7 @@ pub enum Role {
 
 /// What a prototype is told.
 #[derive(Debug)]
-pub enum Order {
+pub enum ServerOrder {
     /// To fork a worker: the child calls [`Life::born`].
     Fork(Birth),
     /// To leave: the server is gone, or has no more use for it.
@@ -40,8 +40,8 @@ pub enum Order {
 /// What a forked worker is given.
 #[derive(Debug)]
 pub struct Birth {
-    seat: usize,
-    seats: usize,
+    worker_slot: usize,
+    worker_slots: usize,
     control: OwnedFd,
     output: OwnedFd,
     errors: OwnedFd,
@@ -53,8 +53,8 @@ pub struct Life {
     role: Role,
     server: Pid,
     control: OwnedFd,
-    seat: usize,
-    seats: usize,
+    worker_slot: usize,
+    worker_slots: usize,
 }
 
 fn variable<T: std::str::FromStr>(name: &str) -> Result<T, String> {
@@ -74,7 +74,7 @@ impl Life {
             other => return Err(format!("KOMAINU_ROLE is neither prototype nor worker: {other}")),
         };
         let server = Pid::from_raw(variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is no process id")?;
-        let (seat, seats) = match role {
+        let (worker_slot, worker_slots) = match role {
             Role::Prototype => (0, 0),
             Role::Worker => (variable("KOMAINU_SEAT")?, variable("KOMAINU_SEATS")?),
         };
@@ -86,7 +86,7 @@ impl Life {
         signals::stay_on();
         // SAFETY: open, as the call above showed, and given to this process alone.
         let control = unsafe { OwnedFd::from_raw_fd(control) };
-        let life = Life { role, server, control, seat, seats };
+        let life = Life { role, server, control, worker_slot, worker_slots };
         life.end_with_the_server().map_err(|error| error.to_string())?;
         life.say(b'B', b"").map_err(|error| format!("the server does not listen: {error}"))?;
         Ok(life)
@@ -100,8 +100,8 @@ impl Life {
 
     /// Its first seat, and how many it has: one per thread.
     #[must_use]
-    pub fn seats(&self) -> (usize, usize) {
-        (self.seat, self.seats)
+    pub fn worker_slots(&self) -> (usize, usize) {
+        (self.worker_slot, self.worker_slots)
     }
 
     /// Says that the application is loaded.
@@ -146,7 +146,7 @@ impl Life {
     }
 
     /// Waits for an order; `None` where a signal came first.
-    pub fn order(&self) -> Option<Order> {
+    pub fn order(&self) -> Option<ServerOrder> {
         let mut text = [0; 64];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -164,11 +164,11 @@ impl Life {
         let mut number = || words.next()?.parse::<usize>().ok();
         // The word "fork" is the one that is no number.
         let birth = (number().is_none() && len > 0).then(|| {
-            let (seat, seats) = (number()?, number()?);
+            let (worker_slot, worker_slots) = (number()?, number()?);
             let mut next = || descriptors.next();
-            Some(Birth { seat, seats, control: next()?, output: next()?, errors: next()? })
+            Some(Birth { worker_slot, worker_slots, control: next()?, output: next()?, errors: next()? })
         });
-        Some(birth.flatten().map_or(Order::Leave, Order::Fork))
+        Some(birth.flatten().map_or(ServerOrder::Leave, ServerOrder::Fork))
     }
 
     /// In a forked process whose parent, forked from the prototype, has left or is leaving: from here on it is a worker.
@@ -176,11 +176,11 @@ impl Life {
     /// # Errors
     /// Why it cannot be one.
     pub fn born(&mut self, birth: Birth) -> io::Result<()> {
-        let Birth { seat, seats, control, output, errors } = birth;
+        let Birth { worker_slot, worker_slots, control, output, errors } = birth;
         signals::stay_on();
         rustix::stdio::dup2_stdout(&output)?;
         rustix::stdio::dup2_stderr(&errors)?;
-        *self = Life { role: Role::Worker, server: self.server, control, seat, seats };
+        *self = Life { role: Role::Worker, server: self.server, control, worker_slot, worker_slots };
         self.wait_for_adoption()?;
         self.end_with_the_server()?;
         self.say(b'B', b"")

@@ -18,7 +18,7 @@ use crate::measure::Outcome;
 
 /// Checks the repository at `root` and prints what it finds. Fails on any finding that is more than a warning.
 pub(crate) fn run(root: &Path) -> Outcome<ExitCode> {
-    let tree = tree::Tree::read(root)?;
+    let tree = tree::SourceTree::read(root)?;
     let mut findings = Vec::new();
     for rule in [layers::check, order::check, length::check, naming::check, safety::check, documents::check] {
         findings.extend(rule(&tree));

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use apps::{App, Handle, Line, Mount, Options, Workers};
-use net::{Bind, Exchange, Fault, Record, Service};
+use apps::{App, Handle, LogLine, Mount, Options, Workers};
+use net::{Bind, Exchange, Fault, RequestRecord, Service};
 
 /// Nothing here takes this long, unless it never ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ impl Service for Only {
         self.0.serve(x, &mount).await
     }
 
-    fn log(&self, record: &Record<'_>) {
+    fn log(&self, record: &RequestRecord<'_>) {
         if let Some(fault) = record.fault {
             self.1
                 .lock()
@@ -71,12 +71,12 @@ impl Rig {
     /// The same, where it is meant for more cores than ask for it.
     pub(crate) fn start_knowing(cores: usize, asking: usize, options: Options) -> Rig {
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
-        let told = log.clone();
-        let tell = move |line: &Line<'_>| {
+        let reported = log.clone();
+        let report = move |line: &LogLine<'_>| {
             let text = String::from_utf8_lossy(line.text).into_owned();
-            told.lock().unwrap().push(text);
+            reported.lock().unwrap().push(text);
         };
-        let app = Arc::new(App::start(options, cores, Arc::new(tell)).unwrap());
+        let app = Arc::new(App::start(options, cores, Arc::new(report)).unwrap());
         let net_options = net::Options {
             threads: asking,
             limits: net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() },
@@ -121,7 +121,7 @@ impl Rig {
         until(&format!("{text:?} in the log"), || self.log().contains(text));
     }
 
-    /// Process ids of workers in this state.
+    /// ProcessInfo ids of workers in this state.
     pub(crate) fn pids(&self, state: &str) -> Vec<u32> {
         self.app
             .processes()

@@ -4,7 +4,7 @@ use crate::lab::file::{Aim, Bound};
 use crate::lab::matrix::Cell;
 
 /// One aim in one cell.
-pub(crate) struct Verdict {
+pub(crate) struct AimVerdict {
     /// The cell's key.
     pub(crate) cell: String,
     /// What was found and what should have been, for people.
@@ -26,11 +26,11 @@ pub(crate) fn judge(
     value: f64,
     shown: &str,
     bound: impl Fn(f64) -> String,
-) -> Verdict {
+) -> AimVerdict {
     let (met, should) = match aim.bound {
         Bound::Most(most) => (value <= most, format!("at most {}", bound(most))),
         Bound::Least(least) => (value >= least, format!("at least {}", bound(least))),
     };
     let verdict = if met { "met" } else { "MISSED" };
-    Verdict { cell: cell.into(), text: format!("{cell}: {title} {shown}, aim {should}: {verdict}"), met }
+    AimVerdict { cell: cell.into(), text: format!("{cell}: {title} {shown}, aim {should}: {verdict}"), met }
 }

@@ -31,9 +31,9 @@ pub struct Lab {
     /// Commands run once in the folder of the experiment before anything starts (certificates and the like).
     pub prepare: Vec<String>,
     /// Processes that subjects need beside them.
-    pub services: Vec<Process>,
+    pub services: Vec<LabProcess>,
     /// What is measured.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<LabSubject>,
     /// What ours should come to.
     pub aims: Vec<Aim>,
 }
@@ -82,7 +82,7 @@ pub type Settings = BTreeMap<String, String>;
 
 /// Something that is started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct LabProcess {
     /// Its name, under which its port and socket are known to the others.
     pub name: String,
     /// The command, run by a shell in the folder of the experiment.
@@ -109,9 +109,9 @@ pub enum Ready {
 
 /// One thing to be measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
+pub struct LabSubject {
     /// How it is started.
-    pub process: Process,
+    pub process: LabProcess,
     /// Services that are started before it.
     pub with: Vec<String>,
     /// Where it is loaded.
@@ -337,14 +337,14 @@ impl<'t> Section<'t> {
             .collect())
     }
 
-    fn process(&self) -> Result<Process, String> {
+    fn process(&self) -> Result<LabProcess, String> {
         let mut needs = Vec::new();
         for need in self.texts("needs")? {
             let (program, package) = need.split_once(" from ").unwrap_or((&need, &need));
             needs.push((program.trim().to_string(), package.trim().to_string()));
         }
         let name = self.text("name")?.ok_or_else(|| format!("{}: name is missing", self.at))?;
-        Ok(Process {
+        Ok(LabProcess {
             run: self.text("run")?.unwrap_or_default(),
             needs,
             version: self.text("version")?,
@@ -358,7 +358,7 @@ impl<'t> Section<'t> {
         })
     }
 
-    fn subject(&self) -> Result<Subject, String> {
+    fn subject(&self) -> Result<LabSubject, String> {
         self.only(&[
             "name", "run", "needs", "version", "ready", "files", "with", "url", "when", "status", "bytes",
             "measure", "load", "skip", "ours",
@@ -368,7 +368,7 @@ impl<'t> Section<'t> {
         if skip.is_none() && process.run.is_empty() {
             return Err(format!("{}: run is missing", process.name));
         }
-        Ok(Subject {
+        Ok(LabSubject {
             with: self.texts("with")?,
             url: self.text("url")?.unwrap_or_else(|| "http://127.0.0.1:{{port}}/".into()),
             when: self.levels("when")?.into_iter().collect(),

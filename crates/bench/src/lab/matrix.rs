@@ -1,6 +1,6 @@
 //! The cells of an experiment, and the order in which they are measured.
 
-use crate::lab::file::{Lab, Subject};
+use crate::lab::file::{Lab, LabSubject};
 use crate::lab::template::Values;
 use crate::random::Random;
 
@@ -72,7 +72,7 @@ pub fn cells(lab: &Lab, short: bool) -> Vec<Cell> {
 }
 
 /// The levels of one factor at which a subject exists.
-fn levels(lab: &Lab, subject: &Subject, factor: &str, all: &[String], short: bool) -> Vec<String> {
+fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: bool) -> Vec<String> {
     let own = subject.when.get(factor).map_or(all, Vec::as_slice);
     let narrowed = lab.short_factors.iter().find(|(name, _)| short && name == factor);
     match narrowed {

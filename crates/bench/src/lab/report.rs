@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use crate::chart::{self, Bar, escape};
 use crate::figure::{Better, Figure};
 use crate::html;
-use crate::lab::aim::{self, Verdict};
+use crate::lab::aim::{self, AimVerdict};
 use crate::lab::file::{BESIDE, BEST, Lab};
 use crate::lab::matrix::Cell;
 use crate::lab::result::{self, Row};
 use crate::outcome::unix_s;
 use crate::quantity;
 use crate::stats::{self, Ratio};
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// Columns: the heading, and the figure's key.
 const COLUMNS: [(&str, &str); 11] = [
@@ -104,7 +104,7 @@ impl Findings<'_> {
 
     /// One row a cell; `narrow` leaves out what a terminal has no room for.
     #[must_use]
-    pub fn table(&self, narrow: bool) -> Table {
+    pub fn table(&self, narrow: bool) -> TextTable {
         const NARROW_WITHOUT: [&str; 4] = ["p50", "private dirty", "processes", "req/s per 1 % CPU"];
         let mut columns = self.columns();
         columns.retain(|(heading, _)| !narrow || !NARROW_WITHOUT.contains(heading));
@@ -118,7 +118,7 @@ impl Findings<'_> {
                 head.extend(self.lab.baseline.as_ref().map(|name| format!("of {name}")));
             }
         }
-        let mut table = Table::new(&head);
+        let mut table = TextTable::new(&head);
         for cell in &self.cells {
             let mut cells = vec![cell.key(self.lab)];
             if let Some(broken) = self.broken(cell) {
@@ -162,7 +162,7 @@ impl Findings<'_> {
     }
 
     /// Every aim, judged in every cell of ours that it speaks of.
-    fn verdicts(&self) -> Vec<Verdict> {
+    fn verdicts(&self) -> Vec<AimVerdict> {
         let mut verdicts = Vec::new();
         for aim in &self.lab.aims {
             let ours = |cell: &&Cell| self.lab.subjects[cell.subject].ours && aim::speaks_of(aim, cell);
@@ -260,7 +260,7 @@ impl Findings<'_> {
             ("Requests a second: more is better", "requests_per_s"),
             ("Server CPU a request: less is better", "cpu_us_per_request"),
             ("Requests/s per 1 % CPU: more is better", "requests_per_s_per_cpu_percent"),
-            ("Memory (PSS): less is better", "pss_bytes"),
+            ("ProcessMemory (PSS): less is better", "pss_bytes"),
             ("Bytes for each idle connection: less is better", "bytes_per_idle_connection"),
         ] {
             body += &chart::bars(title, &self.bars(key));
@@ -270,7 +270,7 @@ impl Findings<'_> {
         let verdicts = self.verdicts();
         if !verdicts.is_empty() {
             body += "<h2>Aims</h2>\n";
-            for Verdict { text, met, .. } in &verdicts {
+            for AimVerdict { text, met, .. } in &verdicts {
                 let class = if *met { "" } else { " class=\"warn\"" };
                 body += &format!("<p{class}>{}</p>\n", escape(text));
             }
@@ -355,8 +355,8 @@ fn better(key: &str) -> Better {
 ///
 /// # Errors
 /// Where they have no cell in common.
-pub fn compare(a: &Value, b: &Value) -> Result<Table, String> {
-    let mut table = Table::new(&[
+pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
+    let mut table = TextTable::new(&[
         "",
         "requests/s A",
         "B",
@@ -456,9 +456,9 @@ mod tests {
              [[aim]]\nfigure = \"rate\"\nat-least = 1.5\nof = \"best peer\"\n[[aim]]\nfigure = \"rate\"\nat-least = 2000\n";
         let lab = Lab::parse(text).unwrap();
         let findings = findings(&lab, 1.0);
-        let told: Vec<String> = findings.verdicts().into_iter().map(|verdict| verdict.text).collect();
-        assert_eq!(told[0], "a: requests/s 2.00 of b (the best peer), aim at least 1.5: met");
-        assert_eq!(told[1], "a: requests/s 1,001, aim at least 2,000: MISSED");
+        let reported: Vec<String> = findings.verdicts().into_iter().map(|verdict| verdict.text).collect();
+        assert_eq!(reported[0], "a: requests/s 2.00 of b (the best peer), aim at least 1.5: met");
+        assert_eq!(reported[1], "a: requests/s 1,001, aim at least 2,000: MISSED");
         assert_eq!(findings.json()["aims"][1]["met"], false);
         for text in [findings.text(), findings.markdown(), findings.html()] {
             assert!(text.contains("of best peer") && text.contains("MISSED"), "{text}");

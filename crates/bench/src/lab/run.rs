@@ -71,7 +71,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let stage = Stage::new(&lab, &options.komainu)?;
     let versions = versions(&lab, &stage, &cells);
     for (name, why) in &skipped {
-        tell(options, &format!("{name}: skipped, {why}"));
+        report(options, &format!("{name}: skipped, {why}"));
     }
     measure_all(&lab, &stage, &cells, &mut kept, options)?;
     let findings = Findings {
@@ -166,7 +166,7 @@ fn how(lab: &Lab, short: bool) -> String {
     )
 }
 
-fn tell(options: &Options, line: &str) {
+fn report(options: &Options, line: &str) {
     if !options.quiet {
         // A terminal that has gone away is no reason to stop measuring.
         let _ = writeln!(io::stderr(), "{line}");
@@ -211,11 +211,11 @@ fn measure_all(
         let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
         let figures = measure(lab, stage, cell, options, &title);
         if children::stop().load(Ordering::Relaxed) {
-            tell(options, "interrupted: the same command goes on from here");
+            report(options, "interrupted: the same command goes on from here");
             return Ok(());
         }
         if !io::stderr().is_terminal() || figures.is_err() {
-            tell(options, &format!("{title}: {}", in_short(&figures)));
+            report(options, &format!("{title}: {}", in_short(&figures)));
         }
         kept.add(Row { cell: key, repetition, figures })?;
         done += 1;
@@ -303,8 +303,9 @@ fn beside_idle(
     plan.timeout = Duration::from_secs(OPEN_S_MAX);
     let (answered, release) = (AtomicBool::new(false), AtomicBool::new(false));
     let outcome = std::thread::scope(|scope| {
-        let held = scope
-            .spawn(|| load::run(&plan, &release, &mut AllAnswered { wanted: idle as u64, told: &answered }));
+        let held = scope.spawn(|| {
+            load::run(&plan, &release, &mut AllAnswered { wanted: idle as u64, reported: &answered })
+        });
         let deadline = Instant::now() + Duration::from_secs(OPEN_S_MAX);
         while !answered.load(Ordering::Relaxed) && Instant::now() < deadline && !held.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
@@ -339,13 +340,13 @@ fn beside_idle(
 /// Tells when so many requests have been answered.
 struct AllAnswered<'t> {
     wanted: u64,
-    told: &'t AtomicBool,
+    reported: &'t AtomicBool,
 }
 
 impl load::Observer for AllAnswered<'_> {
     fn progress(&mut self, progress: &load::Progress<'_>) {
         if progress.tally.responses >= self.wanted {
-            self.told.store(true, Ordering::Relaxed);
+            self.reported.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use http::{Fields, Version};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::children::{self, Scratch, Tree};
+use crate::children::{self, ProcessTree, TempFolder};
 use crate::job::free_port;
-use crate::lab::file::{Lab, Process, Ready, Settings};
+use crate::lab::file::{Lab, LabProcess, Ready, Settings};
 use crate::lab::matrix::Cell;
 use crate::lab::template::{Values, fill};
 use crate::load;
 use crate::plan::{Arrivals, Pace, Plan, Reach};
 use crate::quantity;
-use crate::request::{Ask, Manner};
+use crate::request::{Ask, RequestManner};
 use crate::session::{self, Subject};
 use crate::tally::Tally;
 use crate::url::Url;
@@ -29,7 +29,7 @@ const READY_MS_MAX: u64 = 20_000;
 
 /// Where an experiment takes place.
 pub struct Stage {
-    scratch: Scratch,
+    scratch: TempFolder,
     /// This program, for subjects that are Komainu.
     komainu: PathBuf,
     /// Cores that this process had to begin with.
@@ -45,7 +45,7 @@ pub struct Running {
     /// The status of a right answer; and its length, where that is known.
     status: u16,
     bytes: Option<u64>,
-    trees: Vec<(String, Tree)>,
+    trees: Vec<(String, ProcessTree)>,
 }
 
 impl Running {
@@ -55,13 +55,13 @@ impl Running {
         let right =
             tally.statuses().iter().find(|(code, _)| *code == self.status).map_or(0, |(_, count)| *count);
         let refused = tally.responses - right;
-        let told = |count: u64, what: String| {
+        let reported = |count: u64, what: String| {
             (count * 100 > tally.responses)
                 .then(|| format!("wrong answers under load: {count} of {} {what}", tally.responses))
         };
-        told(refused, format!("were not {}", self.status)).or_else(|| {
+        reported(refused, format!("were not {}", self.status)).or_else(|| {
             let odd = if self.bytes.is_some() { tally.lengths_differ } else { 0 };
-            told(odd, "were not as long as the first".into())
+            reported(odd, "were not as long as the first".into())
         })
     }
 
@@ -78,7 +78,7 @@ impl Running {
 /// The remedy, where something that a process needs is not installed; `{{workers}}` among it stands for the folder of
 /// Komainu's language modules.
 #[must_use]
-pub fn missing(process: &Process, komainu: &Path) -> Option<String> {
+pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
     let beside = komainu.parent().unwrap_or(Path::new("."));
     let folders = [beside.join("workers"), beside.join("../lib/komainu")];
     let there = |program: &str| match program.strip_prefix("{{workers}}/") {
@@ -109,7 +109,7 @@ impl Stage {
     /// # Errors
     /// What cannot be written, or a preparation that fails.
     pub fn new(lab: &Lab, komainu: &Path) -> Result<Stage, String> {
-        let scratch = Scratch::new("lab").map_err(|error| error.to_string())?;
+        let scratch = TempFolder::new("lab").map_err(|error| error.to_string())?;
         let cores = sched_getaffinity(None).map_err(|error| error.to_string())?;
         let stage = Stage { scratch, komainu: komainu.to_path_buf(), cores };
         let values = stage.values();
@@ -147,7 +147,7 @@ impl Stage {
 
     /// What a process says its version is, in one line.
     #[must_use]
-    pub fn version(&self, process: &Process, build: Option<&Path>) -> String {
+    pub fn version(&self, process: &LabProcess, build: Option<&Path>) -> String {
         let mut values = self.values();
         if let Some(build) = build {
             values.insert("komainu".into(), build.display().to_string());
@@ -193,7 +193,7 @@ impl Stage {
         let (plan, url) = plan(&url, &settings, values.get("socket"), self.scratch.path())?;
         let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
         let (server, beside): (Vec<_>, Vec<_>) = trees.iter().partition(|(name, _)| counts(name));
-        let pids = |trees: Vec<&(String, Tree)>| trees.iter().map(|(_, tree)| tree.pid()).collect();
+        let pids = |trees: Vec<&(String, ProcessTree)>| trees.iter().map(|(_, tree)| tree.pid()).collect();
         let (server_pids, beside_pids) = (pids(server), pids(beside));
         let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
         let bytes = bytes.map(|text| text.parse()).transpose();
@@ -214,7 +214,7 @@ impl Stage {
     }
 
     /// Starts one process in a folder of its own, and waits until it takes connections.
-    fn spawn(&self, process: &Process, values: &mut Values) -> Result<Tree, String> {
+    fn spawn(&self, process: &LabProcess, values: &mut Values) -> Result<ProcessTree, String> {
         let name = &process.name;
         let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let own = self.scratch.path().join(&slug);
@@ -233,10 +233,11 @@ impl Stage {
         }
         self.write(&own, &process.files, values)?;
         let line = fill(&process.run, values)?;
-        let mut tree = Tree::start(shell(&format!("exec {line}")).current_dir(&own), &own.join("output.log"))
-            .map_err(|error| format!("{name}: {error}"))?;
+        let mut tree =
+            ProcessTree::start(shell(&format!("exec {line}")).current_dir(&own), &own.join("output.log"))
+                .map_err(|error| format!("{name}: {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let takes = |_: &Tree| match process.ready {
+        let takes = |_: &ProcessTree| match process.ready {
             Ready::Port => TcpStream::connect(address).is_ok().then_some(()),
             Ready::Socket => UnixStream::connect(&socket).is_ok().then_some(()),
         };
@@ -289,7 +290,7 @@ fn shell(line: &str) -> Command {
     command
 }
 
-fn last_words(tree: &Tree) -> String {
+fn last_words(tree: &ProcessTree) -> String {
     let output = tree.output();
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     match lines.len() {
@@ -322,8 +323,12 @@ fn plan(
         Some("1.0") => Version::Http10,
         Some(other) => return Err(format!("load: http is 1.1 or 1.0, not {other:?}")),
     };
-    let manner =
-        Manner { version, keep_alive: yes("keep-alive", true)?, chunked: false, fields: Fields::new() };
+    let manner = RequestManner {
+        version,
+        keep_alive: yes("keep-alive", true)?,
+        chunked: false,
+        fields: Fields::new(),
+    };
     // `unix:/path` after the socket's own name, as the file writes it.
     let (unix, url) = match url.strip_prefix("unix:") {
         Some(target) => (socket.map(PathBuf::from), format!("http://localhost{target}")),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bench::load::{self, Measured};
 use bench::plan::{Plan, Reach};
-use bench::request::{Ask, Manner};
+use bench::request::{Ask, RequestManner};
 use bench::url::Url;
 
 /// What a request was.
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
     Endless,
 }
 
-pub(crate) struct Origin {
+pub(crate) struct LoadTarget {
     pub(crate) address: SocketAddr,
     pub(crate) asked: Arc<AtomicU64>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn status(code: u16, body: &str) -> Answer {
 }
 
 /// Serves until the test ends.
-pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -> Origin {
+pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -> LoadTarget {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let asked = Arc::new(AtomicU64::new(0));
@@ -65,7 +65,7 @@ pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -
             });
         }
     });
-    Origin { address, asked }
+    LoadTarget { address, asked }
 }
 
 /// One connection; whatever fails on it ends it.
@@ -128,7 +128,7 @@ fn read(from: &mut impl BufRead) -> Option<Asked> {
     Some(asked)
 }
 
-impl Origin {
+impl LoadTarget {
     pub(crate) fn url(&self, target: &str) -> String {
         format!("http://{}{target}", self.address)
     }
@@ -139,15 +139,20 @@ impl Origin {
 
     /// A short load on `/`: `connections` at once until so many requests.
     pub(crate) fn plan(&self, connections: usize, requests: u64) -> Plan {
-        plan(&self.url("/"), &Manner { keep_alive: true, ..Manner::default() }, connections, requests)
+        plan(
+            &self.url("/"),
+            &RequestManner { keep_alive: true, ..RequestManner::default() },
+            connections,
+            requests,
+        )
     }
 }
 
-pub(crate) fn plan(url: &str, manner: &Manner, connections: usize, requests: u64) -> Plan {
+pub(crate) fn plan(url: &str, manner: &RequestManner, connections: usize, requests: u64) -> Plan {
     plan_of(&[Ask::get(Url::parse(url).unwrap())], manner, connections, requests)
 }
 
-pub(crate) fn plan_of(asks: &[Ask], manner: &Manner, connections: usize, requests: u64) -> Plan {
+pub(crate) fn plan_of(asks: &[Ask], manner: &RequestManner, connections: usize, requests: u64) -> Plan {
     let mut plan = Plan::new(asks, manner, &Reach::default()).unwrap();
     plan.connections = connections;
     plan.duration = None;

@@ -9,7 +9,7 @@ use bench::load::Measured;
 use bench::outcome::Outcome;
 use bench::plan::{Arrivals, Pace, Plan};
 use bench::session::{self, Subject};
-use bench::tally::Kind;
+use bench::tally::ErrorKind;
 use http::Version;
 
 const MS: u64 = 1_000_000;
@@ -39,7 +39,7 @@ fn a_known_distribution_of_delays_is_found_again() {
 }
 
 #[test]
-fn the_first_byte_is_told_apart_from_the_last() {
+fn the_first_byte_is_reported_apart_from_the_last() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -56,14 +56,14 @@ fn the_first_byte_is_told_apart_from_the_last() {
         }
     });
     let url = format!("http://{address}/");
-    let manner = bench::request::Manner { keep_alive: true, ..Default::default() };
+    let manner = bench::request::RequestManner { keep_alive: true, ..Default::default() };
     let tally = run(&crate::common::plan(&url, &manner, 2, 20)).tally;
     assert!(tally.latency.min() >= 60 * MS);
     assert!(tally.first_byte.percentile(50.0) < tally.latency.percentile(50.0) - 40 * MS);
 }
 
 /// A server that answers at once, but for the first 400 ms of each second not at all.
-fn stalling() -> crate::common::Origin {
+fn stalling() -> crate::common::LoadTarget {
     let began = Instant::now();
     origin(move |_| {
         let into = began.elapsed().as_millis() as u64 % 1_000;
@@ -135,7 +135,7 @@ fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
     let measured: Measured = run(&Plan { timeout: Duration::from_millis(300), ..plan });
     let tally = &measured.tally;
     assert!(tally.responses < 40, "{}", tally.responses);
-    assert!(tally.errors.of(Kind::Unsent).0 > 150, "{:?}", tally.errors);
+    assert!(tally.errors.of(ErrorKind::Unsent).0 > 150, "{:?}", tally.errors);
     let all = tally.responses + tally.errors.total();
     assert!((198..=201).contains(&all) && tally.latency.count() == all, "{all}");
     assert!(tally.latency.percentile(90.0) > 800 * MS);

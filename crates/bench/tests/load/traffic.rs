@@ -11,13 +11,13 @@ use crate::common::{Answer, ok, origin, plan, plan_of, run, status};
 use bench::load::{self, Observer, Progress};
 use bench::outcome::Setup;
 use bench::plan::{Plan, Reach};
-use bench::request::{Ask, Manner};
-use bench::tally::Kind;
+use bench::request::{Ask, RequestManner};
+use bench::tally::ErrorKind;
 use bench::url::Url;
 use http::Version;
 use rustix::net::{AddressFamily, SocketType};
 
-const KEEP: fn() -> Manner = || Manner { keep_alive: true, ..Manner::default() };
+const KEEP: fn() -> RequestManner = || RequestManner { keep_alive: true, ..RequestManner::default() };
 
 #[test]
 fn every_request_is_counted_once_on_one_thread_or_on_several() {
@@ -67,7 +67,7 @@ fn a_connection_a_request_says_close_and_is_not_reused() {
         assert!(asked.fields.contains(&"connection: close".to_string()));
         ok("x")
     });
-    let plan = plan(&origin.url("/"), &Manner::default(), 3, 50);
+    let plan = plan(&origin.url("/"), &RequestManner::default(), 3, 50);
     let tally = run(&plan).tally;
     assert_eq!((tally.responses, tally.connections, tally.reused), (50, 50, 0));
     assert_eq!(tally.errors.total(), 0);
@@ -85,7 +85,7 @@ fn http_1_0_keeps_alive_when_the_server_agrees() {
                 false => Answer::Last(bytes("")),
             }
         });
-        let manner = Manner { version: Version::Http10, ..KEEP() };
+        let manner = RequestManner { version: Version::Http10, ..KEEP() };
         let tally = run(&plan(&origin.url("/"), &manner, 1, 20)).tally;
         assert_eq!((tally.responses, tally.connections, tally.errors.total()), (20, connections, 0));
         assert_eq!(tally.content_bytes, 100);
@@ -147,7 +147,7 @@ fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
         let origin = origin(move |asked| ok(if asked.body == expected { "same" } else { "different" }));
         let url = Url::parse(&origin.url("/up")).unwrap();
         let ask = Ask { method: "PUT".into(), body: Some(body.clone()), ..Ask::get(url) };
-        let tally = run(&plan_of(&[ask], &Manner { chunked, ..KEEP() }, 2, 30)).tally;
+        let tally = run(&plan_of(&[ask], &RequestManner { chunked, ..KEEP() }, 2, 30)).tally;
         assert_eq!((tally.responses, tally.content_bytes), (30, 30 * 4));
         assert!(tally.bytes_out > 30 * 100_000);
     }
@@ -156,9 +156,9 @@ fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
 #[test]
 fn lists_are_walked_in_order_or_by_weight_at_random() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = seen.clone();
+    let reported = seen.clone();
     let origin = origin(move |asked| {
-        told.lock().unwrap().push(asked.line.split(' ').nth(1).unwrap().to_string());
+        reported.lock().unwrap().push(asked.line.split(' ').nth(1).unwrap().to_string());
         ok("x")
     });
     let ask = |target: &str, weight| Ask { weight, ..Ask::get(Url::parse(&origin.url(target)).unwrap()) };
@@ -194,21 +194,21 @@ fn a_unix_socket_is_loaded_like_any_other() {
 
 #[test]
 fn each_failure_has_its_kind() {
-    type Case = (fn() -> Answer, Kind, &'static str);
+    type Case = (fn() -> Answer, ErrorKind, &'static str);
     let cases: [Case; 5] = [
-        (|| Answer::Bytes(b"220 smtp\r\n".to_vec()), Kind::Malformed, "invalid version"),
+        (|| Answer::Bytes(b"220 smtp\r\n".to_vec()), ErrorKind::Malformed, "invalid version"),
         (
             || Answer::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx".to_vec()),
-            Kind::Malformed,
+            ErrorKind::Malformed,
             "repeated",
         ),
         (
             || Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort".to_vec()),
-            Kind::Closed,
+            ErrorKind::Closed,
             "cut short",
         ),
-        (|| Answer::Last(Vec::new()), Kind::Closed, "without a response"),
-        (|| Answer::Endless, Kind::Malformed, "invalid version"),
+        (|| Answer::Last(Vec::new()), ErrorKind::Closed, "without a response"),
+        (|| Answer::Endless, ErrorKind::Malformed, "invalid version"),
     ];
     for (answer, kind, what) in cases {
         let origin = origin(move |_| answer());
@@ -228,7 +228,7 @@ fn a_response_without_an_end_times_out_and_so_does_one_that_never_begins() {
         });
         let plan = Plan { timeout: Duration::from_millis(200), ..origin.plan(2, 4) };
         let tally = run(&plan).tally;
-        assert_eq!(tally.errors.of(Kind::Timeout).0, 4);
+        assert_eq!(tally.errors.of(ErrorKind::Timeout).0, 4);
         assert_eq!(tally.latency.count(), 4, "they count with the time that they waited");
         assert!(tally.latency.min() >= 150_000_000);
     }
@@ -247,7 +247,7 @@ fn a_server_that_sends_for_ever_does_not_keep_the_run_from_ending() {
         timeout: Duration::from_millis(100),
         ..origin.plan(1, 1)
     };
-    assert!(run(&plan).tally.errors.of(Kind::Timeout).0 >= 1);
+    assert!(run(&plan).tally.errors.of(ErrorKind::Timeout).0 >= 1);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn one_in_a_hundred_that_errs_is_counted_as_such() {
 }
 
 #[test]
-fn who_is_not_there_is_told_before_anything_runs() {
+fn who_is_not_there_is_reported_before_anything_runs() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
     let error = load::run(&plan, &false.into(), &mut ()).unwrap_err();
@@ -279,7 +279,7 @@ fn connections_that_the_end_finds_unmade_are_failures() {
         ..plan(&format!("http://{}/", address.local_addr().unwrap()), &KEEP(), 50, 1)
     };
     let tally = run(&plan).tally;
-    let (count, example) = tally.errors.of(Kind::Connect);
+    let (count, example) = tally.errors.of(ErrorKind::Connect);
     assert_eq!(count + tally.connections, 50, "{example}");
     assert!(count > 10 && example.contains("before the run ended"), "{count} {example}");
 }

@@ -6,8 +6,8 @@ fn sites(text: &str) -> Vec<Site> {
     Config::parse(text, "test", Path::new("")).map(|(config, _)| config.sites).unwrap()
 }
 
-fn get<'a>(host: &'a str, path: &'a str) -> Request<'a> {
-    Request { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"" }
+fn get<'a>(host: &'a str, path: &'a str) -> RouteRequest<'a> {
+    RouteRequest { host: host.as_bytes(), method: b"GET", path: path.as_bytes(), query: b"" }
 }
 
 fn no_fields(_: &str) -> Option<&'static [u8]> {
@@ -95,7 +95,7 @@ path = "/rest/*"
 respond = "rest"
 "#;
 
-fn found(request: &Request, fields: &[(&str, &'static str)]) -> Option<usize> {
+fn found(request: &RouteRequest, fields: &[(&str, &'static str)]) -> Option<usize> {
     let routes = Routes::compile(&sites(ROUTES));
     let header =
         |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_bytes());
@@ -107,7 +107,11 @@ fn methods() {
     for (method, route) in
         [("GET", Some(0)), ("HEAD", Some(0)), ("PUT", Some(0)), ("POST", None), ("get", None)]
     {
-        assert_eq!(found(&Request { method: method.as_bytes(), ..get("", "/m") }, &[]), route, "{method}");
+        assert_eq!(
+            found(&RouteRequest { method: method.as_bytes(), ..get("", "/m") }, &[]),
+            route,
+            "{method}"
+        );
     }
 }
 
@@ -124,7 +128,7 @@ fn queries() {
         ("a%2=x&flag", None),
         ("", None),
     ] {
-        assert_eq!(found(&Request { query: query.as_bytes(), ..get("", "/q") }, &[]), route, "{query}");
+        assert_eq!(found(&RouteRequest { query: query.as_bytes(), ..get("", "/q") }, &[]), route, "{query}");
     }
 }
 
@@ -141,7 +145,7 @@ fn paths() {
     assert_eq!(found(&get("", "/one"), &[]), Some(3));
     assert_eq!(found(&get("", "/two/x"), &[]), Some(3));
     assert_eq!(found(&get("", "/three"), &[]), None);
-    let bytes = Request { path: b"/rest/\xff\0", ..get("", "") };
+    let bytes = RouteRequest { path: b"/rest/\xff\0", ..get("", "") };
     assert_eq!(found(&bytes, &[]), Some(4), "a decoded path need not be UTF-8");
 }
 
@@ -149,18 +153,21 @@ fn paths() {
 fn explanations() {
     let sites = sites(ROUTES);
     let routes = Routes::compile(&sites);
-    let explanation = routes.explain(&Request { query: b"flag", ..get("", "/q") }, no_fields);
+    let explanation = routes.explain(&RouteRequest { query: b"flag", ..get("", "/q") }, no_fields);
     assert_eq!(explanation.site, Some(0));
-    assert_eq!(explanation.steps, [Step::Path, Step::Query(0), Step::Path, Step::Path, Step::Path]);
+    assert_eq!(
+        explanation.steps,
+        [MatchStep::Path, MatchStep::Query(0), MatchStep::Path, MatchStep::Path, MatchStep::Path]
+    );
     let text = explanation.text(&sites);
     assert!(text.starts_with("default site: no other site takes this host\n"), "{text}");
     assert!(text.contains("line 7: /q: the query parameter `a b` is not `x*`\n"), "{text}");
     assert!(text.ends_with("no route fits: 404\n"), "{text}");
 
-    let explanation = routes.explain(&Request { method: b"POST", ..get("", "/m") }, no_fields);
-    assert_eq!(explanation.steps[0], Step::Method);
+    let explanation = routes.explain(&RouteRequest { method: b"POST", ..get("", "/m") }, no_fields);
+    assert_eq!(explanation.steps[0], MatchStep::Method);
     let explanation = routes.explain(&get("", "/one"), no_fields);
-    assert_eq!(explanation.steps[2..], [Step::Path, Step::Matched, Step::NotReached]);
+    assert_eq!(explanation.steps[2..], [MatchStep::Path, MatchStep::Matched, MatchStep::NotReached]);
     assert!(explanation.text(&sites).contains("> line 17: /one, /two/*: matches: respond\n"));
 }
 
@@ -170,7 +177,7 @@ fn an_explanation_ends_where_the_search_does() {
     for path in ["/m", "/q", "/h", "/one", "/two/", "/rest/a", "/", "*"] {
         let request = get("any", path);
         let matched =
-            routes.explain(&request, no_fields).steps.iter().position(|step| *step == Step::Matched);
+            routes.explain(&request, no_fields).steps.iter().position(|step| *step == MatchStep::Matched);
         assert_eq!(matched, routes.find(&request, no_fields).map(|id| id.route), "{path}");
     }
 }

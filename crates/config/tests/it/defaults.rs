@@ -2,7 +2,7 @@
 
 use config::{
     AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,
-    Origin, Settings, Sink, Source, StripPrefix, Symlinks,
+    Origin, Settings, Sink, StripPrefix, Symlinks, TrustedSource,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -161,10 +161,10 @@ fn who_is_trusted() {
         "listen = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \":82\", proxy_protocol = [\"::1\"] }]\n\
          trusted_proxies = [\"10.0.0.0/8\", \"unix\"]\n",
     );
-    let shown = |from: &[Source]| -> Vec<String> {
-        let shown = |source: &Source| match source {
-            Source::Unix => "unix".to_owned(),
-            Source::Network(network) => network.to_string(),
+    let shown = |from: &[TrustedSource]| -> Vec<String> {
+        let shown = |source: &TrustedSource| match source {
+            TrustedSource::Unix => "unix".to_owned(),
+            TrustedSource::Network(network) => network.to_string(),
         };
         from.iter().map(shown).collect()
     };

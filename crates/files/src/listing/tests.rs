@@ -1,15 +1,15 @@
 use super::*;
 
-fn item(name: &str, kind: Kind, modified_s: i64) -> Item {
+fn item(name: &str, kind: ItemKind, modified_s: i64) -> Item {
     Item { name: name.into(), kind, modified_s }
 }
 
 fn folder() -> Folder {
     let items = vec![
-        item("b.txt", Kind::File(1536), 784_111_777),
-        item("<a>&\"'.txt", Kind::File(17), 1_795_253_400),
-        item("zoo", Kind::Folder, 0),
-        item("c:d%.bin", Kind::File(24_000_000), 951_782_400),
+        item("b.txt", ItemKind::File(1536), 784_111_777),
+        item("<a>&\"'.txt", ItemKind::File(17), 1_795_253_400),
+        item("zoo", ItemKind::Folder, 0),
+        item("c:d%.bin", ItemKind::File(24_000_000), 951_782_400),
     ];
     Folder { items, cut: false }
 }
@@ -20,7 +20,7 @@ fn names(style: Style) -> Vec<String> {
     items.into_iter().map(|item| String::from_utf8(item.name).unwrap()).collect()
 }
 
-const PLAIN: Style = Style { format: Format::Html, sort: Sort::Name, descending: false };
+const PLAIN: Style = Style { format: ListingFormat::Html, sort: Sort::Name, descending: false };
 
 #[test]
 fn the_page_is_the_golden_one() {
@@ -33,7 +33,7 @@ fn the_page_is_the_golden_one() {
 fn the_json_is_the_golden_one() {
     let mut folder = folder();
     sort(&mut folder.items, PLAIN);
-    folder.items.push(item("quote\" back\\ line\n", Kind::File(0), -1));
+    folder.items.push(item("quote\" back\\ line\n", ItemKind::File(0), -1));
     assert_eq!(json(b"/files/", &folder), include_str!("golden.json"));
 }
 
@@ -50,7 +50,7 @@ fn folders_first_then_as_asked() {
 
 #[test]
 fn styles_are_asked_for_by_query_and_accept() {
-    let json = Style { format: Format::Json, ..PLAIN };
+    let json = Style { format: ListingFormat::Json, ..PLAIN };
     for (query, accept, want) in [
         ("", "", PLAIN),
         ("", "text/html,application/xhtml+xml,*/*;q=0.8", PLAIN),
@@ -81,7 +81,7 @@ fn notes_below_the_table() {
 
 #[test]
 fn names_that_lie_are_shown_as_they_are() {
-    let folder = Folder { items: vec![item("a\u{202e}gpj.exe\u{7}", Kind::File(0), 0)], cut: false };
+    let folder = Folder { items: vec![item("a\u{202e}gpj.exe\u{7}", ItemKind::File(0), 0)], cut: false };
     let page = html(b"/", &folder, PLAIN);
     assert!(page.contains("a\u{fffd}gpj.exe\u{fffd}") && page.contains("./a%E2%80%AEgpj.exe%07"));
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
 use super::*;
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 
 fn describe(root: &Root, path: &str) -> String {
     let look = |patience| match root.look(path.as_bytes(), patience) {
@@ -14,7 +14,7 @@ fn describe(root: &Root, path: &str) -> String {
         Ok(Opened::Folder(_)) => "(folder)".into(),
         Ok(Opened::Missing) => "(missing)".into(),
         Ok(Opened::Refused(reason)) => reason.into(),
-        Err(Trouble::WouldBlock) => "(would block)".into(),
+        Err(OpenError::WouldBlock) => "(would block)".into(),
         Err(trouble) => format!("{trouble:?}"),
     };
     let patient = look(Patience::Blocking);
@@ -23,7 +23,7 @@ fn describe(root: &Root, path: &str) -> String {
     patient
 }
 
-fn root(scratch: &Scratch, symlinks: Symlinks) -> Root {
+fn root(scratch: &ScratchFolder, symlinks: Symlinks) -> Root {
     Root::open(&scratch.path("root"), symlinks).unwrap()
 }
 
@@ -31,7 +31,7 @@ const LEADS_OUT: &str = "a symbolic link leads out of the root";
 
 #[test]
 fn what_stands_at_a_path() {
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     scratch.write("root/folder/b.txt", "b");
     scratch.write("outside.txt", "secret");
@@ -62,7 +62,7 @@ fn what_stands_at_a_path() {
 
 #[test]
 fn links_by_policy() {
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     scratch.write("root/folder/b.txt", "b");
     scratch.write("outside/c.txt", "c");
@@ -102,7 +102,7 @@ fn links_by_policy() {
 #[test]
 fn a_link_to_somebody_elses_file_needs_the_full_policy() {
     // The link is ours; what it names belongs to whoever owns `/etc/passwd` or, for root, to nobody.
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     let foreign = match rustix::process::geteuid().is_root() {
         false => std::path::PathBuf::from("/etc/passwd"),
@@ -125,7 +125,7 @@ fn a_link_to_somebody_elses_file_needs_the_full_policy() {
 
 #[test]
 fn special_files_are_refused_and_never_waited_for() {
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     let mode = Mode::from_raw_mode(0o644);
     let fifo = scratch.path("root/fifo");
@@ -149,7 +149,7 @@ fn the_systems_refusals() {
 
 #[test]
 fn a_root_must_be_a_folder() {
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("file", "");
     for path in ["file", "none"] {
         let error = Root::open(&scratch.path(path), Symlinks::Inside).unwrap_err();
@@ -159,10 +159,10 @@ fn a_root_must_be_a_folder() {
 
 #[test]
 fn a_file_cut_short_while_it_is_read_gives_what_is_there() {
-    let scratch = Scratch::new();
+    let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "abc");
     let file = File::open(scratch.path("root/a.txt")).unwrap();
     assert_eq!(read(&file, 10, Patience::Blocking).unwrap(), b"abc");
-    assert!(matches!(read(&file, 10, Patience::CacheOnly), Err(Trouble::WouldBlock)));
+    assert!(matches!(read(&file, 10, Patience::CacheOnly), Err(OpenError::WouldBlock)));
     assert_eq!(read(&file, 2, Patience::CacheOnly).unwrap(), b"ab");
 }

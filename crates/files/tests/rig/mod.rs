@@ -7,15 +7,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use http::Status;
-use net::{Bind, Exchange, Fault, Record, Server, Service};
+use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};
 
-use files::{Files, Options, Outcome};
+use files::{FileOutcome, Files, Options};
 
-use crate::scratch::Scratch;
+use crate::scratch::ScratchFolder;
 
 /// A server over a folder of its own.
 pub(crate) struct Rig {
-    pub(crate) folder: Scratch,
+    pub(crate) folder: ScratchFolder,
     address: SocketAddr,
     server: Option<Server>,
 }
@@ -38,23 +38,23 @@ impl Service for Site {
         let path = x.request().normal_path()?.into_owned();
         let path = path.strip_prefix(self.strip).unwrap_or(&path);
         match self.files.serve(x, path).await? {
-            Outcome::Done => Ok(()),
-            Outcome::Declined(reason) => x.refuse(Status::NOT_FOUND, reason).await,
+            FileOutcome::Done => Ok(()),
+            FileOutcome::Declined(reason) => x.refuse(Status::NOT_FOUND, reason).await,
         }
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 impl Rig {
     /// Serves the scratch folder's `root`, after `prepare` has filled it and changed the options.
-    pub(crate) fn new(prepare: impl FnOnce(&Scratch, &mut Options)) -> Rig {
+    pub(crate) fn new(prepare: impl FnOnce(&ScratchFolder, &mut Options)) -> Rig {
         Rig::stripping(b"", prepare)
     }
 
     /// As [`Rig::new`], at paths below a prefix.
-    pub(crate) fn stripping(strip: &'static [u8], prepare: impl FnOnce(&Scratch, &mut Options)) -> Rig {
-        let folder = Scratch::new();
+    pub(crate) fn stripping(strip: &'static [u8], prepare: impl FnOnce(&ScratchFolder, &mut Options)) -> Rig {
+        let folder = ScratchFolder::new();
         let mut options = Options { roots: vec![folder.path("root")], ..Options::default() };
         // Every request looks at the file, unless the test says otherwise: no test waits for a clock.
         options.cache.revalidate_ms = 0;

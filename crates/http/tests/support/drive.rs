@@ -1,6 +1,6 @@
 //! Drives the machines as a connection does: what they leave unconsumed is fed again with what follows.
 
-use http::machine::{Client, Fed, Server, Step};
+use http::machine::{ClientMachine, Fed, ServerMachine, Step};
 use http::{Framing, Limits, Method, Reject, RequestHead, ResponseHead, Span, Status, TargetForm};
 
 use super::case::escape;
@@ -77,49 +77,49 @@ pub(crate) fn run<'b>(setup: &Setup, pieces: impl IntoIterator<Item = &'b [u8]>)
 }
 
 enum Machine {
-    Server(Server),
-    Client(Client, Method),
+    ServerMachine(ServerMachine),
+    ClientMachine(ClientMachine, Method),
 }
 
 impl Machine {
     fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
         match self {
-            Machine::Server(server) => server.feed(bytes, limits),
-            Machine::Client(client, method) => client.feed(bytes, *method, limits),
+            Machine::ServerMachine(server) => server.feed(bytes, limits),
+            Machine::ClientMachine(client, method) => client.feed(bytes, *method, limits),
         }
     }
 
     fn body(&self) -> Option<&http::body::Body> {
         match self {
-            Machine::Server(server) => server.body(),
-            Machine::Client(client, _) => client.body(),
+            Machine::ServerMachine(server) => server.body(),
+            Machine::ClientMachine(client, _) => client.body(),
         }
     }
 
     fn message(&self, head_bytes: &[u8]) -> Message {
         match self {
-            Machine::Server(server) => request_message(&server.head, head_bytes),
-            Machine::Client(client, _) => response_message(&client.head, head_bytes),
+            Machine::ServerMachine(server) => request_message(&server.head, head_bytes),
+            Machine::ClientMachine(client, _) => response_message(&client.head, head_bytes),
         }
     }
 
     /// After a complete message: whether another one may follow.
     fn goes_on(&self) -> bool {
         match self {
-            Machine::Server(server) => server.head.keep_alive,
-            Machine::Client(client, _) => is_interim(client) || client.is_reusable(),
+            Machine::ServerMachine(server) => server.head.keep_alive,
+            Machine::ClientMachine(client, _) => is_interim(client) || client.is_reusable(),
         }
     }
 
     fn next(&mut self) {
         match self {
-            Machine::Server(server) => server.next(),
-            Machine::Client(client, _) => client.next(),
+            Machine::ServerMachine(server) => server.next(),
+            Machine::ClientMachine(client, _) => client.next(),
         }
     }
 }
 
-fn is_interim(client: &Client) -> bool {
+fn is_interim(client: &ClientMachine) -> bool {
     client.head.status.is_informational() && client.head.status != Status::SWITCHING_PROTOCOLS
 }
 
@@ -134,8 +134,8 @@ struct Connection {
 impl Connection {
     fn new(setup: Setup) -> Connection {
         let machine = match setup.role {
-            Role::Request => Machine::Server(Server::default()),
-            Role::Response(method) => Machine::Client(Client::default(), method),
+            Role::Request => Machine::ServerMachine(ServerMachine::default()),
+            Role::Response(method) => Machine::ClientMachine(ClientMachine::default(), method),
         };
         Connection { setup, machine, buffer: Vec::new(), messages: Vec::new(), ending: None }
     }
@@ -179,7 +179,7 @@ impl Connection {
                 let message = self.machine.message(&bytes[..consumed]);
                 assert!(message.fields.len() <= self.setup.limits.fields_max, "fields above their limit");
                 self.messages.push(message);
-                if let Machine::Server(server) = &mut self.machine {
+                if let Machine::ServerMachine(server) = &mut self.machine {
                     server.limit_body(self.setup.body_bytes_max)?;
                 }
             }
@@ -212,7 +212,9 @@ impl Connection {
         let between = self.machine.body().is_none() && self.buffer.is_empty();
         let closed = self.setup.close && self.ending.is_none();
         if closed && (!between || self.messages.is_empty()) {
-            let Machine::Client(client, _) = &mut self.machine else { panic!("requests are not closed") };
+            let Machine::ClientMachine(client, _) = &mut self.machine else {
+                panic!("requests are not closed")
+            };
             match client.eof() {
                 Err(reject) => self.ending = Some(Ending::Reject(reject)),
                 Ok(()) => {

@@ -71,9 +71,10 @@ pub struct Seen {
 
 /// What `komainu status --json` says of a server.
 pub fn status(rig: &Rig) -> Value {
-    let told = komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
-    assert!(told.status.success(), "{}", text(&told.stderr));
-    let servers: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let reported =
+        komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
+    assert!(reported.status.success(), "{}", text(&reported.stderr));
+    let servers: Value = serde_json::from_slice(&reported.stdout).unwrap();
     servers[0].clone()
 }
 
@@ -106,7 +107,7 @@ pub fn ready(rig: &Rig, count: usize) -> Vec<u32> {
 
 /// Waits until the server's log has this.
 pub fn logged(rig: &Rig, text: &str) {
-    eventually(&format!("{text:?} stands in the log"), || rig.told().contains(text));
+    eventually(&format!("{text:?} stands in the log"), || rig.reported().contains(text));
 }
 
 /// Whether there is such a process (a dead one that nobody has buried does not count).

@@ -194,7 +194,7 @@ impl Rig {
         status.unwrap()
     }
 
-    pub fn told(&self) -> String {
+    pub fn reported(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap()
     }
 }
@@ -204,7 +204,7 @@ impl Drop for Rig {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- the server's stderr:\n{}", self.told());
+            eprintln!("--- the server's stderr:\n{}", self.reported());
         }
     }
 }

@@ -24,7 +24,7 @@ impl Core {
 }
 
 fn core() -> Core {
-    Core::new(Clock::new("Test"), Pool::new(1)).unwrap()
+    Core::new(Clock::new("Test"), OffloadPool::new(1)).unwrap()
 }
 
 /// Moves the clock and fires what is due.
@@ -170,13 +170,13 @@ fn events_of_a_closed_source_reach_nobody() {
 /// Parks again whenever it is woken.
 struct Sleeper(Rc<Source>, Core, Diary, Option<u64>);
 
-impl Parked for Sleeper {
+impl IdleTask for Sleeper {
     fn resume(self: Box<Self>) -> TaskFuture {
         Box::pin(async move {
             self.2.write("woken");
             self.0.clear(READ);
             self.0.wait_read(self.1.current());
-            Some(self as Box<dyn Parked>)
+            Some(self as Box<dyn IdleTask>)
         })
     }
 

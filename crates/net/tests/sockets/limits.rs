@@ -6,13 +6,13 @@ use net::{Bind, Limits, Options};
 
 use crate::rig::{Client, finish, options, socket_path, start, tcp, wait_until};
 
-fn seats(connections_max: usize) -> Options {
+fn connection_limit(connections_max: usize) -> Options {
     Options { limits: Limits { connections_max, ..Limits::default() }, ..options(1) }
 }
 
 #[test]
 fn newcomers_get_the_seats_of_idle_connections() {
-    let server = start(&seats(2), &[tcp()]);
+    let server = start(&connection_limit(2), &[tcp()]);
     let address = &server.addresses()[0];
     let mut clients: Vec<Client> = Vec::new();
     // Before and after the moment that an idle connection keeps its future.
@@ -29,7 +29,7 @@ fn newcomers_get_the_seats_of_idle_connections() {
 #[test]
 fn newcomers_wait_for_busy_connections_on_every_listener() {
     let path = socket_path();
-    let server = start(&seats(2), &[tcp(), Bind::Unix(path)]);
+    let server = start(&connection_limit(2), &[tcp(), Bind::Unix(path)]);
     let addresses = server.addresses().to_vec();
     let waiting: Vec<_> = (0..12)
         .map(|number| {
@@ -68,7 +68,7 @@ fn nobody_waits_at_a_full_core_while_another_one_has_seats() {
 
 #[test]
 fn nobody_is_closed_for_nobody() {
-    let server = start(&seats(3), &[tcp()]);
+    let server = start(&connection_limit(3), &[tcp()]);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();
     for _ in 0..2 {
         for client in &mut clients {

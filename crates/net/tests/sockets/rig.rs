@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::{Fields, Length, Status};
-use net::{Bind, Exchange, Fault, Options, Record, Server, Service};
+use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
 
 /// Only to end a test that hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ impl Service for App {
         }
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 pub(crate) fn tcp() -> Bind {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Fields, Length, Status};
-use net::{Bind, Exchange, Fault, Options, Record, Server, Service, SpillError, SpillQuota, SpillStore};
+use net::{
+    Bind, Exchange, Fault, Options, RequestRecord, Server, Service, SpillError, SpillQuota, SpillStore,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// More than sockets hold.
@@ -59,7 +61,7 @@ impl Service for Sender {
         Ok(())
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 fn start(bytes_max: u64) -> (Server, std::net::SocketAddr, Sender) {

@@ -29,7 +29,7 @@ pub(crate) fn proxy_header(bytes: &[u8]) {
                 let Ok(Preface::Whole(len, again)) = preface::read(&written) else {
                     panic!("{:?} is refused", written.escape_ascii().to_string());
                 };
-                let canonical = |ends: Option<preface::Ends>| {
+                let canonical = |ends: Option<preface::Endpoints>| {
                     ends.map(|ends| {
                         [ends.source, ends.destination].map(|end| (end.ip().to_canonical(), end.port()))
                     })

@@ -4,26 +4,26 @@ use http::RequestHead;
 use net::{Client, Peer};
 
 use super::*;
-use crate::options::{Forwarded, Place, Server};
-use crate::template::Template;
+use crate::options::{Forwarded, UpstreamAddress, UpstreamServer};
+use crate::template::HeaderTemplate;
 
 fn options() -> Options {
-    Options::to(vec![Server::at(Place::Tcp { host: "app".into(), port: 3000 })])
+    Options::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
 }
 
 /// The head that goes upstream for a request with these lines, and what was said in it.
-fn forwarded(options: &Options, request: &str) -> (String, Sent) {
+fn forwarded(options: &Options, request: &str) -> (String, SentHead) {
     forwarded_for(options, request, Client::direct(SENDER, true))
 }
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
 /// The same for a client that the sender may have told of.
-fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, Sent) {
+fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
-    let ask = Ask {
+    let ask = TemplateContext {
         head: &head,
         bytes: &bytes,
         peer: SENDER,
@@ -49,7 +49,7 @@ const TOLD: &str =
 fn a_plain_request() {
     let (text, sent) = forwarded(&options(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
     assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{TOLD}"));
-    assert_eq!(sent, Sent::default());
+    assert_eq!(sent, SentHead::default());
 }
 
 #[test]
@@ -132,18 +132,18 @@ fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 10.0.0.2\n\
                    X-Forwarded-Proto: ftp\nX-Forwarded-Host: b.test\nX-Forwarded-Port: 1\nForwarded: for=10.0.0.9\n\n";
     let address = Peer::Tcp("10.0.0.2:0".parse().unwrap());
-    let told = |dialect| {
+    let reported = |dialect| {
         let client = Client { address, secure: false, vouched: Some(dialect) };
         forwarded_for(&options, request, client).0
     };
     assert_eq!(
-        told(Dialect::XForwarded),
+        reported(Dialect::XForwarded),
         "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-Port: 1\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\n\
          X-Forwarded-Proto: http\nX-Forwarded-Host: b.test\n\
          Forwarded: for=10.0.0.2;host=\"a.test\";proto=http, for=192.0.2.7;host=\"a.test\";proto=http"
     );
     assert_eq!(
-        told(Dialect::Standard),
+        reported(Dialect::Standard),
         "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.2, 192.0.2.7\nX-Forwarded-Proto: http\n\
          X-Forwarded-Host: a.test\nForwarded: for=10.0.0.9, for=192.0.2.7;host=\"a.test\";proto=http"
     );
@@ -157,8 +157,8 @@ fn hosts_and_edits() {
     options.request.host = Host::Upstream;
     options.request.edits = Edits {
         remove: vec!["cookie".into()],
-        set: vec![("X-Id".into(), Template::parse("$client_ip").unwrap())],
-        add: vec![("X-Tag".into(), Template::parse("b").unwrap())],
+        set: vec![("X-Id".into(), HeaderTemplate::parse("$client_ip").unwrap())],
+        add: vec![("X-Tag".into(), HeaderTemplate::parse("b").unwrap())],
     };
     let request = "GET / HTTP/1.1\nHost: a.test\nCookie: a=b\nx-id: 1\nX-ID: 2\nX-Tag: a\n\n";
     let (text, _) = forwarded(&options, request);
@@ -175,7 +175,7 @@ fn too_many_named_fields_are_an_attack() {
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
     let client = Client::direct(Peer::Unix, false);
-    let ask = Ask {
+    let ask = TemplateContext {
         head: &head,
         bytes: &bytes,
         peer: Peer::Unix,

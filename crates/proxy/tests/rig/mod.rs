@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use http::machine::{self, Step};
 use http::{Limits, Method};
-use net::{Bind, Exchange, Fault, Record};
-use proxy::options::{Options, Place, Server};
-use proxy::{Group, Proxy, Shared};
+use net::{Bind, Exchange, Fault, RequestRecord};
+use proxy::options::{Options, UpstreamAddress, UpstreamServer};
+use proxy::{Group, GroupShared, Proxy};
 
 /// A test that hangs must fail: no read waits longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,13 +27,13 @@ impl net::Service for Hop {
         self.0.serve(exchange).await
     }
 
-    fn log(&self, _: &Record<'_>) {}
+    fn log(&self, _: &RequestRecord<'_>) {}
 }
 
 /// A running proxy.
 pub struct Rig {
     pub address: SocketAddr,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<GroupShared>,
     server: Option<net::Server>,
 }
 
@@ -50,21 +50,23 @@ impl Rig {
 
     /// The same, with temporary files for what clients do not take.
     pub fn spilling(options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
-        Rig::serving(1, Shared::new(options).unwrap(), move |core, shared| {
+        Rig::serving(1, GroupShared::new(options).unwrap(), move |core, shared| {
             Hop(Group::new(core, shared).proxy(&Arc::new(shared.options().clone()), spill.clone()))
         })
     }
 
     /// A proxy with these options on so many threads.
     pub fn on(threads: usize, options: Options) -> Rig {
-        Rig::serving(threads, Shared::new(options).unwrap(), |core, shared| Hop(Proxy::new(core, shared)))
+        Rig::serving(threads, GroupShared::new(options).unwrap(), |core, shared| {
+            Hop(Proxy::new(core, shared))
+        })
     }
 
     /// A service of its own.
     pub fn serving<S: net::Service>(
         threads: usize,
-        shared: Arc<Shared>,
-        service: impl Fn(&net::Core, &Arc<Shared>) -> S + Send + Sync + 'static,
+        shared: Arc<GroupShared>,
+        service: impl Fn(&net::Core, &Arc<GroupShared>) -> S + Send + Sync + 'static,
     ) -> Rig {
         let theirs = shared.clone();
         let run = net::Options { threads, ..net::Options::default() };
@@ -170,7 +172,7 @@ impl Origin {
     }
 
     /// As a server of a group.
-    pub fn server(&self) -> Server {
+    pub fn server(&self) -> UpstreamServer {
         server(self.address)
     }
 
@@ -213,8 +215,8 @@ impl Origin {
 }
 
 /// A server at an address.
-pub fn server(address: SocketAddr) -> Server {
-    Server::at(Place::Tcp { host: address.ip().to_string(), port: address.port() })
+pub fn server(address: SocketAddr) -> UpstreamServer {
+    UpstreamServer::at(UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() })
 }
 
 /// An address where nobody listens.
@@ -226,7 +228,7 @@ pub fn nobody() -> SocketAddr {
 pub struct Caller {
     pub stream: TcpStream,
     record: Arc<Mutex<Vec<u8>>>,
-    machine: machine::Server,
+    machine: machine::ServerMachine,
     bytes: Vec<u8>,
 }
 
@@ -234,7 +236,7 @@ impl Caller {
     pub fn new(stream: TcpStream, record: Arc<Mutex<Vec<u8>>>) -> Caller {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Caller { stream, record, machine: machine::Server::default(), bytes: Vec::new() }
+        Caller { stream, record, machine: machine::ServerMachine::default(), bytes: Vec::new() }
     }
 
     fn fill(&mut self) -> bool {
@@ -419,7 +421,7 @@ impl Client {
 
     /// Reads a whole response; an error says how it is broken.
     pub fn response(&mut self, method: Method) -> Result<Response, String> {
-        let mut machine = machine::Client::default();
+        let mut machine = machine::ClientMachine::default();
         let mut response = Response::default();
         loop {
             let fed = machine
@@ -460,7 +462,7 @@ impl Client {
         }
     }
 
-    fn done(mut response: Response, machine: &machine::Client) -> Response {
+    fn done(mut response: Response, machine: &machine::ClientMachine) -> Response {
         let trailers = machine.body().map(|body| body.trailers().wire().to_vec()).unwrap_or_default();
         response.trailers = String::from_utf8(trailers).unwrap();
         response

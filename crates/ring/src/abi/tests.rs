@@ -18,16 +18,16 @@ fn field(id: u32, name: &str, value: &str) -> KomainuField {
 
 #[test]
 fn a_request_through_the_c_functions() {
-    let options = Options { seats: 1, slots: 2, seat_fds: true, ..Options::default() };
+    let options = Options { worker_slots: 1, slots: 2, slot_fds: true, ..Options::default() };
     let channel = Channel::create(&options).unwrap();
     let mut server = channel.server(0);
     let mut head = Vec::new();
-    wire::put(&mut head, Name::METHOD, b"POST").unwrap();
+    wire::put(&mut head, FieldId::METHOD, b"POST").unwrap();
     wire::put_header(&mut head, b"Host", b"localhost").unwrap();
     wire::put_header(&mut head, b"X-Mine", b"1").unwrap();
     server.submit(&head, b"body", true).unwrap();
 
-    let worker = KomainuWorker(channel.worker(Seat(0)));
+    let worker = KomainuWorker(channel.worker(WorkerSlot(0)));
     let text = |pointer: *const c_char, len: u32| {
         // SAFETY: a field of a live request.
         std::str::from_utf8(unsafe { borrowed(pointer, len as usize) }).unwrap().to_owned()
@@ -44,7 +44,7 @@ fn a_request_through_the_c_functions() {
         let fields = slice::from_raw_parts(fields, count);
         let seen: Vec<_> =
             fields.iter().map(|f| (f.id, text(f.name, f.name_len), text(f.value, f.value_len))).collect();
-        let host = Name::of_header(b"host").unwrap().id().into();
+        let host = FieldId::of_header(b"host").unwrap().id().into();
         let expected = [(1, ":method", "POST"), (host, "host", "localhost"), (0, "X-Mine", "1")]
             .map(|(id, n, v)| (id, n.to_owned(), v.to_owned()));
         assert_eq!(seen, expected);
@@ -116,7 +116,7 @@ fn the_header_says_what_the_library_does() {
     }
     // The ids of the parts, by name.
     for id in 1..32u8 {
-        let Some(name) = Name::of_id(id) else { continue };
+        let Some(name) = FieldId::of_id(id) else { continue };
         let define = format!("#define KOMAINU_{} {id}", name.text()[1..].replace('-', "_").to_uppercase());
         assert!(
             HEADER.contains(&format!("{define}\n")) || HEADER.contains(&format!("{define} ")),

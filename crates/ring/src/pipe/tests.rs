@@ -1,17 +1,17 @@
 use super::*;
 use crate::channel::Channel;
 use crate::layout::Options;
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 use std::sync::Arc;
 
-fn shared(bytes: usize) -> Arc<Shared> {
+fn shared(bytes: usize) -> Arc<SharedMemory> {
     let options = Options {
         threads: 1,
-        seats: 1,
+        worker_slots: 1,
         slots: 1,
         request_bytes: bytes,
         response_bytes: bytes,
-        seat_fds: false,
+        slot_fds: false,
     };
     Arc::clone(Channel::create(&options).unwrap().shared())
 }
@@ -24,10 +24,10 @@ fn frames_of_every_length_come_out_as_they_went_in() {
     for round in 0..200u32 {
         let payload: Vec<u8> = (0..round % 61).map(|byte| (byte + round) as u8).collect();
         assert!(writer.room(pipe, payload.len() as u32).unwrap() >= Some(payload.len() as u32));
-        writer.frame(pipe, Kind::Data, &payload);
+        writer.frame(pipe, FrameKind::Data, &payload);
         assert_eq!(reader.next(pipe), Ok(None), "not published yet");
         writer.publish(pipe, false);
-        assert_eq!(reader.next(pipe), Ok(Some(Frame { kind: Kind::Data, rest: payload.len() as u32 })));
+        assert_eq!(reader.next(pipe), Ok(Some(Frame { kind: FrameKind::Data, rest: payload.len() as u32 })));
         let mut back = Vec::new();
         if payload.is_empty() {
             reader.append(pipe, 1, &mut back);
@@ -44,7 +44,7 @@ fn frames_of_every_length_come_out_as_they_went_in() {
         }
         assert_eq!(back, payload);
         assert!(reader.owes(pipe));
-        reader.tell(pipe);
+        reader.report(pipe);
     }
     writer.publish(pipe, true);
     assert_eq!(reader.next(pipe), Ok(None));
@@ -65,7 +65,7 @@ fn a_body_goes_through_a_smaller_area() {
             reader.append(pipe, 50, &mut back);
         }
         assert!(reader.owes(pipe), "an emptied area is always told");
-        reader.tell(pipe);
+        reader.report(pipe);
     }
     assert_eq!(back, body);
     assert!(reader.is_empty(pipe).unwrap() && reader.has_ended());
@@ -107,7 +107,7 @@ fn a_reader_believes_no_frame() {
         assert_eq!(Reader::new().next(pipe), Err(Breach::Frame), "{word:#x}");
     }
     pipe.region.words()[pipe.base / 4].store(2 | 12 << 8, Relaxed);
-    assert_eq!(Reader::new().next(pipe), Ok(Some(Frame { kind: Kind::Data, rest: 12 })));
+    assert_eq!(Reader::new().next(pipe), Ok(Some(Frame { kind: FrameKind::Data, rest: 12 })));
 }
 
 #[test]
@@ -116,15 +116,15 @@ fn a_writer_believes_no_tail() {
     let pipe = shared.slot(0, 0).request();
     for tail in [1, 2, 64, 128, u32::MAX - 3] {
         let mut writer = Writer::new();
-        writer.frame(pipe, Kind::Data, &[0; 56]);
+        writer.frame(pipe, FrameKind::Data, &[0; 56]);
         pipe.tail.store(tail, Relaxed);
         assert_eq!(writer.room(pipe, 56), Err(Breach::Position), "{tail}");
     }
     let mut writer = Writer::new();
-    writer.frame(pipe, Kind::Data, &[0; 56]);
+    writer.frame(pipe, FrameKind::Data, &[0; 56]);
     pipe.tail.store(60, Relaxed);
     assert_eq!(writer.room(pipe, 56), Ok(Some(60)));
-    writer.frame(pipe, Kind::Data, &[0; 60]);
+    writer.frame(pipe, FrameKind::Data, &[0; 60]);
     assert_eq!(writer.room(pipe, 0), Ok(None), "not even an empty frame");
 }
 
@@ -134,15 +134,15 @@ fn positions_wrap_with_the_word() {
     let pipe = shared.slot(0, 0).request();
     let start = u32::MAX - 19;
     let mut writer = Writer { at: start, tail: start };
-    let mut reader = Reader { at: start, head: start, told: start, ..Reader::new() };
+    let mut reader = Reader { at: start, head: start, reported: start, ..Reader::new() };
     for round in 0..4u8 {
-        writer.frame(pipe, Kind::Data, &[round; 11]);
+        writer.frame(pipe, FrameKind::Data, &[round; 11]);
         writer.publish(pipe, false);
         let mut back = Vec::new();
         assert_eq!(reader.next(pipe).unwrap().unwrap().rest, 11);
         reader.append(pipe, 64, &mut back);
         assert_eq!(back, [round; 11]);
-        reader.tell(pipe);
+        reader.report(pipe);
         assert_eq!(writer.room(pipe, 60), Ok(Some(60)));
     }
 }

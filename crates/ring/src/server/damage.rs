@@ -1,72 +1,72 @@
 //! What becomes of a slot when its worker lied or died.
 
-use super::{Lost, Server, Ticket, Use};
-use crate::error::{Breach, Fault, Seat};
-use crate::words::Phase;
+use super::{Lost, ServerSide, Ticket, Use};
+use crate::error::{Breach, WorkerFault, WorkerSlot};
+use crate::words::SlotPhase;
 
-impl Server {
+impl ServerSide {
     /// Ends a ticket whose answer is not to be believed.
-    pub(super) fn break_off(&mut self, at: usize, breach: Breach) -> Fault {
+    pub(super) fn break_off(&mut self, at: usize, breach: Breach) -> WorkerFault {
         let record = &self.records[at];
         let ended = record.ending.is_some();
-        let seat = record.seat.or_else(|| if ended { None } else { self.holder(at)?.1 });
-        match seat {
+        let worker_slot = record.worker_slot.or_else(|| if ended { None } else { self.holder(at)?.1 });
+        match worker_slot {
             // The worker let go of it; it may be dead by now, and another in its seat.
             _ if ended => {
                 self.release(at);
-                self.mute(seat, breach);
+                self.mute(worker_slot, breach);
             }
             Some(_) => {
-                self.records[at].seat = seat;
+                self.records[at].worker_slot = worker_slot;
                 self.records[at].used = Use::Broken;
-                self.mute(seat, breach);
+                self.mute(worker_slot, breach);
             }
             None => self.quarantine(at),
         }
-        Fault { seat: seat.map(Seat), breach }
+        WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach }
     }
 
     /// Nobody can tell who holds the slot, so nobody's death frees it: an honest worker may still write there.
     pub(super) fn quarantine(&mut self, at: usize) {
-        self.records[at].seat = None;
+        self.records[at].worker_slot = None;
         self.records[at].used = Use::Broken;
         self.quarantined += 1;
-        self.mute(None, Breach::State);
+        self.mute(None, Breach::SlotState);
     }
 
-    pub(super) fn mute(&mut self, seat: Option<usize>, breach: Breach) {
-        if let Some(seat) = seat {
-            self.seats[seat].mute = true;
+    pub(super) fn mute(&mut self, worker_slot: Option<usize>, breach: Breach) {
+        if let Some(worker_slot) = worker_slot {
+            self.worker_slots[worker_slot].mute = true;
         }
-        self.faults.push(Fault { seat: seat.map(Seat), breach });
+        self.faults.push(WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach });
     }
 
     /// A whole answer outlives its worker, and is not its heir's.
-    fn disown(&mut self, seat: usize, at: usize) {
-        let known = &mut self.records[at].seat;
-        *known = known.filter(|known| *known != seat);
+    fn disown(&mut self, worker_slot: usize, at: usize) {
+        let known = &mut self.records[at].worker_slot;
+        *known = known.filter(|known| *known != worker_slot);
     }
 
     /// Settles one slot on the death of `seat`'s holder.
-    pub(super) fn bury(&mut self, seat: usize, at: usize, lost: &mut Vec<Lost>) {
+    pub(super) fn bury(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
         let record = &self.records[at];
         let ticket = Ticket { slot: at as u16, generation: record.generation };
         let started = record.started;
         let holder = match record.used {
             Use::Free => return,
-            Use::Broken if record.seat == Some(seat) => return self.release(at),
+            Use::Broken if record.worker_slot == Some(worker_slot) => return self.release(at),
             Use::Broken => return,
-            Use::Live if record.ending.is_some() => return self.disown(seat, at),
+            Use::Live if record.ending.is_some() => return self.disown(worker_slot, at),
             Use::Live | Use::Cancelled => self.holder(at),
         };
         let live = record.used == Use::Live;
-        let phase = match (record.seat, holder) {
+        let phase = match (record.worker_slot, holder) {
             // The word may have been scribbled on since; the first notice was believed.
-            (Some(known), Some((phase, Some(now)))) if known == seat && now == seat => phase,
-            (Some(known), _) if known == seat => Phase::Claimed,
-            (None, Some((phase, Some(now)))) if now == seat => phase,
+            (Some(known), Some((phase, Some(now)))) if known == worker_slot && now == worker_slot => phase,
+            (Some(known), _) if known == worker_slot => SlotPhase::Claimed,
+            (None, Some((phase, Some(now)))) if now == worker_slot => phase,
             // Nobody knows who has it. (A cancelled one was claimed, and cannot be in the queue again.)
-            (None, None) | (None, Some((Phase::Ready, _))) if !live || holder.is_none() => {
+            (None, None) | (None, Some((SlotPhase::Ready, _))) if !live || holder.is_none() => {
                 if live {
                     lost.push(Lost { ticket, started });
                 }
@@ -75,9 +75,9 @@ impl Server {
             _ => return,
         };
         let record = &mut self.records[at];
-        if live && phase != Phase::Claimed && !self.seats[seat].mute {
+        if live && phase != SlotPhase::Claimed && !self.worker_slots[worker_slot].mute {
             // It finished, and died before it could say so.
-            record.seat = None;
+            record.worker_slot = None;
             record.ending = Some(phase);
             self.owed.push(ticket);
             return;

@@ -1,9 +1,9 @@
 use super::*;
 use crate::channel::Channel;
-use crate::error::Stop;
+use crate::error::StopReason;
 use crate::layout::Options;
 use crate::part::{FilePart, Part, Received};
-use crate::request::{DROPPED, Request};
+use crate::request::{ClaimedRequest, DROPPED};
 use crate::worker::{Next, Worker};
 use std::time::Duration;
 
@@ -11,15 +11,21 @@ const GONE: NonZeroU32 = NonZeroU32::new(9).unwrap();
 
 struct Rig {
     channel: Channel,
-    server: Server,
+    server: ServerSide,
     worker: Worker,
 }
 
 fn rig() -> Rig {
-    let options =
-        Options { threads: 1, seats: 2, slots: 4, request_bytes: 256, response_bytes: 256, seat_fds: true };
+    let options = Options {
+        threads: 1,
+        worker_slots: 2,
+        slots: 4,
+        request_bytes: 256,
+        response_bytes: 256,
+        slot_fds: true,
+    };
     let channel = Channel::create(&options).unwrap();
-    let (server, worker) = (channel.server(0), channel.worker(Seat(0)));
+    let (server, worker) = (channel.server(0), channel.worker(WorkerSlot(0)));
     Rig { channel, server, worker }
 }
 
@@ -28,7 +34,7 @@ impl Rig {
         self.server.submit(head, b"", true).unwrap().0
     }
 
-    fn claim(&mut self) -> Request {
+    fn claim(&mut self) -> ClaimedRequest {
         self.worker.try_next().expect("a request waits")
     }
 
@@ -55,7 +61,7 @@ fn a_request_goes_there_and_its_answer_comes_back() {
     let ticket = rig.submit(b"GET /");
     assert_eq!(rig.server.claimant(ticket), None);
     let mut request = rig.claim();
-    assert_eq!(rig.server.claimant(ticket), Some(Seat(0)));
+    assert_eq!(rig.server.claimant(ticket), Some(WorkerSlot(0)));
     assert_eq!(request.head(), b"GET /");
     assert_eq!(request.read(&mut [0; 9]), Ok(0));
     request.respond(b"200").unwrap();
@@ -77,10 +83,10 @@ fn every_part_comes_in_its_order() {
     request.log(3, b"hm").unwrap();
     request.interim(b"103").unwrap();
     request.respond(b"200").unwrap();
-    assert_eq!(request.respond(b"200"), Err(Stop::Order));
+    assert_eq!(request.respond(b"200"), Err(StopReason::Order));
     request.write(b"a").unwrap();
     request.trailers(b"t").unwrap();
-    assert_eq!(request.write(b"b"), Err(Stop::Order));
+    assert_eq!(request.write(b"b"), Err(StopReason::Order));
     request.finish().unwrap();
     assert_eq!(rig.news(), [ticket, ticket], "one notice while none was read, and the end");
     rig.expect(ticket, Part::Log(3), b"hm", false);
@@ -159,7 +165,7 @@ fn heads_and_slots_have_their_limits() {
     assert_eq!(rig.server.submit(b"", b"", true), Err(Refused::Full));
     let mut request = rig.claim();
     assert_eq!(request.head().len(), 252);
-    assert_eq!(request.respond(&[0; 253]), Err(Stop::TooLarge));
+    assert_eq!(request.respond(&[0; 253]), Err(StopReason::TooLarge));
     request.respond(&[0; 252]).unwrap();
 }
 
@@ -181,7 +187,7 @@ fn a_dropped_request_is_aborted_and_what_was_sent_stands() {
 fn finishing_without_a_head_is_an_abort() {
     let mut rig = rig();
     let ticket = rig.submit(b"a");
-    assert_eq!(rig.claim().finish(), Err(Stop::Order));
+    assert_eq!(rig.claim().finish(), Err(StopReason::Order));
     assert_eq!(rig.news(), [ticket]);
     rig.expect(ticket, Part::Aborted(DROPPED), b"", true);
 }
@@ -207,7 +213,7 @@ fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
 }
 
 #[test]
-fn a_claimed_request_is_told_and_comes_back_when_let_go() {
+fn a_claimed_request_is_reported_and_comes_back_when_let_go() {
     let mut rig = rig();
     let (ticket, _) = rig.server.submit(b"POST", b"abc", false).unwrap();
     let mut request = rig.claim();
@@ -216,8 +222,8 @@ fn a_claimed_request_is_told_and_comes_back_when_let_go() {
     assert_eq!(request.cancelled(), Some(9));
     assert!(request.news().cancelled);
     assert_eq!(request.read(&mut [0; 9]), Ok(3), "what came is still read");
-    assert_eq!(request.read(&mut [0; 9]), Err(Stop::Cancelled(9)));
-    assert_eq!(request.respond(b"200"), Err(Stop::Cancelled(9)));
+    assert_eq!(request.read(&mut [0; 9]), Err(StopReason::Cancelled(9)));
+    assert_eq!(request.respond(b"200"), Err(StopReason::Cancelled(9)));
     assert_eq!(rig.server.in_use(), 1);
     request.finish().unwrap();
     assert_eq!(rig.news(), []);
@@ -237,14 +243,14 @@ fn a_dead_workers_requests_are_lost_and_only_they() {
     rig.news();
     rig.expect(begun, Part::Head, b"200", false);
 
-    let lost = rig.server.worker_died(Seat(0));
+    let lost = rig.server.worker_died(WorkerSlot(0));
     second.vanish();
     third.vanish();
     let expected = [Lost { ticket: begun, started: true }, Lost { ticket: untouched, started: false }];
     assert!(lost.len() == 2 && expected.iter().all(|one| lost.contains(one)), "{lost:?}");
     rig.expect(answered, Part::Head, b"200", true);
 
-    let heir = rig.channel.worker(Seat(0));
+    let heir = rig.channel.worker(WorkerSlot(0));
     let mut request = heir.try_next().unwrap();
     assert_eq!(request.head(), b"queued");
     request.respond(b"201").unwrap();
@@ -255,7 +261,7 @@ fn a_dead_workers_requests_are_lost_and_only_they() {
 }
 
 #[test]
-fn an_answer_finished_but_not_told_by_the_dead_is_found() {
+fn an_answer_finished_but_not_reported_by_the_dead_is_found() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let mut request = rig.claim();
@@ -264,7 +270,7 @@ fn an_answer_finished_but_not_told_by_the_dead_is_found() {
     // As if it had died between the state word and the lane.
     lane::clear(&rig.server.shared, 0, 0);
     assert_eq!(rig.news(), []);
-    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert!(!rig.server.arm(), "there is something to poll");
     assert_eq!(rig.news(), [ticket]);
     rig.expect(ticket, Part::Head, b"200", true);
@@ -276,7 +282,7 @@ fn a_cancelled_request_of_a_dead_worker_comes_back() {
     let ticket = rig.submit(b"x");
     let request = rig.claim();
     rig.server.cancel(ticket, GONE);
-    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     request.vanish();
     assert_eq!(rig.server.in_use(), 0);
 }
@@ -284,8 +290,8 @@ fn a_cancelled_request_of_a_dead_worker_comes_back() {
 #[test]
 fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
     let mut rig = rig();
-    let other = rig.channel.worker(Seat(1));
-    let sleeps = |rig: &Rig, seat| rig.server.shared.sleep(seat).load(Relaxed) != AWAKE;
+    let other = rig.channel.worker(WorkerSlot(1));
+    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep(worker_slot).load(Relaxed) != AWAKE;
     assert!(rig.worker.arm(true) && other.arm(true));
     rig.submit(b"1");
     rig.submit(b"2");
@@ -303,13 +309,13 @@ fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
 #[test]
 fn a_worker_that_dies_with_its_wake_up_passes_it_on() {
     let mut rig = rig();
-    let other = rig.channel.worker(Seat(1));
+    let other = rig.channel.worker(WorkerSlot(1));
     assert!(rig.worker.arm(true) && other.arm(true));
     rig.submit(b"1");
     rig.server.flush_doorbells();
-    let sleeps = |rig: &Rig, seat| rig.server.shared.sleep(seat).load(Relaxed) != AWAKE;
+    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep(worker_slot).load(Relaxed) != AWAKE;
     assert!(!sleeps(&rig, 0) && sleeps(&rig, 1));
-    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     rig.server.flush_doorbells();
     assert!(!sleeps(&rig, 1));
     assert_eq!(other.try_next().unwrap().head(), b"1");
@@ -323,7 +329,7 @@ fn a_queue_scribbled_on_by_the_dead_is_mended() {
     rig.server.shared.word(head).store(1 << 30, Relaxed);
     (0..8).for_each(|cell| rig.server.shared.word(cells + cell).store(u32::MAX, Relaxed));
     assert!(rig.worker.try_next().is_none());
-    assert_eq!(rig.server.worker_died(Seat(1)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(1)), []);
     let heads = [rig.claim().head().to_vec(), rig.claim().head().to_vec()];
     assert!(heads.contains(&b"1".to_vec()) && heads.contains(&b"2".to_vec()));
     assert_eq!(rig.news().len(), tickets.len());
@@ -336,16 +342,19 @@ fn a_wild_notice_mutes_its_seat_until_it_dies() {
     let mut request = rig.claim();
     lane::push(&rig.server.shared, 0, 1, &mut 0, Tag::new(0, rig.server.records[0].generation));
     assert_eq!(rig.news(), [], "not its request");
-    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(1)), breach: Breach::Tag }));
+    assert_eq!(
+        rig.server.take_fault(),
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(1)), breach: Breach::Tag })
+    );
     lane::push(&rig.server.shared, 0, 1, &mut 1, Tag(77));
     assert!(rig.server.arm(), "it is not heard");
     rig.server.disarm();
     request.respond(b"200").unwrap();
     request.finish().unwrap();
     assert_eq!(rig.news(), [ticket], "the others are");
-    assert_eq!(rig.server.worker_died(Seat(1)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(1)), []);
     let second = rig.submit(b"2");
-    drop(rig.channel.worker(Seat(1)).try_next().unwrap());
+    drop(rig.channel.worker(WorkerSlot(1)).try_next().unwrap());
     assert_eq!(rig.news(), [second], "its heir is heard");
 }
 
@@ -365,9 +374,12 @@ fn a_late_tag_is_not_taken_for_the_slots_next_use() {
     let request = rig.claim();
     lane::push(&rig.server.shared, 0, 0, &mut 1, late);
     assert_eq!(rig.news(), []);
-    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(0)), breach: Breach::Tag }));
+    assert_eq!(
+        rig.server.take_fault(),
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Tag })
+    );
     request.vanish();
-    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket: second, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket: second, started: false }]);
 }
 
 #[test]
@@ -377,9 +389,12 @@ fn a_final_tag_needs_a_final_state() {
     let request = rig.claim();
     lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation).finished());
     assert_eq!(rig.news(), []);
-    assert_eq!(rig.server.take_fault(), Some(Fault { seat: Some(Seat(0)), breach: Breach::State }));
+    assert_eq!(
+        rig.server.take_fault(),
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::SlotState })
+    );
     request.vanish();
-    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket, started: false }]);
 }
 
 #[test]
@@ -389,14 +404,14 @@ fn a_body_before_its_head_is_not_believed() {
     let request = rig.claim();
     let pipe = rig.server.slot(0).response();
     let mut writer = Writer::new();
-    writer.frame(pipe, Kind::Data, b"x");
+    writer.frame(pipe, FrameKind::Data, b"x");
     writer.publish(pipe, false);
     lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation));
     assert_eq!(rig.news(), [ticket]);
-    let fault = Fault { seat: Some(Seat(0)), breach: Breach::Order };
-    assert_eq!(rig.receive(ticket), Err(Error::Fault(fault)));
+    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Order };
+    assert_eq!(rig.receive(ticket), Err(Error::WorkerFault(fault)));
     request.vanish();
-    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
 
@@ -410,26 +425,26 @@ fn an_answer_not_to_be_believed_ends_its_ticket_only() {
     let at = request.slot_index();
     rig.server.slot(at).response().head.store(1000, Relaxed);
     assert_eq!(rig.news(), [ticket]);
-    let fault = Fault { seat: Some(Seat(0)), breach: Breach::Position };
-    assert_eq!(rig.receive(ticket), Err(Error::Fault(fault)));
+    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Position };
+    assert_eq!(rig.receive(ticket), Err(Error::WorkerFault(fault)));
     assert_eq!(rig.receive(ticket), Err(Error::Void));
     assert_eq!(rig.server.take_fault(), Some(fault));
     request.vanish();
     held.vanish();
-    assert_eq!(rig.server.worker_died(Seat(0)), [Lost { ticket: other, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket: other, started: false }]);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
 
 #[test]
-fn a_slot_that_nobody_can_tell_the_holder_of_is_quarantined() {
+fn a_slot_that_nobody_can_report_the_holder_of_is_quarantined() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let request = rig.claim();
     rig.server.slot(0).state().store(0xffff_ffff, Relaxed);
     rig.server.cancel(ticket, GONE);
     request.vanish();
-    assert_eq!(rig.server.take_fault(), Some(Fault { seat: None, breach: Breach::State }));
-    assert_eq!(rig.server.worker_died(Seat(0)), []);
+    assert_eq!(rig.server.take_fault(), Some(WorkerFault { worker_slot: None, breach: Breach::SlotState }));
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (1, 1));
 }
 
@@ -457,7 +472,7 @@ fn one_who_waits_without_a_limit_is_stirred_to_look_at_signals() {
     let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert!(matches!(channel.worker(Seat(0)).next(None), Next::TimedOut));
+            assert!(matches!(channel.worker(WorkerSlot(0)).next(None), Next::TimedOut));
             done.store(true, std::sync::atomic::Ordering::Release);
         });
         while !done.load(std::sync::atomic::Ordering::Acquire) {
@@ -472,7 +487,7 @@ fn a_retired_worker_leaves_and_one_in_time_waits() {
     let rig = rig();
     assert!(matches!(rig.worker.next(Some(Duration::ZERO)), Next::TimedOut));
     assert!(matches!(rig.worker.next(Some(Duration::from_millis(2))), Next::TimedOut));
-    rig.channel.retire(Seat(0));
+    rig.channel.retire(WorkerSlot(0));
     assert!(matches!(rig.worker.next(None), Next::Retired));
     assert!(!rig.worker.arm(true));
 }
@@ -486,7 +501,9 @@ fn a_file_waits_until_it_was_taken() {
     std::thread::scope(|scope| {
         let channel = &rig.channel;
         scope.spawn(move || {
-            let Next::Request(mut request) = channel.worker(Seat(1)).next(None) else { panic!("a request") };
+            let Next::ClaimedRequest(mut request) = channel.worker(WorkerSlot(1)).next(None) else {
+                panic!("a request")
+            };
             request.respond(b"200").unwrap();
             request.file(file).unwrap();
             request.finish().unwrap();

@@ -1,6 +1,6 @@
 //! What holds for all bytes: fuzz targets and tests call these; each panics where its law breaks.
 
-use ring::wire::{self, Fields, Malformed};
+use ring::wire::{self, Malformed, WireFields};
 
 /// Heads and trailers as a worker may write them: every field lies within the bytes, a malformed one is the last, and
 /// the fields before it, written again, are the same.
@@ -9,10 +9,10 @@ pub(crate) fn ring_head(bytes: &[u8]) {
         assert_eq!(status.to_le_bytes(), bytes[..2]);
         read_again(fields);
     }
-    read_again(Fields(bytes));
+    read_again(WireFields(bytes));
 }
 
-fn read_again(fields: Fields<'_>) {
+fn read_again(fields: WireFields<'_>) {
     let total = fields.0.len();
     let (mut written, mut read, mut used) = (Vec::new(), Vec::new(), 0);
     for field in fields {
@@ -29,9 +29,9 @@ fn read_again(fields: Fields<'_>) {
         read.push(field);
     }
     assert!(used <= total, "fields reach beyond the bytes");
-    let again: Vec<_> = Fields(&written).collect();
+    let again: Vec<_> = WireFields(&written).collect();
     let good: Vec<_> = read.into_iter().filter(Result::is_ok).collect();
-    let named = |fields: &[Result<wire::Field<'_>, Malformed>]| {
+    let named = |fields: &[Result<wire::WireField<'_>, Malformed>]| {
         let pairs =
             fields.iter().flatten().map(|field| (field.name.to_ascii_lowercase(), field.value.to_vec()));
         pairs.collect::<Vec<_>>()

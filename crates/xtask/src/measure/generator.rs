@@ -8,13 +8,13 @@ use std::process::{Command, ExitCode};
 use bench::procfs;
 use bench::quantity::thousands;
 use bench::stats::{self, Ratio};
-use bench::table::Table;
+use bench::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::measure::options::Options;
 use crate::measure::peer;
 use crate::measure::{Outcome, keep};
-use bench::children::{Scratch, Tree};
+use bench::children::{ProcessTree, TempFolder};
 
 /// Connections of each row.
 const ROWS: [usize; 3] = [10, 100, 1000];
@@ -36,7 +36,7 @@ const ALL: [Generator; 3] = [Generator::Komainu, Generator::Wrk, Generator::H2lo
 
 /// One run of one generator.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct GeneratorRun {
     /// CPU microseconds of the generator's whole life, for each request.
     cpu_us: f64,
     /// Requests a second.
@@ -97,10 +97,16 @@ impl Generator {
         }
     }
 
-    fn sample(self, url: &str, connections: usize, folder: &Path, options: &Options) -> Outcome<Sample> {
+    fn sample(
+        self,
+        url: &str,
+        connections: usize,
+        folder: &Path,
+        options: &Options,
+    ) -> Outcome<GeneratorRun> {
         let before_ns = used_ns();
         let mut command = self.command(url, connections, options);
-        let mut tree = Tree::start(command.current_dir(folder), &folder.join("generator.log"))?;
+        let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
         tree.wait_until(TIME_MS_MAX, |_| None::<()>);
         let output = tree.output();
         // Waited for: its whole life is in this process's account now.
@@ -110,7 +116,7 @@ impl Generator {
             .figures(&output)
             .filter(|(requests, _)| *requests > 0.0)
             .ok_or_else(|| format!("{} gave no figures: {output}", self.name()))?;
-        Ok(Sample { cpu_us: cpu_ns as f64 / 1e3 / requests, rate: requests / seconds })
+        Ok(GeneratorRun { cpu_us: cpu_ns as f64 / 1e3 / requests, rate: requests / seconds })
     }
 }
 
@@ -122,7 +128,7 @@ fn used_ns() -> u64 {
 
 /// Runs the comparison, prints it, keeps it.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
-    let scratch = Scratch::new("generator")?;
+    let scratch = TempFolder::new("generator")?;
     let folder = scratch.path();
     let options = &Options { binary: fs::canonicalize(&options.binary)?, ..options.clone() };
     let server = peer::nginx(folder)?;
@@ -150,7 +156,12 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 }
 
 /// By generator, by round; every round begins with another one.
-fn in_turns(url: &str, connections: usize, folder: &Path, options: &Options) -> Outcome<[Vec<Sample>; 3]> {
+fn in_turns(
+    url: &str,
+    connections: usize,
+    folder: &Path,
+    options: &Options,
+) -> Outcome<[Vec<GeneratorRun>; 3]> {
     let mut samples = [const { Vec::new() }; ALL.len()];
     for round in 0..options.rounds_or(ROUNDS) {
         for turn in 0..ALL.len() {
@@ -170,14 +181,14 @@ fn in_turns(url: &str, connections: usize, folder: &Path, options: &Options) -> 
     Ok(samples)
 }
 
-fn report(samples: &[Vec<Sample>; 3]) -> (Table, Vec<Value>) {
+fn report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
     let mut table =
-        Table::new(&["", "CPU µs/request", "spread", "req/s", "CPU of wrk", "rate of wrk", "aims"]);
+        TextTable::new(&["", "CPU µs/request", "spread", "req/s", "CPU of wrk", "rate of wrk", "aims"]);
     let mut rows = Vec::new();
     let wrk = &samples[1];
     for (generator, own) in ALL.into_iter().zip(samples) {
-        let each = |of: fn(&Sample) -> f64| own.iter().map(of).collect::<Vec<f64>>();
-        let ratio = |of: fn(&Sample) -> f64| {
+        let each = |of: fn(&GeneratorRun) -> f64| own.iter().map(of).collect::<Vec<f64>>();
+        let ratio = |of: fn(&GeneratorRun) -> f64| {
             let pairs: Vec<(f64, f64)> = own.iter().zip(wrk).map(|(own, wrk)| (of(own), of(wrk))).collect();
             stats::ratio(&pairs).unwrap_or(Ratio { ratio: f64::NAN, low: f64::NAN, high: f64::NAN })
         };
@@ -246,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_table_judges_by_pairs() {
-        let sample = |cpu_us, rate| Sample { cpu_us, rate };
+        let sample = |cpu_us, rate| GeneratorRun { cpu_us, rate };
         let (ours, wrk) =
             (vec![sample(6.0, 100.0), sample(12.0, 90.0)], vec![sample(7.0, 99.0), sample(14.0, 91.0)]);
         let (table, rows) = report(&[ours, wrk.clone(), wrk]);

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use bench::procfs;
-use bench::table::Table;
+use bench::table::TextTable;
 use serde_json::{Value, json};
 
 use crate::measure::known::{self, DELAYS, ERROR_EACH, STALL};
 use crate::measure::options::Options;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
 use crate::measure::{Outcome, keep};
-use bench::children::{Scratch, Tree};
+use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
 /// A reading may differ from the kernel's by so much.
@@ -40,31 +40,31 @@ const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_p
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
 /// A server of known figures.
-struct Server {
+struct KnownServer {
     address: SocketAddr,
-    tree: Tree,
+    tree: ProcessTree,
 }
 
 /// What one check found.
-struct Finding {
+struct CheckResult {
     what: String,
     known: String,
     found: String,
     holds: bool,
 }
 
-struct Bench<'o> {
+struct BenchRun<'o> {
     options: &'o Options,
     binary: PathBuf,
     folder: &'o Path,
-    findings: Vec<Finding>,
+    findings: Vec<CheckResult>,
 }
 
 /// Runs the checks that `--rows` names, prints them, keeps them.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
-    let scratch = Scratch::new("instrument")?;
+    let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
-    let mut bench = Bench { options, binary, folder: scratch.path(), findings: Vec::new() };
+    let mut bench = BenchRun { options, binary, folder: scratch.path(), findings: Vec::new() };
     for check in CHECKS.into_iter().filter(|name| Options::chooses(&options.rows, name)) {
         match check {
             "answers" => bench.answers()?,
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
             _ => bench.slower()?,
         }
     }
-    let mut table = Table::new(&["what", "known", "found", ""]);
+    let mut table = TextTable::new(&["what", "known", "found", ""]);
     for f in &bench.findings {
         let verdict = if f.holds { "holds" } else { "FAILS" };
         table.row(vec![f.what.clone(), f.known.clone(), f.found.clone(), verdict.into()]);
@@ -81,29 +81,30 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     let text =
         format!("# The instrument, held against the known\n\n{}.\n\n{}", procfs::machine(), table.markdown());
     println!("\n{text}");
-    let each = |f: &Finding| json!({ "what": f.what, "known": f.known, "found": f.found, "holds": f.holds });
+    let each =
+        |f: &CheckResult| json!({ "what": f.what, "known": f.known, "found": f.found, "holds": f.holds });
     let json = json!({ "comparison": "instrument", "machine": procfs::machine(),
         "findings": bench.findings.iter().map(each).collect::<Vec<_>>() });
     println!("Kept as {}", keep(&options.out, "instrument", &text, &json)?.display());
     Ok(if bench.findings.iter().all(|f| f.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Bench<'_> {
+impl BenchRun<'_> {
     fn found(&mut self, what: &str, known: String, found: String, holds: bool) {
         eprintln!("{what}: known {known}, found {found}: {}", if holds { "holds" } else { "FAILS" });
-        self.findings.push(Finding { what: what.into(), known, found, holds });
+        self.findings.push(CheckResult { what: what.into(), known, found, holds });
     }
 
     /// Starts a server of known figures, behind `before` (a program that watches it), on the servers' core.
-    fn server(&self, way: &str, before: &[&str]) -> Outcome<Server> {
+    fn server(&self, way: &str, before: &[&str]) -> Outcome<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
         command.args(["known", &port.to_string(), way]);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut tree = Tree::start(&mut command, &self.folder.join(format!("server-{port}.log")))?;
+        let mut tree = ProcessTree::start(&mut command, &self.folder.join(format!("server-{port}.log")))?;
         match tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(address).ok()) {
-            Some(_) => Ok(Server { address, tree }),
+            Some(_) => Ok(KnownServer { address, tree }),
             None => Err(format!("{before:?} {way} does not start: {}", tree.output()).into()),
         }
     }
@@ -154,9 +155,9 @@ impl Bench<'_> {
         self.latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
         let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
         drop(server);
-        let told = said.contains("--rate") && said.contains("nothing at all was answered");
-        let found = if told { "says so" } else { "is silent" };
-        self.found("the same in a closed loop", "cannot see it".into(), found.into(), told);
+        let reported = said.contains("--rate") && said.contains("nothing at all was answered");
+        let found = if reported { "says so" } else { "is silent" };
+        self.found("the same in a closed loop", "cannot see it".into(), found.into(), reported);
 
         let server = self.server("errors", &[])?;
         let kept = self.bench_json(&["-c", "10", "-n", "100000"], server.address)?;
@@ -173,9 +174,14 @@ impl Bench<'_> {
 
     /// CPU time and memory beside /proc and /usr/bin/time.
     fn readings(&mut self) -> Outcome<()> {
-        let told = self.folder.join("time.txt");
-        let watch =
-            ["/usr/bin/time", "-f", "%U %S %M", "-o", told.to_str().ok_or("the folder's name is no text")?];
+        let reported = self.folder.join("time.txt");
+        let watch = [
+            "/usr/bin/time",
+            "-f",
+            "%U %S %M",
+            "-o",
+            reported.to_str().ok_or("the folder's name is no text")?,
+        ];
         let mut server = self.server(&format!("work:{}", known::turns_in(WORK_US)), &watch)?;
         let pid = *procfs::tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
         let before = ticks_s(pid)?;
@@ -184,7 +190,7 @@ impl Bench<'_> {
         let (rss, pss) = (kib(pid, "status", "VmRSS:")?, kib(pid, "smaps", "Pss:")?);
         quit(server.address)?;
         server.tree.wait_until(READY_MS_MAX, |_| None::<()>);
-        let text = fs::read_to_string(&told)?;
+        let text = fs::read_to_string(&reported)?;
         let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let &[user_s, system_s, most_kib] = numbers.as_slice() else {
             return Err(format!("/usr/bin/time (the package time) gave no figures: {text}").into());
@@ -215,27 +221,27 @@ impl Bench<'_> {
         let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
         let versus = format!("http://{}/", b.address);
         let arguments = [&["-c", "4", "--vs", &versus], how].concat();
-        let mut told = [(0, 0); JUDGED.len()];
+        let mut reported = [(0, 0); JUDGED.len()];
         for number in 0..count {
             let kept = self.bench_json(&arguments, a.address)?;
             for line in kept["comparison"].as_array().into_iter().flatten() {
                 let Some(at) = JUDGED.iter().position(|figure| line["figure"] == *figure) else { continue };
-                told[at].0 +=
+                reported[at].0 +=
                     usize::from(line["verdict"] == "B is worse" || line["verdict"] == "B is better");
-                told[at].1 += usize::from(line["verdict"] == "B is worse");
+                reported[at].1 += usize::from(line["verdict"] == "B is worse");
             }
             if (number + 1) % 10 == 0 {
-                eprintln!("{} of {count} comparisons, told apart so far: {told:?}", number + 1);
+                eprintln!("{} of {count} comparisons, told apart so far: {reported:?}", number + 1);
             }
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// A against A.
     fn equals(&mut self) -> Outcome<()> {
         let count = self.options.rounds_or(COMPARISONS);
-        let told = self.compared(count, &EQUALS, 1.0)?;
-        for (figure, (apart, _)) in JUDGED.iter().zip(told) {
+        let reported = self.compared(count, &EQUALS, 1.0)?;
+        for (figure, (apart, _)) in JUDGED.iter().zip(reported) {
             let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
             let what = format!("{count} times A against A: told apart by {figure}");
             self.found(&what, format!("at most {most}"), apart.to_string(), apart <= most);
@@ -246,8 +252,8 @@ impl Bench<'_> {
     /// A server that has 5 % more to do.
     fn slower(&mut self) -> Outcome<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
-        let told = self.compared(count, &[], 1.05)?;
-        for (figure, (_, worse)) in JUDGED.iter().zip(told) {
+        let reported = self.compared(count, &[], 1.05)?;
+        for (figure, (_, worse)) in JUDGED.iter().zip(reported) {
             let what = format!("{count} times against 5 % more work: found worse by {figure}");
             let sure = SURE.contains(figure);
             let known = if sure { "every time" } else { "by the machine's quiet" };

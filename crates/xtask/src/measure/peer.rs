@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::measure::Outcome;
-use bench::children::Tree;
+use bench::children::ProcessTree;
 
 /// The cores of the two sides, as taskset takes them.
 pub(crate) const SERVER_CORE: &str = "0";
@@ -15,10 +15,10 @@ pub(crate) const GENERATOR_CORE: &str = "1";
 const READY_MS_MAX: u64 = 10_000;
 
 /// A server that runs until this is dropped.
-pub(crate) struct Peer {
+pub(crate) struct PeerServer {
     pub(crate) address: SocketAddr,
     /// Held for its drop.
-    _tree: Tree,
+    _tree: ProcessTree,
 }
 
 /// A port that nobody listens on now.
@@ -27,7 +27,7 @@ pub(crate) fn free_port() -> Outcome<u16> {
 }
 
 /// Starts it, with its files in `folder`.
-pub(crate) fn nginx(folder: &Path) -> Outcome<Peer> {
+pub(crate) fn nginx(folder: &Path) -> Outcome<PeerServer> {
     let (port, own) = (free_port()?, folder.display());
     let conf = format!(
         "daemon off; worker_processes 1; pid {own}/nginx.pid; error_log {own}/error.log crit;\n\
@@ -42,9 +42,9 @@ pub(crate) fn nginx(folder: &Path) -> Outcome<Peer> {
     command.args(["-p", "."]).arg("-e").arg(folder.join("error.log"));
     command.arg("-c").arg(folder.join("nginx.conf")).current_dir(folder);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut tree = Tree::start(&mut command, &folder.join("server.log"))?;
+    let mut tree = ProcessTree::start(&mut command, &folder.join("server.log"))?;
     match tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(address).ok()) {
-        Some(_) => Ok(Peer { address, _tree: tree }),
+        Some(_) => Ok(PeerServer { address, _tree: tree }),
         None => Err(format!("nginx does not start (the package nginx brings it): {}", tree.output()).into()),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::tidy::finding::Finding;
-use crate::tidy::tree::Tree;
+use crate::tidy::finding::TidyFinding;
+use crate::tidy::tree::SourceTree;
 
 /// Written so that this file does not find itself.
 const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
@@ -21,8 +21,8 @@ pub(crate) const GENERATED: [Generated; 1] =
     [Generated { file: "docs/configuration.md", text: config::reference }];
 
 /// All findings about documents and traces.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings: Vec<Finding> =
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
+    let mut findings: Vec<TidyFinding> =
         GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
     for (name, text) in tree.files() {
         // The examples that a newcomer starts from must be right.
@@ -31,20 +31,20 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
         for (at, line) in text.lines().enumerate() {
             findings.extend(
-                check_line(name, line).map(|(what, remedy)| Finding::new(name, at + 1, what, remedy)),
+                check_line(name, line).map(|(what, remedy)| TidyFinding::new(name, at + 1, what, remedy)),
             );
         }
     }
     findings
 }
 
-fn out_of_step(tree: &Tree, document: &Generated) -> Option<Finding> {
+fn out_of_step(tree: &SourceTree, document: &Generated) -> Option<TidyFinding> {
     let (written, wanted) = (tree.text(document.file).unwrap_or_default(), (document.text)());
     if written == wanted {
         return None;
     }
     let same = written.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
-    Some(Finding::new(
+    Some(TidyFinding::new(
         document.file,
         same + 1,
         "differs from what the code says",
@@ -52,14 +52,14 @@ fn out_of_step(tree: &Tree, document: &Generated) -> Option<Finding> {
     ))
 }
 
-fn mistakes(name: &str, text: &str) -> Option<Finding> {
+fn mistakes(name: &str, text: &str) -> Option<TidyFinding> {
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let report = match config::Config::parse(text, name, folder) {
         Ok((_, warnings)) if warnings.is_empty() => return None,
         Ok((_, warnings)) => warnings,
         Err(errors) => errors,
     };
-    Some(Finding::new(name, 1, report.render(false), "correct it as it says"))
+    Some(TidyFinding::new(name, 1, report.render(false), "correct it as it says"))
 }
 
 fn check_line(name: &str, line: &str) -> Option<(String, &'static str)> {
@@ -105,24 +105,24 @@ fn cites_line(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(name: &str, text: &str) -> usize {
+    fn reported(name: &str, text: &str) -> usize {
         text.lines().filter(|line| check_line(name, line).is_some()).count()
     }
 
     #[test]
-    fn a_generated_document_is_in_step_or_its_first_odd_line_is_told() {
+    fn a_generated_document_is_in_step_or_its_first_odd_line_is_reported() {
         let document = Generated { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
-        let told = |text: &str| {
-            out_of_step(&Tree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
+        let reported = |text: &str| {
+            out_of_step(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
         };
-        assert_eq!(told("one\ntwo\n"), None);
-        assert_eq!(told("one\n2\n"), Some(2));
-        assert_eq!(told("one\ntwo\nthree\n"), Some(3));
-        assert_eq!(out_of_step(&Tree::of(&[]), &document).map(|finding| finding.line), Some(1));
+        assert_eq!(reported("one\ntwo\n"), None);
+        assert_eq!(reported("one\n2\n"), Some(2));
+        assert_eq!(reported("one\ntwo\nthree\n"), Some(3));
+        assert_eq!(out_of_step(&SourceTree::of(&[]), &document).map(|finding| finding.line), Some(1));
     }
 
     #[test]
-    fn a_mistake_in_an_example_is_told_with_its_name() {
+    fn a_mistake_in_an_example_is_reported_with_its_name() {
         assert_eq!(mistakes("demo/a.toml", "[[route]]\nfiles = \"public\"\n"), None);
         let finding = mistakes("demo/a.toml", "lissten = \":80\"\n").expect("no such directive");
         assert!(finding.what.contains("lissten") && finding.what.contains("listen"), "{}", finding.what);
@@ -131,19 +131,19 @@ mod tests {
     #[test]
     fn a_path_of_one_machine_is_found_anywhere() {
         for path in FOREIGN_PATHS {
-            assert_eq!(told("a.md", &format!("see {path}x")), 1);
-            assert_eq!(told("a.toml", &format!("root = \"{path}x\"")), 1);
-            assert_eq!(told("a.rs", &format!("crates{path}x")), 0);
+            assert_eq!(reported("a.md", &format!("see {path}x")), 1);
+            assert_eq!(reported("a.toml", &format!("root = \"{path}x\"")), 1);
+            assert_eq!(reported("a.rs", &format!("crates{path}x")), 0);
         }
     }
 
     #[test]
     fn promises_line_numbers_and_foreign_sources_are_found() {
-        assert_eq!(told("a.rs", &format!("// {}: later", PROMISES[0])), 1);
-        assert_eq!(told("a.rs", &format!("// {}S of others", PROMISES[0])), 0);
-        assert_eq!(told("a.md", "see net.rs:12"), 1);
-        assert_eq!(told("a.md", "see `net.rs`: twelve"), 0);
-        assert_eq!(told("Cargo.lock", "source = \"git+https://example.com/x\""), 1);
-        assert_eq!(told("Cargo.lock", &format!("source = \"{PUBLIC_INDEX}\"")), 0);
+        assert_eq!(reported("a.rs", &format!("// {}: later", PROMISES[0])), 1);
+        assert_eq!(reported("a.rs", &format!("// {}S of others", PROMISES[0])), 0);
+        assert_eq!(reported("a.md", "see net.rs:12"), 1);
+        assert_eq!(reported("a.md", "see `net.rs`: twelve"), 0);
+        assert_eq!(reported("Cargo.lock", "source = \"git+https://example.com/x\""), 1);
+        assert_eq!(reported("Cargo.lock", &format!("source = \"{PUBLIC_INDEX}\"")), 0);
     }
 }

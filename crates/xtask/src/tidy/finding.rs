@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One breach of one rule, and the way out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Finding {
+pub(crate) struct TidyFinding {
     /// Relative to the repository.
     pub(crate) file: String,
     /// From 1.
@@ -15,21 +15,21 @@ pub(crate) struct Finding {
     pub(crate) warning: bool,
 }
 
-impl Finding {
+impl TidyFinding {
     /// A breach that fails the check.
-    pub(crate) fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> Finding {
-        Finding { file: file.to_string(), line, what: what.into(), remedy, warning: false }
+    pub(crate) fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
+        TidyFinding { file: file.to_string(), line, what: what.into(), remedy, warning: false }
     }
 
     /// The same, only told.
-    pub(crate) fn told_only(self) -> Finding {
-        Finding { warning: true, ..self }
+    pub(crate) fn warning_only(self) -> TidyFinding {
+        TidyFinding { warning: true, ..self }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TidyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { file, line, what, remedy, warning } = self;
+        let TidyFinding { file, line, what, remedy, warning } = self;
         let weight = if *warning { "warning: " } else { "" };
         write!(f, "{file}:{line}: {weight}{what}; {remedy}")
     }

@@ -1,9 +1,9 @@
 //! Imports go strictly down: what each crate may use, what it must not touch, and that it says so itself.
 
-use crate::tidy::finding::Finding;
+use crate::tidy::finding::TidyFinding;
 use crate::tidy::modules::{Named, collect, roots};
-use crate::tidy::source::Source;
-use crate::tidy::tree::{Tree, crate_of, is_test_path};
+use crate::tidy::source::SourceFile;
+use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
 /// One crate's place in the house.
 struct Layer {
@@ -66,14 +66,14 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// All findings about crates and their walls.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
+    let mut findings: Vec<TidyFinding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
     for (name, text) in tree.files() {
         let Some(folder) = name.strip_prefix("crates/").filter(|_| name.ends_with("/Cargo.toml")) else {
             continue;
         };
         match layer(folder) {
-            None => findings.push(Finding::new(
+            None => findings.push(TidyFinding::new(
                 name,
                 1,
                 "this crate has no layer",
@@ -97,7 +97,7 @@ fn layer(folder: &str) -> Option<&'static Layer> {
 }
 
 /// The root file says what the crate owns and what it never does.
-fn opening(tree: &Tree, root: &str) -> Option<Finding> {
+fn opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
     let text = tree.text(root)?;
     let words: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
     let says =
@@ -108,7 +108,7 @@ fn opening(tree: &Tree, root: &str) -> Option<Finding> {
         (false, true) => "does not say what the crate owns",
         (false, false) => "says neither what the crate owns nor what it never does",
     };
-    Some(Finding::new(
+    Some(TidyFinding::new(
         root,
         1,
         missing,
@@ -117,7 +117,7 @@ fn opening(tree: &Tree, root: &str) -> Option<Finding> {
 }
 
 /// The workspace's crates among the dependencies; those of tests may come from anywhere.
-fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
+fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut in_dependencies = false;
     for (at, line) in text.lines().enumerate() {
@@ -137,14 +137,14 @@ fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
         let is_ours = LAYERS.iter().any(|other| other.folder == used);
         if is_ours && !layer.may_use.contains(&used) {
             let what = format!("`{}` must not use `{used}`", layer.folder);
-            findings.push(Finding::new(name, at + 1, what, "imports go strictly down the layers"));
+            findings.push(TidyFinding::new(name, at + 1, what, "imports go strictly down the layers"));
         }
     }
     findings
 }
 
-fn forbidden(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
-    let source = Source::new(text);
+fn forbidden(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
+    let source = SourceFile::new(text);
     let tokens = source.tokens();
     let (mut findings, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
@@ -162,7 +162,12 @@ fn forbidden(name: &str, text: &str, layer: &Layer) -> Vec<Finding> {
             };
             if let Some(never) = layer.never.iter().find(touches) {
                 let what = format!("`{}` never touches `{never}`", layer.folder);
-                findings.push(Finding::new(name, named.line, what, "what is needed comes in as an argument"));
+                findings.push(TidyFinding::new(
+                    name,
+                    named.line,
+                    what,
+                    "what is needed comes in as an argument",
+                ));
             }
         }
     }
@@ -175,8 +180,8 @@ mod tests {
 
     const OPENING: &str = "//! This crate owns words.\n//! It never acts.\n";
 
-    fn told(files: &[(&str, &str)]) -> Vec<String> {
-        check(&Tree::of(files)).iter().map(|finding| format!("{finding}")).collect()
+    fn reported(files: &[(&str, &str)]) -> Vec<String> {
+        check(&SourceTree::of(files)).iter().map(|finding| format!("{finding}")).collect()
     }
 
     #[test]
@@ -189,10 +194,11 @@ mod tests {
             ("[target.'cfg(unix)'.dependencies]\nnet.workspace = true", 2),
             ("[build-dependencies]\nnet.workspace = true", 2),
         ] {
-            let told = told(&[("crates/http/Cargo.toml", line)]);
-            assert_eq!(told.len(), 1, "{line}: {told:?}");
+            let reported = reported(&[("crates/http/Cargo.toml", line)]);
+            assert_eq!(reported.len(), 1, "{line}: {reported:?}");
             assert!(
-                told[0].starts_with(&format!("crates/http/Cargo.toml:{expected}: `http` must not use `net`"))
+                reported[0]
+                    .starts_with(&format!("crates/http/Cargo.toml:{expected}: `http` must not use `net`"))
             );
         }
     }
@@ -200,28 +206,28 @@ mod tests {
     #[test]
     fn what_the_table_allows_passes_and_tests_may_use_anything() {
         let files = "[dependencies]\nhttp.workspace = true\nnet.workspace = true\nmemchr = \"2\"\n[dev-dependencies]\nproxy.workspace = true\n[features]\ncache = []";
-        assert_eq!(told(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
+        assert_eq!(reported(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
         assert_eq!(
-            told(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nring.workspace = true")]).len(),
+            reported(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nring.workspace = true")]).len(),
             0
         );
         assert_eq!(
-            told(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nnet.workspace = true")]).len(),
+            reported(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nnet.workspace = true")]).len(),
             1
         );
     }
 
     #[test]
     fn a_crate_without_a_layer_is_found() {
-        assert!(told(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
+        assert!(reported(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
     }
 
     #[test]
     fn a_root_file_must_say_what_it_owns_and_never_does() {
-        assert!(told(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
-        assert!(told(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
-        assert!(told(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
-        assert_eq!(told(&[("crates/komainu/src/main.rs", "fn main() {}")]).len(), 1);
+        assert!(reported(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
+        assert!(reported(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
+        assert!(reported(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
+        assert_eq!(reported(&[("crates/komainu/src/main.rs", "fn main() {}")]).len(), 1);
     }
 
     #[test]
@@ -233,13 +239,14 @@ mod tests {
             "use std::net::{IpAddr, TcpStream};",
         ];
         for code in bad {
-            assert_eq!(told(&[("crates/http/src/x.rs", code)]).len(), 1, "{code}");
+            assert_eq!(reported(&[("crates/http/src/x.rs", code)]).len(), 1, "{code}");
         }
         let good = "// std::fs\nuse std::net::IpAddr;\nconst A: &str = \"std::fs\";\n#[cfg(test)]\nmod tests { use std::fs; }";
         assert!(
-            told(&[("crates/http/src/x.rs", good), ("crates/http/tests/y.rs", "use std::fs;")]).is_empty()
+            reported(&[("crates/http/src/x.rs", good), ("crates/http/tests/y.rs", "use std::fs;")])
+                .is_empty()
         );
-        assert!(told(&[("crates/net/src/x.rs", "use std::fs;")]).is_empty());
-        assert_eq!(told(&[("crates/net/src/x.rs", "use tokio::net::TcpStream;")]).len(), 1);
+        assert!(reported(&[("crates/net/src/x.rs", "use std::fs;")]).is_empty());
+        assert_eq!(reported(&[("crates/net/src/x.rs", "use tokio::net::TcpStream;")]).len(), 1);
     }
 }

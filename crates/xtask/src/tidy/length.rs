@@ -1,8 +1,8 @@
 //! Short files and short functions.
 
-use crate::tidy::finding::Finding;
-use crate::tidy::source::{Source, Token, closing};
-use crate::tidy::tree::{Tree, is_test_path};
+use crate::tidy::finding::TidyFinding;
+use crate::tidy::source::{SourceFile, Token, closing};
+use crate::tidy::tree::{SourceTree, is_test_path};
 
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_WANTED: usize = 70;
@@ -10,28 +10,33 @@ const FUNCTION_LINES_MAX: usize = 100;
 const ARCHITECTURE_LINES_MAX: usize = 200;
 
 /// All findings about lengths.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     if let Some(count) = tree.text("ARCHITECTURE.md").map(|text| text.lines().count())
         && count > ARCHITECTURE_LINES_MAX
     {
         let what = format!("{count} lines, {ARCHITECTURE_LINES_MAX} at most");
-        findings.push(Finding::new("ARCHITECTURE.md", count, what, "say less, or move a part to docs/"));
+        findings.push(TidyFinding::new("ARCHITECTURE.md", count, what, "say less, or move a part to docs/"));
     }
     for (name, text) in tree.rust() {
         let count = text.lines().count();
         if count > FILE_LINES_MAX {
             let what = format!("{count} lines, {FILE_LINES_MAX} at most");
-            findings.push(Finding::new(name, count, what, "split it, or move its tests to a file beside it"));
+            findings.push(TidyFinding::new(
+                name,
+                count,
+                what,
+                "split it, or move its tests to a file beside it",
+            ));
         }
         if !is_test_path(name) {
-            findings.extend(functions(name, &Source::new(text)));
+            findings.extend(functions(name, &SourceFile::new(text)));
         }
     }
     findings
 }
 
-fn functions(name: &str, source: &Source) -> Vec<Finding> {
+fn functions(name: &str, source: &SourceFile) -> Vec<TidyFinding> {
     let tokens = source.tokens();
     let mut findings = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -42,8 +47,8 @@ fn functions(name: &str, source: &Source) -> Vec<Finding> {
         let lines = tokens[closing(&tokens, open)].line + 1 - token.line;
         if lines > FUNCTION_LINES_WANTED {
             let what = format!("`{}` has {lines} lines, {FUNCTION_LINES_WANTED} at most", function.text);
-            let finding = Finding::new(name, token.line, what, "give its steps names of their own");
-            findings.push(if lines > FUNCTION_LINES_MAX { finding } else { finding.told_only() });
+            let finding = TidyFinding::new(name, token.line, what, "give its steps names of their own");
+            findings.push(if lines > FUNCTION_LINES_MAX { finding } else { finding.warning_only() });
         }
     }
     findings
@@ -66,16 +71,16 @@ fn body(tokens: &[Token<'_>], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn told(name: &str, text: &str) -> Vec<Finding> {
-        check(&Tree::of(&[(name, text)]))
+    fn reported(name: &str, text: &str) -> Vec<TidyFinding> {
+        check(&SourceTree::of(&[(name, text)]))
     }
 
     #[test]
     fn a_file_may_have_its_lines_and_not_one_more() {
-        assert!(told("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX)).is_empty());
-        assert_eq!(told("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
-        assert!(told("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX)).is_empty());
-        assert_eq!(told("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX + 1)).len(), 1);
+        assert!(reported("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX)).is_empty());
+        assert_eq!(reported("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+        assert!(reported("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX)).is_empty());
+        assert_eq!(reported("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX + 1)).len(), 1);
     }
 
     #[test]
@@ -86,14 +91,14 @@ mod tests {
                 "\n".repeat(lines - 1)
             )
         };
-        assert!(told("a/src/x.rs", &of(FUNCTION_LINES_WANTED)).is_empty());
-        let warned = told("a/src/x.rs", &of(FUNCTION_LINES_WANTED + 1));
+        assert!(reported("a/src/x.rs", &of(FUNCTION_LINES_WANTED)).is_empty());
+        let warned = reported("a/src/x.rs", &of(FUNCTION_LINES_WANTED + 1));
         assert!(warned.len() == 1 && warned[0].warning);
-        assert!(told("a/src/x.rs", &of(FUNCTION_LINES_MAX))[0].warning);
-        assert!(!told("a/src/x.rs", &of(FUNCTION_LINES_MAX + 1))[0].warning);
-        assert!(told("a/tests/x.rs", &of(FUNCTION_LINES_MAX + 1)).is_empty());
+        assert!(reported("a/src/x.rs", &of(FUNCTION_LINES_MAX))[0].warning);
+        assert!(!reported("a/src/x.rs", &of(FUNCTION_LINES_MAX + 1))[0].warning);
+        assert!(reported("a/tests/x.rs", &of(FUNCTION_LINES_MAX + 1)).is_empty());
         let within = format!("#[cfg(test)]\nmod tests {{ {} }}", of(FUNCTION_LINES_MAX + 1));
-        assert!(told("a/src/x.rs", &within).is_empty());
+        assert!(reported("a/src/x.rs", &within).is_empty());
     }
 
     #[test]
@@ -102,6 +107,6 @@ mod tests {
             "struct A {{ f: fn(u8) -> u8, }}\ntrait B {{ fn g(&self); }}\nmod c {{{}}}",
             "\n".repeat(200)
         );
-        assert!(told("a/src/x.rs", &text).is_empty());
+        assert!(reported("a/src/x.rs", &text).is_empty());
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::tidy::source::{Source, Token, closing};
-use crate::tidy::tree::{Tree, is_test_path};
+use crate::tidy::source::{SourceFile, Token, closing};
+use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// A module's path from the crate's root, which itself is empty.
 pub(crate) type ModulePath = Vec<String>;
@@ -30,15 +30,15 @@ pub(crate) struct Named {
 
 impl Modules {
     /// Reads the crate whose root file is `root`.
-    pub(crate) fn read(tree: &Tree, root: &str) -> Modules {
+    pub(crate) fn read(tree: &SourceTree, root: &str) -> Modules {
         let mut modules = Modules { files: Vec::new(), children: HashMap::new() };
         modules.add(tree, Vec::new(), root.to_string());
         modules
     }
 
-    fn add(&mut self, tree: &Tree, path: ModulePath, file: String) {
+    fn add(&mut self, tree: &SourceTree, path: ModulePath, file: String) {
         let Some(text) = tree.text(&file) else { return };
-        let source = Source::new(text);
+        let source = SourceFile::new(text);
         let declared = declared(&source);
         self.files.push((path.clone(), file.clone()));
         let folder = folder_of(&file, path.is_empty());
@@ -78,7 +78,7 @@ fn folder_of(file: &str, is_root: bool) -> &str {
     if is_root || file.ends_with("/mod.rs") { folder } else { file.trim_end_matches(".rs") }
 }
 
-fn declared(source: &Source) -> Vec<String> {
+fn declared(source: &SourceFile) -> Vec<String> {
     let tokens = source.tokens();
     let (mut names, mut depth) = (Vec::new(), 0_usize);
     for (at, token) in tokens.iter().enumerate() {
@@ -96,7 +96,7 @@ fn declared(source: &Source) -> Vec<String> {
 
 /// Every path that the file of module `here` names, from its crate's root, outside tests: those that begin with
 /// `crate`, `self` or `super`, and those that begin with the name of one of its own modules.
-pub(crate) fn named(modules: &Modules, here: &[String], source: &Source) -> Vec<Named> {
+pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> Vec<Named> {
     let tokens = source.tokens();
     let own: HashSet<&str> = modules.children.get(here).into_iter().flatten().map(String::as_str).collect();
     let mut found = Vec::new();
@@ -188,7 +188,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
 }
 
 /// The root files of all crates: `lib.rs`, and `main.rs` where there is one.
-pub(crate) fn roots(tree: &Tree) -> Vec<String> {
+pub(crate) fn roots(tree: &SourceTree) -> Vec<String> {
     let is_root = |name: &str| name.ends_with("/src/lib.rs") || name.ends_with("/src/main.rs");
     tree.rust()
         .map(|(name, _)| name)
@@ -202,14 +202,14 @@ mod tests {
     use super::*;
 
     fn paths(text: &str, here: &[&str]) -> Vec<String> {
-        let tree = Tree::of(&[
+        let tree = SourceTree::of(&[
             ("c/src/lib.rs", "mod low; mod high;"),
             ("c/src/low.rs", ""),
             ("c/src/high.rs", text),
         ]);
         let modules = Modules::read(&tree, "c/src/lib.rs");
         let here: ModulePath = here.iter().map(|name| name.to_string()).collect();
-        named(&modules, &here, &Source::new(text)).iter().map(|named| named.path.join("::")).collect()
+        named(&modules, &here, &SourceFile::new(text)).iter().map(|named| named.path.join("::")).collect()
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn modules_nest_in_both_layouts_and_tests_are_left_out() {
-        let tree = Tree::of(&[
+        let tree = SourceTree::of(&[
             ("c/src/lib.rs", "mod a; pub(crate) mod b;\n#[cfg(test)]\nmod rig;"),
             ("c/src/a.rs", "mod x;"),
             ("c/src/a/x.rs", ""),

@@ -1,17 +1,17 @@
 //! Names that say nothing.
 
-use crate::tidy::finding::Finding;
-use crate::tidy::source::Source;
-use crate::tidy::tree::Tree;
+use crate::tidy::finding::TidyFinding;
+use crate::tidy::source::SourceFile;
+use crate::tidy::tree::SourceTree;
 
 const EMPTY_WORDS: [&str; 5] = ["manager", "helper", "helpers", "util", "utils"];
 const DECLARING: [&str; 9] = ["struct", "enum", "trait", "type", "fn", "mod", "const", "static", "union"];
 
 /// All findings about names.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (file, text) in tree.rust() {
-        let source = Source::new(text);
+        let source = SourceFile::new(text);
         let tokens = source.tokens();
         for pair in tokens.windows(2) {
             let [keyword, name] = pair else { continue };
@@ -21,11 +21,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             if let Some(word) = words(name.text).into_iter().find(|word| EMPTY_WORDS.contains(&word.as_str()))
             {
                 let what = format!("`{}`: `{word}` says nothing", name.text);
-                findings.push(Finding::new(file, name.line, what, "name it for what it does or holds"));
+                findings.push(TidyFinding::new(file, name.line, what, "name it for what it does or holds"));
             }
             if keyword.text == "fn" && name.text.starts_with("get_") {
                 let what = format!("`{}`: `get_` says nothing", name.text);
-                findings.push(Finding::new(file, name.line, what, "name it for what it answers"));
+                findings.push(TidyFinding::new(file, name.line, what, "name it for what it answers"));
             }
         }
     }
@@ -63,14 +63,14 @@ mod tests {
             "fn get_name() {}",
             "impl A { pub fn get_(&self) {} }",
         ] {
-            assert_eq!(check(&Tree::of(&[("a.rs", bad)])).len(), 1, "{bad}");
+            assert_eq!(check(&SourceTree::of(&[("a.rs", bad)])).len(), 1, "{bad}");
         }
     }
 
     #[test]
     fn other_names_uses_and_text_pass() {
         let good = "fn utility() {} fn getter() {} use other::Manager; // struct Manager\nfn x() { map.get_mut(1); }";
-        assert!(check(&Tree::of(&[("a.rs", good)])).is_empty());
+        assert!(check(&SourceTree::of(&[("a.rs", good)])).is_empty());
         assert_eq!(words("HTTPMethod_nameOf"), ["httpmethod", "name", "of"]);
     }
 }

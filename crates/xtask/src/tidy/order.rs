@@ -2,29 +2,29 @@
 
 use std::collections::HashMap;
 
-use crate::tidy::finding::Finding;
+use crate::tidy::finding::TidyFinding;
 use crate::tidy::modules::{ModulePath, Modules, Named, named, roots};
-use crate::tidy::source::Source;
-use crate::tidy::tree::{Tree, is_test_path};
+use crate::tidy::source::SourceFile;
+use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// All findings about the order of modules.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     roots(tree).iter().flat_map(|root| check_crate(tree, root)).collect()
 }
 
-fn check_crate(tree: &Tree, root: &str) -> Vec<Finding> {
+fn check_crate(tree: &SourceTree, root: &str) -> Vec<TidyFinding> {
     let modules = Modules::read(tree, root);
     let paths: HashMap<&ModulePath, Vec<Named>> = modules
         .files
         .iter()
-        .filter_map(|(path, file)| Some((path, named(&modules, path, &Source::new(tree.text(file)?)))))
+        .filter_map(|(path, file)| Some((path, named(&modules, path, &SourceFile::new(tree.text(file)?)))))
         .collect();
     let mut findings = Vec::new();
     for (here, file) in modules.files.iter().filter(|(_, file)| !is_test_path(file)) {
         for one in paths.get(here).into_iter().flatten() {
             let target = resolve(&modules, &paths, &one.path);
             if let Some((what, remedy)) = breach(&modules, &paths, here, &target, one) {
-                findings.push(Finding::new(file, one.line, what, remedy));
+                findings.push(TidyFinding::new(file, one.line, what, remedy));
             }
         }
     }
@@ -85,19 +85,19 @@ mod tests {
 
     const ROOT: &str = "mod low;\nmod high;\npub use high::{Tall, inner::Deep};\n";
 
-    fn told(files: &[(&str, &str)]) -> Vec<String> {
+    fn reported(files: &[(&str, &str)]) -> Vec<String> {
         let mut all =
             vec![("c/src/lib.rs", ROOT), ("c/src/low.rs", ""), ("c/src/high.rs", "mod inner;\nmod outer;")];
         for &(name, text) in files {
             all.retain(|(other, _)| *other != name);
             all.push((name, text));
         }
-        check(&Tree::of(&all)).iter().map(|finding| format!("{finding}")).collect()
+        check(&SourceTree::of(&all)).iter().map(|finding| format!("{finding}")).collect()
     }
 
     #[test]
     fn down_is_allowed_and_up_is_not_however_it_is_written() {
-        assert!(told(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
+        assert!(reported(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
         for code in [
             "use crate::high::A;",
             "use crate::{high};",
@@ -106,38 +106,39 @@ mod tests {
             "use crate::Tall;",
             "use crate::{Deep as D};",
         ] {
-            let told = told(&[("c/src/low.rs", code)]);
-            assert_eq!(told.len(), 1, "{code}: {told:?}");
-            assert!(told[0].contains("`low` uses `high`, which is declared below it"), "{told:?}");
+            let reported = reported(&[("c/src/low.rs", code)]);
+            assert_eq!(reported.len(), 1, "{code}: {reported:?}");
+            assert!(reported[0].contains("`low` uses `high`, which is declared below it"), "{reported:?}");
         }
     }
 
     #[test]
     fn siblings_further_down_keep_their_order_too() {
-        assert!(told(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
-        assert_eq!(told(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
-        assert_eq!(told(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
+        assert!(reported(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
+        assert_eq!(reported(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
+        assert_eq!(reported(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
     }
 
     #[test]
     fn tests_may_look_up() {
-        assert!(told(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
+        assert!(reported(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
     }
 
     #[test]
     fn the_root_gives_its_modules_macros_alone() {
-        assert!(told(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
-        let told = told(&[("c/src/low.rs", "use crate::Whatever;")]);
-        assert!(told[0].contains("`Whatever` of the crate's root"), "{told:?}");
+        assert!(reported(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
+        let reported = reported(&[("c/src/low.rs", "use crate::Whatever;")]);
+        assert!(reported[0].contains("`Whatever` of the crate's root"), "{reported:?}");
     }
 
     #[test]
     fn a_parent_and_its_child_do_not_use_each_other() {
         let child = ("c/src/high/inner.rs", "use super::Item;");
         assert!(
-            told(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")]).is_empty()
+            reported(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")])
+                .is_empty()
         );
-        let told = told(&[child, ("c/src/high.rs", "mod inner;\nuse inner::X;\npub struct Item;")]);
-        assert!(told[0].contains("use each other"), "{told:?}");
+        let reported = reported(&[child, ("c/src/high.rs", "mod inner;\nuse inner::X;\npub struct Item;")]);
+        assert!(reported[0].contains("use each other"), "{reported:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Where `unsafe` may stand, and that it says why it is sound.
 
-use crate::tidy::finding::Finding;
-use crate::tidy::source::Source;
-use crate::tidy::tree::Tree;
+use crate::tidy::finding::TidyFinding;
+use crate::tidy::source::SourceFile;
+use crate::tidy::tree::SourceTree;
 
 /// Folders and files with leave to be unsafe. In `net` each file is a wrapper around a few system calls.
 const ALLOWED: &[&str] = &[
@@ -15,10 +15,10 @@ const ALLOWED: &[&str] = &[
 ];
 
 /// All findings about `unsafe`.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (name, text) in tree.rust() {
-        let source = Source::new(text);
+        let source = SourceFile::new(text);
         let tokens = source.tokens();
         for pair in tokens.windows(2) {
             let [keyword, next] = pair else { continue };
@@ -28,11 +28,11 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             }
             if !ALLOWED.iter().any(|allowed| name.starts_with(allowed)) {
                 let remedy = "use a safe wrapper, or give the file leave in xtask's list";
-                findings.push(Finding::new(name, keyword.line, "`unsafe` here", remedy));
+                findings.push(TidyFinding::new(name, keyword.line, "`unsafe` here", remedy));
             }
             if matches!(next.text, "{" | "impl") && !is_explained(text, &source, keyword.line) {
                 let remedy = "say in a `// SAFETY:` comment before it why it is sound";
-                findings.push(Finding::new(name, keyword.line, "`unsafe` without its reason", remedy));
+                findings.push(TidyFinding::new(name, keyword.line, "`unsafe` without its reason", remedy));
             }
         }
     }
@@ -40,7 +40,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Whether the comment before the statement around `line` (from 1), or within it, has a SAFETY line.
-fn is_explained(text: &str, source: &Source, line: usize) -> bool {
+fn is_explained(text: &str, source: &SourceFile, line: usize) -> bool {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), source.lines());
     let mut at = line - 1;
     loop {
@@ -62,17 +62,17 @@ fn is_explained(text: &str, source: &Source, line: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn told(name: &str, text: &str) -> Vec<String> {
-        check(&Tree::of(&[(name, text)])).into_iter().map(|finding| finding.what).collect()
+    fn reported(name: &str, text: &str) -> Vec<String> {
+        check(&SourceTree::of(&[(name, text)])).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
     fn unsafe_has_its_places() {
         let text = "fn f() {\n    // SAFETY: there is none to lose.\n    unsafe { g() }\n}";
-        assert_eq!(told("crates/http/src/x.rs", text), ["`unsafe` here"]);
-        assert_eq!(told("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
-        assert!(told("crates/ring/src/x.rs", text).is_empty());
-        assert!(told("crates/http/src/x.rs", "// unsafe { }\n#![forbid(unsafe_code)]").is_empty());
+        assert_eq!(reported("crates/http/src/x.rs", text), ["`unsafe` here"]);
+        assert_eq!(reported("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
+        assert!(reported("crates/ring/src/x.rs", text).is_empty());
+        assert!(reported("crates/http/src/x.rs", "// unsafe { }\n#![forbid(unsafe_code)]").is_empty());
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
             "fn f() {\n    // SAFETY: a\n    // and b.\n    let x =\n        unsafe { g() };\n}",
             "fn f() {\n    // SAFETY: a.\n    #[rustfmt::skip]\n    unsafe { g() };\n}",
         ] {
-            assert!(told("crates/ring/src/x.rs", good).is_empty(), "{good}");
+            assert!(reported("crates/ring/src/x.rs", good).is_empty(), "{good}");
         }
         for bad in [
             "unsafe impl Send for A {}",
@@ -90,7 +90,7 @@ mod tests {
             "fn f() {\n    // SAFETY: a.\n    unsafe { g() };\n    unsafe { h() };\n}",
             "fn f() {\n    let x = \"SAFETY:\"; unsafe { g() };\n}",
         ] {
-            assert_eq!(told("crates/ring/src/x.rs", bad), ["`unsafe` without its reason"], "{bad}");
+            assert_eq!(reported("crates/ring/src/x.rs", bad), ["`unsafe` without its reason"], "{bad}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! tests.
 
 /// A file, taken apart.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// The text with comments and the insides of literals blanked; as long as the original, line by line.
     code: String,
     /// For each line whether it lies in an item under `#[cfg(test)]`.
@@ -17,11 +17,11 @@ pub(crate) struct Token<'a> {
     pub(crate) line: usize,
 }
 
-impl Source {
-    pub(crate) fn new(text: &str) -> Source {
+impl SourceFile {
+    pub(crate) fn new(text: &str) -> SourceFile {
         let code = blank(text);
         let tests = test_lines(&tokens(&code), code.lines().count());
-        Source { code, test_lines: tests }
+        SourceFile { code, test_lines: tests }
     }
 
     /// All tokens in order; `::` is one, every other mark is a character.
@@ -218,18 +218,18 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Vec<String> {
-        Source::new(text).tokens().iter().map(|token| token.text.to_string()).collect()
+        SourceFile::new(text).tokens().iter().map(|token| token.text.to_string()).collect()
     }
 
     #[test]
     fn comments_and_literals_are_blank_and_lines_stay() {
         let text = "a /* x /* y */ \n z */ b // c\nd \"e \\\" // f\" g 'h' '\\'' '\\u{1F}' 'é' '\"' i<'j> k";
         assert_eq!(words(text).join(" "), "a b d g i < ' j > k");
-        assert_eq!(Source::new(text).tokens()[1].line, 2);
+        assert_eq!(SourceFile::new(text).tokens()[1].line, 2);
     }
 
     #[test]
-    fn raw_strings_and_raw_identifiers_are_told_apart() {
+    fn raw_strings_and_raw_identifiers_are_reported_apart() {
         assert_eq!(words("a r\"\\\" b r#\"c \" d\"# e br##\"f\"# g\"## h r#type i br b\"j\" r").join(" "), {
             "a b e h r # type i br b r"
         });
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn only_items_under_cfg_test_are_tests() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\nfn c() {}\n#[cfg(all(test, unix))]\nuse d::{\n e};\nfn f() {}\n#[cfg(not(test))]\nfn g() {}\n#[cfg(test)]\n#[path = \"x\"]\nmod h;\nfn i() {}";
-        let source = Source::new(text);
+        let source = SourceFile::new(text);
         let tests: Vec<usize> = (1..=text.lines().count()).filter(|&line| source.is_test(line)).collect();
         assert_eq!(tests, [2, 3, 4, 5, 7, 8, 9, 13, 14, 15]);
     }

@@ -9,13 +9,13 @@ use crate::measure::Outcome;
 
 /// Text files by their path from the root, `/` between folders.
 #[derive(Default)]
-pub(crate) struct Tree {
+pub(crate) struct SourceTree {
     files: BTreeMap<String, String>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Every file that is, or could now be, committed; what is not UTF-8 is left out.
-    pub(crate) fn read(root: &Path) -> Outcome<Tree> {
+    pub(crate) fn read(root: &Path) -> Outcome<SourceTree> {
         let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let output = Command::new("git").arg("-C").arg(root).args(list).output()?;
         if !output.status.success() {
@@ -23,13 +23,13 @@ impl Tree {
         }
         let names = String::from_utf8_lossy(&output.stdout).into_owned();
         let text = |name: &str| Some((name.to_string(), fs::read_to_string(root.join(name)).ok()?));
-        Ok(Tree { files: names.split('\0').filter(|name| !name.is_empty()).filter_map(text).collect() })
+        Ok(SourceTree { files: names.split('\0').filter(|name| !name.is_empty()).filter_map(text).collect() })
     }
 
     /// A tree of a test's own.
     #[cfg(test)]
-    pub(crate) fn of(files: &[(&str, &str)]) -> Tree {
-        Tree { files: files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect() }
+    pub(crate) fn of(files: &[(&str, &str)]) -> SourceTree {
+        SourceTree { files: files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect() }
     }
 
     /// How many files.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_told_by_their_place() {
+    fn tests_are_reported_by_their_place() {
         for name in
             ["crates/a/tests/x.rs", "crates/a/src/x/tests.rs", "crates/a/src/tests/x.rs", "a/examples/e.rs"]
         {

@@ -19,8 +19,8 @@ fn known() -> Arc<Sources> {
 }
 
 #[test]
-fn the_client_is_the_one_that_is_told_wherever_the_bytes_are_cut() {
-    for (header, told) in [(LINE, TOLD.to_owned()), (BINARY, TOLD.replace("false", "true"))] {
+fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
+    for (header, reported) in [(LINE, TOLD.to_owned()), (BINARY, TOLD.replace("false", "true"))] {
         let wire = [header, ASK, ASK].concat();
         for cut in 0..=wire.len() {
             let rig = Rig::quick();
@@ -28,10 +28,10 @@ fn the_client_is_the_one_that_is_told_wherever_the_bytes_are_cut() {
             let mut said = rig.ask(&client, &wire[..cut]);
             rig.pass(100);
             said += &rig.ask(&client, &wire[cut..]);
-            assert_eq!(said.matches(&told).count(), 2, "cut at {cut}: {said}");
+            assert_eq!(said.matches(&reported).count(), 2, "cut at {cut}: {said}");
             // It holds for as long as the connection does.
             rig.pass(8_000);
-            assert!(rig.ask(&client, ASK).ends_with(&told));
+            assert!(rig.ask(&client, ASK).ends_with(&reported));
             client.client_closes();
             rig.settle();
             rig.assert_empty();
@@ -102,7 +102,7 @@ fn without_a_header_nothing_is_served() {
 }
 
 #[test]
-fn nobody_else_may_tell() {
+fn nobody_else_may_say() {
     let rig = Rig::quick();
     let client = rig.connect_announced(1, &Arc::default());
     assert!(rig.ask(&client, &[LINE, ASK].concat()).starts_with("HTTP/1.1 403 "));
@@ -111,7 +111,7 @@ fn nobody_else_may_tell() {
 }
 
 #[test]
-fn who_only_connects_is_not_told_of() {
+fn who_only_connects_is_not_reported_of() {
     let rig = Rig::quick();
     let (checks, waits) = (rig.connect_announced(1, &known()), rig.connect_announced(2, &known()));
     checks.client_closes();

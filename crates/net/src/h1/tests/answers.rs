@@ -113,7 +113,7 @@ fn continue_does_not_follow_the_answer() {
 }
 
 #[test]
-fn an_old_client_is_never_told_to_continue() {
+fn an_old_client_is_never_reported_to_continue() {
     let rig = Rig::quick();
     let wire = rig.connect(0);
     let head = get("POST", "/echo", "1.0", "Content-Length: 4\r\nExpect: 100-continue\r\n");
@@ -227,7 +227,7 @@ fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
 }
 
 #[test]
-fn a_record_tells_of_its_own_request_alone() {
+fn a_record_reports_of_its_own_request_alone() {
     let rig = Rig::quick();
     let wire = rig.connect(0);
     rig.ask(&wire, &[get("GET", "/big", "1.1", ""), b"nonsense\r\n\r\n".to_vec()].concat());
@@ -237,9 +237,9 @@ fn a_record_tells_of_its_own_request_alone() {
     wire.client_resets();
     rig.settle();
     let log = rig.engine.service.log.take();
-    let told: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
+    let reported: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
     // Who went away before an answer was told nothing: neither what the request before it was, nor that all is well.
-    assert_eq!(told, [(200, 150), (400, 0), (404, 0), (499, 0)]);
+    assert_eq!(reported, [(200, 150), (400, 0), (404, 0), (499, 0)]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::task::Poll;
 use super::rig::{Rig, read};
 use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
-use crate::sim::{End, Wire};
+use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
@@ -173,21 +173,21 @@ fn answers_that_nobody_takes_are_given_up() {
 #[test]
 fn a_wait_that_was_given_up_does_not_end_the_next_one() {
     let rig = Rig::quick();
-    let wire = Rc::new(Wire::new(0));
+    let wire = Rc::new(SimulatedWire::new(0));
     let (core, stream) = (rig.core.clone(), Stream::simulated(&rig.core, wire));
-    let (ended, told) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let (ends, tells) = (ended.clone(), told.clone());
+    let (ended, reported) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let (ends, reports) = (ended.clone(), reported.clone());
     rig.core.spawn(async move {
         let mut given_up = Box::pin(stream.readable(core.now_ms() + 1_000));
         poll_fn(|context| Poll::Ready(given_up.as_mut().poll(context).is_pending())).await;
         drop(given_up);
         core.sleep(2_000).await;
-        tells.set(true);
+        reports.set(true);
         assert!(matches!(stream.readable(core.now_ms() + 3_000).await, Err(Fault::Timeout)));
         ends.set(true);
     });
     rig.pass(2_000 + 3_000 - COARSE_MS);
-    assert!(told.get() && !ended.get());
+    assert!(reported.get() && !ended.get());
     rig.pass(2 * COARSE_MS);
     assert!(ended.get());
 }

@@ -73,7 +73,7 @@ fn a_stopping_server_says_so_with_the_next_answer() {
     busy.client_closes();
     rig.settle();
     assert_eq!(rig.open(), 1);
-    // Idle ones park at the latest when their moment is over, and whoever drains can close them.
+    // IdleClient ones park at the latest when their moment is over, and whoever drains can close them.
     rig.pass(1_100);
     assert_eq!(rig.core.running(), 0);
     rig.core.close_parked();
@@ -87,7 +87,7 @@ fn while_newcomers_wait_nobody_keeps_a_seat_between_requests() {
     let (lingering, busy, silent) = (rig.connect(0), rig.connect(1), rig.connect(2));
     rig.ask(&lingering, FIXED);
     let newcomer = rig.core.add_source();
-    rig.engine.context.seats.waiting.borrow_mut().push(newcomer.clone());
+    rig.engine.context.connection_limit.waiting.borrow_mut().push(newcomer.clone());
     assert!(rig.ask(&busy, FIXED).contains("Connection: close"));
     rig.pass(1_100);
     assert_eq!(lingering.end(), Some(End::Fin));
@@ -100,14 +100,14 @@ fn a_free_seat_wakes_every_listener_that_waits() {
     let rig = Rig::new(Limits { connections_max: 1, ..Limits::default() }, Timeouts::default());
     let wire = rig.connect(0);
     let listeners = [rig.core.add_source(), rig.core.add_source()];
-    rig.engine.context.seats.waiting.borrow_mut().extend(listeners.clone());
+    rig.engine.context.connection_limit.waiting.borrow_mut().extend(listeners.clone());
     wire.client_closes();
     rig.settle();
     for listener in &listeners {
         assert_ne!(listener.ready() & crate::source::READ, 0);
         rig.core.deregister(listener);
     }
-    assert!(!rig.engine.context.seats.crowded());
+    assert!(!rig.engine.context.connection_limit.crowded());
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use super::rig::{HUGE_BYTES, Rig, read};
 use crate::conn::OUT_BYTES_MAX;
-use crate::work::{POOL_BYTES_MAX, Work};
+use crate::work::{ConnectionBuffers, POOL_BYTES_MAX};
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
 /// A turn of the greedy one may bring a few of its own along, but not wait for all of them.
 const TURNS_MAX: usize = 5;
 
 /// Turns that a modest client waits for its answer, once `greed` has been sent by another.
-fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::Wire>, usize) {
+fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, usize) {
     let rig = Rig::quick();
     let (greedy, modest) = (rig.connect(0), rig.connect(1));
     greedy.whole_sends.set(true);
@@ -105,7 +105,7 @@ fn the_pool_of_buffers_keeps_no_more_than_it_may() {
     assert!(works.kept_bytes() <= POOL_BYTES_MAX);
     // Large ones are not.
     for _ in 0..300 {
-        let mut work = Box::<Work>::default();
+        let mut work = Box::<ConnectionBuffers>::default();
         work.out.reserve(100 * 1024);
         works.give_back(work);
     }

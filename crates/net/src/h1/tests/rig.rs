@@ -9,22 +9,22 @@ use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
 
 use crate::address::{Peer, Sources};
-use crate::announced::Announced;
+use crate::announced::AwaitingProxyHeader;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::h1::{Engine, Idle};
+use crate::h1::{Engine, IdleClient};
 use crate::link::Link;
-use crate::offload::Pool;
+use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};
-use crate::seat::{Context, Seats};
-use crate::service::{Record, Service};
-use crate::sim::Wire;
+use crate::permit::{ConnectionLimit, Context};
+use crate::service::{RequestRecord, Service};
+use crate::sim::SimulatedWire;
 use crate::stream::Stream;
 use crate::tunnel::tunnel;
-use crate::work::Works;
+use crate::work::BufferPool;
 
 /// Time passes in steps of this.
 const STEP_MS: u64 = 100;
@@ -38,21 +38,21 @@ pub(super) const TUNNEL_MS: u64 = 60_000;
 pub(super) struct Rig {
     pub(super) core: Core,
     pub(super) engine: Rc<Engine<Zoo>>,
-    wires: RefCell<Vec<Rc<Wire>>>,
+    wires: RefCell<Vec<Rc<SimulatedWire>>>,
     began_ms: u64,
 }
 
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
-        let core = Core::new(Clock::new("Test"), Pool::new(1)).unwrap();
+        let core = Core::new(Clock::new("Test"), OffloadPool::new(1)).unwrap();
         let context = Rc::new(Context {
             core: core.clone(),
             limits,
             timeouts,
-            works: Works::default(),
+            works: BufferPool::default(),
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
-            seats: Seats::new(limits.connections_max),
+            connection_limit: ConnectionLimit::new(limits.connections_max),
             encoders: std::rc::Rc::default(),
         });
         let engine = Rc::new(Engine { context, service: Zoo::new() });
@@ -68,26 +68,26 @@ impl Rig {
     }
 
     /// A client that has just been accepted.
-    pub(super) fn connect(&self, seed: u64) -> Rc<Wire> {
+    pub(super) fn connect(&self, seed: u64) -> Rc<SimulatedWire> {
         self.accept(seed, |idle| idle.park())
     }
 
     /// The same, where headers of the PROXY protocol are taken from these.
-    pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<Wire> {
-        self.accept(seed, |idle| Announced::park(idle, sources.clone()))
+    pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<SimulatedWire> {
+        self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone()))
     }
 
     /// The far end of a connection that the server makes.
-    pub(super) fn wire(&self, seed: u64) -> Rc<Wire> {
-        let wire = Rc::new(Wire::new(seed));
+    pub(super) fn wire(&self, seed: u64) -> Rc<SimulatedWire> {
+        let wire = Rc::new(SimulatedWire::new(seed));
         self.wires.borrow_mut().push(wire.clone());
         wire
     }
 
-    fn accept(&self, seed: u64, park: impl FnOnce(Box<Idle<Zoo>>)) -> Rc<Wire> {
-        let wire = Rc::new(Wire::new(seed));
+    fn accept(&self, seed: u64, park: impl FnOnce(Box<IdleClient<Zoo>>)) -> Rc<SimulatedWire> {
+        let wire = Rc::new(SimulatedWire::new(seed));
         let stream = Stream::simulated(&self.core, wire.clone());
-        park(Idle::new(&self.engine, stream, Peer::Unix));
+        park(IdleClient::new(&self.engine, stream, Peer::Unix));
         self.wires.borrow_mut().push(wire.clone());
         self.settle();
         wire
@@ -141,11 +141,11 @@ impl Rig {
     }
 
     pub(super) fn open(&self) -> usize {
-        self.engine.context.seats.taken.get()
+        self.engine.context.connection_limit.taken.get()
     }
 
     /// Sends, waits for whatever comes of it at once, and reads that.
-    pub(super) fn ask(&self, wire: &Wire, bytes: &[u8]) -> String {
+    pub(super) fn ask(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
         wire.client_sends(bytes);
         self.settle();
         read(wire)
@@ -169,7 +169,7 @@ impl Drop for Rig {
 }
 
 /// What came, as text.
-pub(super) fn read(wire: &Wire) -> String {
+pub(super) fn read(wire: &SimulatedWire) -> String {
     String::from_utf8(wire.client_reads()).unwrap()
 }
 
@@ -356,7 +356,7 @@ impl Service for Zoo {
         }
     }
 
-    fn log(&self, record: &Record<'_>) {
+    fn log(&self, record: &RequestRecord<'_>) {
         let target = record.request.map_or("-".into(), |request| {
             format!(
                 "{} {}",

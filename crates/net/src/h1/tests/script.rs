@@ -1,6 +1,6 @@
 //! What simulated clients send, what they must get for it, and the judge.
 
-use http::machine::{Client, Step};
+use http::machine::{ClientMachine, Step};
 use http::{Framing, Limits, Method};
 
 use super::rig::{BIG_BYTES, FILE_BYTES, pattern};
@@ -360,7 +360,7 @@ pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verd
 
 /// One response at the beginning of `got`: its length, whether it is whole, and whether it is a refusal instead.
 fn response(got: &[u8], end: Option<End>, expected: &Expected) -> (usize, bool, bool) {
-    let (mut client, limits) = (Client::default(), Limits::default());
+    let (mut client, limits) = (ClientMachine::default(), Limits::default());
     let (mut at, mut body, mut given_up, mut began) = (0, Vec::new(), false, false);
     loop {
         let fed = client.feed(&got[at..], expected.method, &limits).expect("valid responses");

@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use super::rig::Rig;
 use super::script::{Act, After, Script, judge};
-use crate::sim::{Dice, Wire};
+use crate::sim::{Dice, SimulatedWire};
 
 /// Longer than all timeouts together.
 const FOREVER_MS: u64 = 60_000;
 
 struct Client {
-    wire: Rc<Wire>,
+    wire: Rc<SimulatedWire>,
     script: Script,
     done: usize,
     next_ms: u64,

@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::rig::{Rig, read};
 use crate::link::Link;
-use crate::sim::{End, Wire};
+use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
 use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
 
@@ -21,12 +21,12 @@ const RECORD_BYTES: usize = 16 * 1024;
 
 /// The server's end of TLS, at the far end of a wire.
 struct Server {
-    wire: Rc<Wire>,
+    wire: Rc<SimulatedWire>,
     tls: ServerConnection,
 }
 
 impl Server {
-    fn new(wire: &Rc<Wire>) -> Server {
+    fn new(wire: &Rc<SimulatedWire>) -> Server {
         let rcgen::CertifiedKey { cert, signing_key } =
             rcgen::generate_simple_self_signed(vec!["app.test".to_owned()]).unwrap();
         let chain = vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).unwrap()];
@@ -69,7 +69,7 @@ impl Server {
 }
 
 /// A tunnel to where `origin` leads, and its client.
-fn joined(rig: &Rig) -> Rc<Wire> {
+fn joined(rig: &Rig) -> Rc<SimulatedWire> {
     let client = rig.connect(0);
     let answer = rig.ask(&client, b"GET /tunnel HTTP/1.1\r\nHost: zoo\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
@@ -77,7 +77,7 @@ fn joined(rig: &Rig) -> Rc<Wire> {
 }
 
 /// A tunnel to a server that speaks TLS, and its client.
-fn tunnel(rig: &Rig) -> (Rc<Wire>, Server) {
+fn tunnel(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
     let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };

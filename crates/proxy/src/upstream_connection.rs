@@ -29,7 +29,7 @@ const SPARE_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KEPT_BYTES_MAX: usize = 160 * 1024;
 
 /// What there is to know of a connection at rest. It holds no buffer.
-pub(crate) struct Rested {
+pub(crate) struct IdleConnection {
     /// The address that it goes to; `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     /// Requests that it has carried.
@@ -39,10 +39,10 @@ pub(crate) struct Rested {
 }
 
 /// A connection that carries a request.
-pub(crate) struct Leg {
+pub(crate) struct UpstreamConnection {
     pub(crate) link: Link,
     pub(crate) address: Option<SocketAddr>,
-    pub(crate) buffers: Lent,
+    pub(crate) buffers: PooledBuffers,
     served: u32,
     /// It came from the pool.
     pub(crate) reused: bool,
@@ -52,16 +52,16 @@ pub(crate) struct Leg {
     pub(crate) idle_ms: u64,
 }
 
-/// Buffers that go back where they came from: while nothing is in them ([`Leg::let_go`]), and in the end.
-pub(crate) struct Lent {
-    spare: Spare,
+/// Buffers that go back where they came from: while nothing is in them ([`UpstreamConnection::let_go`]), and in the end.
+pub(crate) struct PooledBuffers {
+    spare: SpareBuffers,
     held: Option<Box<Buffers>>,
 }
 
 /// The parser and the bytes on their way, either direction.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    pub(crate) machine: machine::Client,
+    pub(crate) machine: machine::ClientMachine,
     input: Vec<u8>,
     at: usize,
     end: usize,
@@ -150,18 +150,18 @@ impl Buffers {
     }
 }
 
-impl Rested {
+impl IdleConnection {
     /// Takes it up for a request.
-    pub(crate) fn take_up(self, link: Link, buffers: Lent) -> Leg {
-        let Rested { address, served, .. } = self;
-        Leg { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
+    pub(crate) fn take_up(self, link: Link, buffers: PooledBuffers) -> UpstreamConnection {
+        let IdleConnection { address, served, .. } = self;
+        UpstreamConnection { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
     }
 }
 
-impl Leg {
+impl UpstreamConnection {
     /// A connection just made.
-    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: Lent) -> Leg {
-        Leg { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
+    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: PooledBuffers) -> UpstreamConnection {
+        UpstreamConnection { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
     }
 
     /// Whether anything waits to be sent, what TLS has taken and the kernel has not among it.
@@ -236,7 +236,7 @@ impl Leg {
     }
 
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
-    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<(Link, Rested)> {
+    pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
         let buffers = &self.buffers;
         let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && !self.is_behind();
         let served = self.served.saturating_add(1);
@@ -245,7 +245,7 @@ impl Leg {
             return None;
         }
         let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
-        Some((self.link, Rested { address: self.address, served, until_ms }))
+        Some((self.link, IdleConnection { address: self.address, served, until_ms }))
     }
 
     /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use
@@ -258,7 +258,7 @@ impl Leg {
 
     /// Takes buffers again.
     pub(crate) fn hold(&mut self) {
-        let Lent { spare, held } = &mut self.buffers;
+        let PooledBuffers { spare, held } = &mut self.buffers;
         held.get_or_insert_with(|| spare.take());
     }
 }
@@ -275,7 +275,7 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
     Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
 }
 
-impl Lent {
+impl PooledBuffers {
     fn give_back(&mut self) {
         if let Some(buffers) = self.held.take() {
             self.spare.give_back(buffers);
@@ -283,13 +283,13 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffers {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-impl Deref for Lent {
+impl Deref for PooledBuffers {
     type Target = Buffers;
 
     fn deref(&self) -> &Buffers {
@@ -297,7 +297,7 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for PooledBuffers {
     fn deref_mut(&mut self) -> &mut Buffers {
         self.held.as_mut().expect("let go only during a wait")
     }
@@ -305,25 +305,25 @@ impl DerefMut for Lent {
 
 /// Buffers of one core that nobody uses now.
 #[derive(Clone, Default)]
-pub(crate) struct Spare {
+pub(crate) struct SpareBuffers {
     memory: Rc<Memory>,
     // Boxed on purpose: giving back moves eight bytes.
     #[allow(clippy::vec_box)]
     free: Rc<RefCell<Vec<Box<Buffers>>>>,
     /// What those weigh.
     bytes: Rc<Cell<usize>>,
-    /// The fewest that were free since the last [`Spare::trim`]: those that nobody has needed.
+    /// The fewest that were free since the last [`SpareBuffers::trim`]: those that nobody has needed.
     unused: Rc<Cell<usize>>,
 }
 
-impl Spare {
-    pub(crate) fn new(memory: &Rc<Memory>) -> Spare {
-        Spare { memory: memory.clone(), ..Spare::default() }
+impl SpareBuffers {
+    pub(crate) fn new(memory: &Rc<Memory>) -> SpareBuffers {
+        SpareBuffers { memory: memory.clone(), ..SpareBuffers::default() }
     }
 
     /// Buffers, empty, until they are dropped.
-    pub(crate) fn lend(&self) -> Lent {
-        Lent { spare: self.clone(), held: Some(self.take()) }
+    pub(crate) fn lend(&self) -> PooledBuffers {
+        PooledBuffers { spare: self.clone(), held: Some(self.take()) }
     }
 
     fn take(&self) -> Box<Buffers> {

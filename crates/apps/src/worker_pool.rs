@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitStatus};
 
-use crate::child::{Child, Word};
+use crate::child::{ChildProcess, ControlMessage};
 use crate::generation::Generation;
-use crate::log::{Teller, Urgency};
+use crate::log::{AppLog, AppLogLevel};
 use crate::mail::lock;
 use crate::options::Options;
-use crate::process::Process;
+use crate::process::ProcessInfo;
 
 /// Whom a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum ProcessRole {
     Prototype,
-    Place(usize),
+    WorkerPlace(usize),
 }
 
 /// What the supervisor has to know of a crew.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PoolEvent {
     /// A worker can answer.
     Ready,
     /// The application does not load; in its own words.
@@ -41,7 +41,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WorkerState {
     Starting,
     Ready,
     /// Answers until a fresh one does.
@@ -50,13 +50,13 @@ enum State {
     Leaving,
     /// Leaves without having been asked.
     Ending,
-    /// Told to end.
+    /// ProxyHeader to end.
     Killed,
 }
 
-struct Worker {
-    child: Child,
-    state: State,
+struct WorkerProcess {
+    child: ChildProcess,
+    state: WorkerState,
     since: Instant,
     /// When its time for the state is over.
     due: Option<Instant>,
@@ -68,22 +68,22 @@ struct Worker {
     clings_due: Option<Instant>,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Whether it answers, and is to.
     fn is_sound(&self) -> bool {
-        self.state == State::Ready && self.clings == 0
+        self.state == WorkerState::Ready && self.clings == 0
     }
 }
 
-enum Place {
+enum WorkerPlace {
     Free,
-    Held(Worker),
+    Held(WorkerProcess),
     /// Its holder is dead; so many cores have not settled that yet.
     Burying(usize),
 }
 
 struct Prototype {
-    child: Child,
+    child: ChildProcess,
     loaded: bool,
     since: Instant,
     /// It was told to end: when it has to have ended.
@@ -104,12 +104,12 @@ const PAUSE_MS_MAX: u64 = 10_000;
 const PAUSE_MS_FIRST: u64 = 100;
 
 /// The processes of one generation.
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     pub(crate) shared: Arc<Generation>,
     options: Arc<Options>,
-    teller: Teller,
+    app_log: AppLog,
     prototype: Option<Prototype>,
-    places: Vec<Place>,
+    places: Vec<WorkerPlace>,
     /// How many workers there shall be.
     pub(crate) want: usize,
     /// No more workers: all that are left leave.
@@ -121,15 +121,15 @@ pub(crate) struct Crew {
     random: RandomState,
 }
 
-impl Crew {
-    pub(crate) fn new(shared: Arc<Generation>, teller: Teller) -> Crew {
+impl WorkerPool {
+    pub(crate) fn new(shared: Arc<Generation>, app_log: AppLog) -> WorkerPool {
         let options = shared.options.clone();
-        Crew {
-            places: (0..options.places()).map(|_| Place::Free).collect(),
+        WorkerPool {
+            places: (0..options.places()).map(|_| WorkerPlace::Free).collect(),
             want: options.workers.min.max(1),
             shared,
             options,
-            teller,
+            app_log,
             prototype: None,
             leaving: false,
             failures: 0,
@@ -139,25 +139,25 @@ impl Crew {
         }
     }
 
-    fn workers(&self) -> impl Iterator<Item = &Worker> {
+    fn workers(&self) -> impl Iterator<Item = &WorkerProcess> {
         self.places.iter().filter_map(|place| match place {
-            Place::Held(worker) => Some(worker),
+            WorkerPlace::Held(worker) => Some(worker),
             _ => None,
         })
     }
 
-    fn count(&self, states: &[State]) -> usize {
+    fn count(&self, states: &[WorkerState]) -> usize {
         self.workers().filter(|worker| states.contains(&worker.state)).count()
     }
 
     /// Workers that answer.
     pub(crate) fn ready(&self) -> usize {
-        self.count(&[State::Ready, State::Recycling])
+        self.count(&[WorkerState::Ready, WorkerState::Recycling])
     }
 
     /// Whether workers are on their way.
     pub(crate) fn is_growing(&self) -> bool {
-        self.count(&[State::Starting]) > 0
+        self.count(&[WorkerState::Starting]) > 0
     }
 
     /// Whether its channel is damaged: no worker could join it any more.
@@ -172,13 +172,13 @@ impl Crew {
     }
 
     /// Every descriptor to watch, as `each(whose, control, output, exit)`.
-    pub(crate) fn watch<'c>(&'c self, mut each: impl FnMut(Who, &'c Child)) {
+    pub(crate) fn watch<'c>(&'c self, mut each: impl FnMut(ProcessRole, &'c ChildProcess)) {
         if let Some(prototype) = &self.prototype {
-            each(Who::Prototype, &prototype.child);
+            each(ProcessRole::Prototype, &prototype.child);
         }
         for (at, place) in self.places.iter().enumerate() {
-            if let Place::Held(worker) = place {
-                each(Who::Place(at), &worker.child);
+            if let WorkerPlace::Held(worker) = place {
+                each(ProcessRole::WorkerPlace(at), &worker.child);
             }
         }
     }
@@ -188,7 +188,7 @@ impl Crew {
         let prototype = self.prototype.as_ref();
         let loading = prototype.filter(|p| !p.loaded && p.due.is_none()).map(|p| p.since + self.start_max());
         let children = self.workers().map(|worker| &worker.child).chain(prototype.map(|p| &p.child));
-        let lines = children.filter_map(Child::next_due);
+        let lines = children.filter_map(ChildProcess::next_due);
         let ends = self
             .workers()
             .flat_map(|worker| worker.due.into_iter().chain(worker.clings_due))
@@ -207,18 +207,18 @@ impl Crew {
     // ---- what comes from the processes ----
 
     /// Something may have happened to a process.
-    pub(crate) fn look(&mut self, who: Who, exited: bool, now: Instant, events: &mut Vec<Event>) {
+    pub(crate) fn look(&mut self, who: ProcessRole, exited: bool, now: Instant, events: &mut Vec<PoolEvent>) {
         let mut unborn = false;
         loop {
             let Some(child) = self.child(who) else { return };
             match child.hear() {
                 None => break,
                 // The death of one that was born is seen by other means; whoever was not by now never will be.
-                Some(Word::Gone) => {
+                Some(ControlMessage::Gone) => {
                     unborn = child.pid.is_none();
                     break;
                 }
-                Some(word) => self.heed(who, word, now, events),
+                Some(word) => self.watch_for(who, word, now, events),
             }
         }
         self.pass_output(who, now);
@@ -230,103 +230,113 @@ impl Crew {
     /// A process was buried before its end was seen.
     pub(crate) fn ended(&mut self, pid: Pid, status: WaitStatus) {
         let places = self.places.iter_mut().filter_map(|place| match place {
-            Place::Held(worker) => Some(&mut worker.child),
+            WorkerPlace::Held(worker) => Some(&mut worker.child),
             _ => None,
         });
         let children = places.chain(self.prototype.as_mut().map(|prototype| &mut prototype.child));
         children.filter(|child| child.pid == Some(pid)).for_each(|child| child.status = Some(status));
     }
 
-    fn child(&mut self, who: Who) -> Option<&mut Child> {
+    fn child(&mut self, who: ProcessRole) -> Option<&mut ChildProcess> {
         match who {
-            Who::Prototype => self.prototype.as_mut().map(|prototype| &mut prototype.child),
-            Who::Place(at) => match &mut self.places[at] {
-                Place::Held(worker) => Some(&mut worker.child),
+            ProcessRole::Prototype => self.prototype.as_mut().map(|prototype| &mut prototype.child),
+            ProcessRole::WorkerPlace(at) => match &mut self.places[at] {
+                WorkerPlace::Held(worker) => Some(&mut worker.child),
                 _ => None,
             },
         }
     }
 
-    fn pass_output(&mut self, who: Who, now: Instant) {
-        let teller = self.teller.clone();
+    fn pass_output(&mut self, who: ProcessRole, now: Instant) {
+        let app_log = self.app_log.clone();
         if let Some(child) = self.child(who) {
             let pid = child.pid.map(|pid| pid.as_raw_pid() as u32);
-            child.read_output(now, |line| teller.output(pid, line));
+            child.read_output(now, |line| app_log.output(pid, line));
         }
     }
 
     /// Lines that wait for their ends do not wait for ever.
     fn pass_unended(&mut self, now: Instant) {
-        for who in (0..self.places.len()).map(Who::Place).chain([Who::Prototype]) {
+        for who in (0..self.places.len()).map(ProcessRole::WorkerPlace).chain([ProcessRole::Prototype]) {
             if self.child(who).is_some_and(|child| child.next_due().is_some_and(|due| due <= now)) {
                 self.pass_output(who, now);
             }
         }
     }
 
-    fn heed(&mut self, who: Who, word: Word, now: Instant, events: &mut Vec<Event>) {
+    fn watch_for(
+        &mut self,
+        who: ProcessRole,
+        word: ControlMessage,
+        now: Instant,
+        events: &mut Vec<PoolEvent>,
+    ) {
         match (word, who) {
-            (Word::Born(pid), _) => {
+            (ControlMessage::Born(pid), _) => {
                 let adopted = self.child(who).map(|child| child.adopt(pid));
                 if let Some(Err(error)) = adopted {
-                    self.teller.tell(Urgency::Error, &format!("worker {pid:?} cannot be watched: {error}"));
+                    self.app_log
+                        .report(AppLogLevel::Error, &format!("worker {pid:?} cannot be watched: {error}"));
                 }
                 self.publish(who);
-                if let Who::Place(at) = who
-                    && matches!(&self.places[at], Place::Held(worker) if worker.state == State::Killed)
+                if let ProcessRole::WorkerPlace(at) = who
+                    && matches!(&self.places[at], WorkerPlace::Held(worker) if worker.state == WorkerState::Killed)
                 {
                     // It was to end before it had an id.
                     self.kill(at);
                 }
             }
-            (Word::Ready, Who::Prototype) => {
+            (ControlMessage::Ready, ProcessRole::Prototype) => {
                 if let Some(prototype) = &mut self.prototype {
                     prototype.loaded = true;
                 }
             }
-            (Word::Ready, Who::Place(at)) => {
-                if let Place::Held(worker) = &mut self.places[at]
-                    && worker.state == State::Starting
+            (ControlMessage::Ready, ProcessRole::WorkerPlace(at)) => {
+                if let WorkerPlace::Held(worker) = &mut self.places[at]
+                    && worker.state == WorkerState::Starting
                 {
-                    (worker.state, worker.due) = (State::Ready, None);
+                    (worker.state, worker.due) = (WorkerState::Ready, None);
                     self.shared.is_up.store(true, Ordering::Relaxed);
-                    events.push(Event::Ready);
+                    events.push(PoolEvent::Ready);
                 }
             }
-            (Word::Leaving, Who::Place(at)) => {
+            (ControlMessage::Leaving, ProcessRole::WorkerPlace(at)) => {
                 let stop_max = self.stop_max();
-                if let Place::Held(worker) = &mut self.places[at]
-                    && matches!(worker.state, State::Starting | State::Ready | State::Recycling)
+                if let WorkerPlace::Held(worker) = &mut self.places[at]
+                    && matches!(
+                        worker.state,
+                        WorkerState::Starting | WorkerState::Ready | WorkerState::Recycling
+                    )
                 {
-                    (worker.state, worker.due) = (State::Ending, Some(now + stop_max));
+                    (worker.state, worker.due) = (WorkerState::Ending, Some(now + stop_max));
                 }
             }
-            (Word::NotLoaded(text), _) => {
+            (ControlMessage::NotLoaded(text), _) => {
                 self.failed(now);
-                events.push(Event::NotLoaded(text));
+                events.push(PoolEvent::NotLoaded(text));
                 // Its end, which follows, is no second failure.
                 match who {
-                    Who::Prototype => {
+                    ProcessRole::Prototype => {
                         let due = Some(now + WHERE_MAX);
                         self.prototype
                             .iter_mut()
                             .for_each(|it| (it.loaded, it.asked, it.due) = (true, true, due));
                     }
-                    Who::Place(at) => self.kill(at),
+                    ProcessRole::WorkerPlace(at) => self.kill(at),
                 }
             }
-            (Word::NotForked(text), _) => {
+            (ControlMessage::NotForked(text), _) => {
                 self.failed(now);
-                self.teller.tell(Urgency::Error, &format!("the prototype could not fork: {text}"));
+                self.app_log.report(AppLogLevel::Error, &format!("the prototype could not fork: {text}"));
             }
-            (Word::Single, _) => self.shared.said_single.store(true, Ordering::Relaxed),
-            (Word::Gone, _) | (Word::Leaving, Who::Prototype) => {}
+            (ControlMessage::Single, _) => self.shared.said_single.store(true, Ordering::Relaxed),
+            (ControlMessage::Gone, _) | (ControlMessage::Leaving, ProcessRole::Prototype) => {}
         }
     }
 
     /// Lets the cores take descriptors out of the process.
-    fn publish(&mut self, who: Who) {
-        if let Who::Place(at) = who {
+    fn publish(&mut self, who: ProcessRole) {
+        if let ProcessRole::WorkerPlace(at) = who {
             let pidfd = self.child(who).and_then(|child| child.pidfd.clone());
             *lock(&self.shared.processes[at]) = pidfd;
             let pid = self.child(who).and_then(|child| child.pid).map_or(0, |pid| pid.as_raw_pid());
@@ -341,21 +351,24 @@ impl Crew {
     }
 
     fn requests(&self, at: usize) -> u64 {
-        let seats = self.shared.seats_of(at);
-        self.shared.seats[seats].iter().map(|seat| seat.requests.load(Ordering::Relaxed)).sum()
+        let worker_slots = self.shared.worker_slots_of(at);
+        self.shared.worker_slots[worker_slots]
+            .iter()
+            .map(|worker_slot| worker_slot.requests.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// So many cores have a death to settle before another can take the place.
     pub(crate) fn wait_for_burial(&mut self, at: usize, cores: usize) {
-        self.places[at] = if cores > 0 { Place::Burying(cores) } else { Place::Free };
+        self.places[at] = if cores > 0 { WorkerPlace::Burying(cores) } else { WorkerPlace::Free };
     }
 
     /// A core has settled a death.
     pub(crate) fn buried(&mut self, at: usize) {
-        if let Some(place @ Place::Burying(_)) = self.places.get_mut(at) {
+        if let Some(place @ WorkerPlace::Burying(_)) = self.places.get_mut(at) {
             *place = match place {
-                Place::Burying(left) if *left > 1 => Place::Burying(*left - 1),
-                _ => Place::Free,
+                WorkerPlace::Burying(left) if *left > 1 => WorkerPlace::Burying(*left - 1),
+                _ => WorkerPlace::Free,
             };
         }
     }
@@ -363,7 +376,7 @@ impl Crew {
     // ---- what comes from time ----
 
     /// Deals with what is due, and starts or sends away workers until there are as many as there shall be.
-    pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<Event>) {
+    pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.pass_unended(now);
         self.enforce(now, events);
         if self.leaving {
@@ -374,45 +387,45 @@ impl Crew {
         }
         let sound = self.workers().filter(|worker| worker.is_sound()).count();
         if sound >= self.want {
-            self.retire_where(|worker| worker.state == State::Recycling, usize::MAX, now);
+            self.retire_where(|worker| worker.state == WorkerState::Recycling, usize::MAX, now);
         }
-        let there = self.count(&[State::Starting]) + sound;
+        let there = self.count(&[WorkerState::Starting]) + sound;
         if there > self.want {
-            self.retire_where(|worker| worker.state == State::Ready, there - self.want, now);
+            self.retire_where(|worker| worker.state == WorkerState::Ready, there - self.want, now);
         }
         for _ in there..self.want {
             if self.retry_at.is_some() || !self.is_prepared(now, events) {
                 return;
             }
-            let free = self.places.iter().position(|place| matches!(place, Place::Free));
+            let free = self.places.iter().position(|place| matches!(place, WorkerPlace::Free));
             let Some(at) = free else {
                 // No place beside those to be replaced: one of them has to leave first.
-                return self.retire_where(|worker| worker.state == State::Recycling, 1, now);
+                return self.retire_where(|worker| worker.state == WorkerState::Recycling, 1, now);
             };
             if let Err(error) = self.start(at, now, events) {
                 self.failed(now);
-                return events.push(Event::NotLoaded(error.to_string()));
+                return events.push(PoolEvent::NotLoaded(error.to_string()));
             }
         }
     }
 
     /// Whether workers can be started.
-    fn is_prepared(&mut self, now: Instant, events: &mut Vec<Event>) -> bool {
+    fn is_prepared(&mut self, now: Instant, events: &mut Vec<PoolEvent>) -> bool {
         if !self.options.preload {
             return true;
         }
         match &self.prototype {
             Some(prototype) => prototype.is_of_use(),
             None => {
-                match Child::start(&self.options, &self.shared, None) {
+                match ChildProcess::start(&self.options, &self.shared, None) {
                     Ok(child) => {
-                        events.extend(child.pid.map(Event::Started));
+                        events.extend(child.pid.map(PoolEvent::Started));
                         self.prototype =
                             Some(Prototype { child, loaded: false, since: now, due: None, asked: false });
                     }
                     Err(error) => {
                         self.failed(now);
-                        events.push(Event::NotLoaded(error.to_string()));
+                        events.push(PoolEvent::NotLoaded(error.to_string()));
                     }
                 }
                 false
@@ -420,30 +433,31 @@ impl Crew {
         }
     }
 
-    fn start(&mut self, at: usize, now: Instant, events: &mut Vec<Event>) -> io::Result<()> {
-        let seats = self.shared.seats_of(at);
+    fn start(&mut self, at: usize, now: Instant, events: &mut Vec<PoolEvent>) -> io::Result<()> {
+        let worker_slots = self.shared.worker_slots_of(at);
         let recycle = self.options.recycle;
-        for seat in &self.shared.seats[seats.clone()] {
-            seat.requests.store(0, Ordering::Relaxed);
-            let requests_max = recycle.requests.map_or(0, |max| (self.vary(max) / seats.len() as u64).max(1));
-            seat.requests_max.store(requests_max, Ordering::Relaxed);
+        for worker_slot in &self.shared.worker_slots[worker_slots.clone()] {
+            worker_slot.requests.store(0, Ordering::Relaxed);
+            let requests_max =
+                recycle.requests.map_or(0, |max| (self.vary(max) / worker_slots.len() as u64).max(1));
+            worker_slot.requests_max.store(requests_max, Ordering::Relaxed);
         }
         let child = match &self.prototype {
             Some(prototype) => {
-                let (mut child, theirs) = Child::conceive()?;
+                let (mut child, theirs) = ChildProcess::conceive()?;
                 child.launcher = self.options.launcher.clone();
-                prototype.child.ask_to_fork(seats, &theirs)?;
+                prototype.child.ask_to_fork(worker_slots, &theirs)?;
                 child
             }
             None => {
-                let child = Child::start(&self.options, &self.shared, Some(seats))?;
-                events.extend(child.pid.map(Event::Started));
+                let child = ChildProcess::start(&self.options, &self.shared, Some(worker_slots))?;
+                events.extend(child.pid.map(PoolEvent::Started));
                 child
             }
         };
-        self.places[at] = Place::Held(Worker {
+        self.places[at] = WorkerPlace::Held(WorkerProcess {
             child,
-            state: State::Starting,
+            state: WorkerState::Starting,
             since: now,
             due: Some(now + self.start_max()),
             age_max: recycle.age_ms.map(|ms| Duration::from_millis(self.vary(ms))),
@@ -451,7 +465,7 @@ impl Crew {
             clings: 0,
             clings_due: None,
         });
-        self.publish(Who::Place(at));
+        self.publish(ProcessRole::WorkerPlace(at));
         Ok(())
     }
 
@@ -461,33 +475,33 @@ impl Crew {
     }
 
     /// Lets a fresh worker take the place of this seat's.
-    pub(crate) fn recycle_seat(&mut self, seat: usize) {
-        if let Place::Held(worker) = &mut self.places[self.shared.place_of(seat)]
-            && worker.state == State::Ready
+    pub(crate) fn recycle_slot(&mut self, worker_slot: usize) {
+        if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)]
+            && worker.state == WorkerState::Ready
         {
-            worker.state = State::Recycling;
+            worker.state = WorkerState::Recycling;
         }
     }
 
     /// Lets fresh workers take the places of the old and the fat ones.
     pub(crate) fn recycle_worn(&mut self, now: Instant) {
         for place in &mut self.places {
-            let Place::Held(worker) = place else { continue };
+            let WorkerPlace::Held(worker) = place else { continue };
             let too_old = worker.age_max.is_some_and(|max| now.duration_since(worker.since) >= max);
             let memory = || worker.child.usage().map_or(0, |usage| usage.private_dirty_bytes);
             let too_fat = worker.memory_max.is_some_and(|max| memory() > max);
-            if worker.state == State::Ready && (too_old || too_fat) {
-                worker.state = State::Recycling;
+            if worker.state == WorkerState::Ready && (too_old || too_fat) {
+                worker.state = WorkerState::Recycling;
             }
         }
     }
 
     /// What there is to see.
-    pub(crate) fn processes(&self, now: Instant) -> Vec<Process> {
+    pub(crate) fn processes(&self, now: Instant) -> Vec<ProcessInfo> {
         let mut processes = Vec::new();
-        let mut add = |child: &Child, state, requests, since: Instant| {
+        let mut add = |child: &ChildProcess, state, requests, since: Instant| {
             if let Some(pid) = child.pid.map(|pid| pid.as_raw_pid() as u32) {
-                processes.push(Process {
+                processes.push(ProcessInfo {
                     pid,
                     state,
                     generation: self.shared.number,
@@ -501,13 +515,13 @@ impl Crew {
             add(&prototype.child, "prototype", 0, prototype.since);
         }
         for (at, place) in self.places.iter().enumerate() {
-            let Place::Held(worker) = place else { continue };
+            let WorkerPlace::Held(worker) = place else { continue };
             let state = match worker.state {
-                State::Starting => "starting",
-                State::Ready => "ready",
-                State::Recycling => "recycling",
-                State::Leaving | State::Ending => "leaving",
-                State::Killed => "killed",
+                WorkerState::Starting => "starting",
+                WorkerState::Ready => "ready",
+                WorkerState::Recycling => "recycling",
+                WorkerState::Leaving | WorkerState::Ending => "leaving",
+                WorkerState::Killed => "killed",
             };
             add(&worker.child, state, self.requests(at), worker.since);
         }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use net::{Core, TaskId};
-use ring::{Lost, Refused, Seat, Server, Ticket};
+use ring::{Lost, Refused, ServerSide, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
 use crate::generation::Generation;
-use crate::mail::{Mailbox, Order, Why};
+use crate::mail::{CommandQueue, KillReason, SupervisorCommand};
 use crate::options::Options;
 
-mod errand;
+mod pending;
 
-pub(crate) use errand::Errand;
+pub(crate) use pending::PendingRequest;
 
 /// One that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
@@ -34,7 +34,7 @@ const BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 /// How a request ended otherwise than by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Completion {
     /// Its worker died; whether another one may be asked.
     Lost { again: bool },
     /// The time for an answer is over.
@@ -51,9 +51,9 @@ pub(crate) enum Fate {
     TooSlow,
 }
 
-/// Who has to move next; for so long as that lasts.
+/// ProcessRole has to move next; for so long as that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expect {
+pub(crate) enum Deadline {
     /// The worker, which has not begun its answer, within the time for that.
     Worker,
     /// The worker, which has begun, within the time between two pieces.
@@ -70,29 +70,29 @@ pub(crate) enum Expect {
 
 /// What is known of the request of one ticket.
 #[derive(Clone, Copy)]
-struct Entry {
+struct RequestEntry {
     ticket: Ticket,
     task: TaskId,
     news: bool,
-    fate: Option<Fate>,
+    fate: Option<Completion>,
     since_ms: u64,
     /// When it was seen that a worker has it.
     claimed_ms: Option<u64>,
-    expect: Expect,
+    expect: Deadline,
     expect_since_ms: u64,
     /// Since when its worker waits for the client to take the answer.
     held_ms: Option<u64>,
 }
 
-impl Entry {
+impl RequestEntry {
     /// When the time is over for whoever has to move next, once a worker has it.
     fn deadline_ms(&self, options: &Options) -> u64 {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
-            Expect::Worker => since_ms.saturating_add(options.request_ms_max),
-            Expect::Piece => since_ms.saturating_add(options.between_ms_max),
-            Expect::Client(ms) | Expect::Taker(ms) | Expect::Look(ms) => since_ms.saturating_add(ms),
-            Expect::Nobody => u64::MAX,
+            Deadline::Worker => since_ms.saturating_add(options.request_ms_max),
+            Deadline::Piece => since_ms.saturating_add(options.between_ms_max),
+            Deadline::Client(ms) | Deadline::Taker(ms) | Deadline::Look(ms) => since_ms.saturating_add(ms),
+            Deadline::Nobody => u64::MAX,
         }
     }
 }
@@ -100,20 +100,20 @@ impl Entry {
 /// A request that took too long, and that an event loop is to let go of.
 struct Late {
     ticket: Ticket,
-    seat: Seat,
+    worker_slot: WorkerSlot,
     due_ms: u64,
     /// The supervisor was told that the loop does not react.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// One core's side of one generation.
-pub(crate) struct Desk {
+pub(crate) struct Dispatcher {
     pub(crate) core: Core,
     pub(crate) generation: Arc<Generation>,
     index: usize,
-    mailbox: Arc<Mailbox>,
-    server: RefCell<Server>,
-    entries: RefCell<Vec<Option<Entry>>>,
+    commands: Arc<CommandQueue>,
+    server: RefCell<ServerSide>,
+    entries: RefCell<Vec<Option<RequestEntry>>>,
     /// Tickets that died with their worker and whose tasks have not seen it yet; whether another worker may be asked.
     /// Their slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
@@ -121,7 +121,7 @@ pub(crate) struct Desk {
     late: RefCell<Vec<Late>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Requests that took too long and were told of in the log since then; how many were not.
-    told: Cell<(u64, u32, u32)>,
+    reported: Cell<(u64, u32, u32)>,
     /// For the messages of WebSockets.
     pub(crate) codecs: Codecs,
     armed: Cell<bool>,
@@ -132,27 +132,27 @@ pub(crate) struct Desk {
     cut_ms: Cell<Option<u64>>,
 }
 
-impl Desk {
+impl Dispatcher {
     /// The side of core `index` of `cores`; made once on it.
     pub(crate) fn new(
         core: &Core,
         generation: Arc<Generation>,
         index: usize,
-        mailbox: Arc<Mailbox>,
-    ) -> std::io::Result<Desk> {
+        commands: Arc<CommandQueue>,
+    ) -> std::io::Result<Dispatcher> {
         let server = generation.channel.server(index);
         core.hear(&server.fd())?;
         let queue_max = generation.options.queue_max.div_ceil(generation.loads.len()).max(1);
-        Ok(Desk {
+        Ok(Dispatcher {
             core: core.clone(),
             index,
-            mailbox,
+            commands,
             entries: RefCell::new(vec![None; server.slots()]),
             server: RefCell::new(server),
             lost: RefCell::default(),
             late: RefCell::default(),
             buffers: RefCell::default(),
-            told: Cell::default(),
+            reported: Cell::default(),
             codecs: Codecs::default(),
             armed: Cell::new(false),
             replaced: Cell::new(false),
@@ -188,29 +188,29 @@ impl Desk {
     /// # Errors
     /// See [`Refused`].
     pub(crate) fn submit(
-        self: &Rc<Desk>,
+        self: &Rc<Dispatcher>,
         head: &[u8],
         body: &[u8],
         last: bool,
-    ) -> Result<(Errand, usize), Refused> {
+    ) -> Result<(PendingRequest, usize), Refused> {
         if self.in_use() > self.queue_max {
             self.make_room();
         }
         let (ticket, taken) = self.server.borrow_mut().submit(head, body, last)?;
         let now_ms = self.core.now_ms();
-        let entry = Entry {
+        let entry = RequestEntry {
             ticket,
             task: self.core.task(),
             news: false,
             fate: None,
             since_ms: now_ms,
             claimed_ms: None,
-            expect: Expect::Worker,
+            expect: Deadline::Worker,
             expect_since_ms: now_ms,
             held_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
-        Ok((Errand::new(self, ticket), taken))
+        Ok((PendingRequest::new(self, ticket), taken))
     }
 
     /// Refuses the oldest of the waiting requests if there are as many as may be: it is the one whose client has
@@ -227,12 +227,12 @@ impl Desk {
             return;
         };
         if let Some(entry) = &mut entries[at] {
-            self.decide(entry, Fate::Crowded);
+            self.decide(entry, Completion::Crowded);
         }
     }
 
     /// Ends a request otherwise than by its answer: its task is told, and gives the ticket up.
-    fn decide(&self, entry: &mut Entry, fate: Fate) {
+    fn decide(&self, entry: &mut RequestEntry, fate: Completion) {
         if entry.fate.is_none() {
             entry.fate = Some(fate);
             self.core.wake_task(entry.task);
@@ -252,7 +252,7 @@ impl Desk {
     pub(crate) fn sweep(&self) {
         self.look_who_clings();
         if self.in_use() == 0 {
-            return self.tell_load(0, 0);
+            return self.report_load(0, 0);
         }
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
@@ -264,52 +264,55 @@ impl Desk {
                     continue;
                 }
                 match entry.expect {
-                    Expect::Client(_) | Expect::Taker(_) => self.decide(entry, Fate::Stalled),
-                    Expect::Look(_) => {
+                    Deadline::Client(_) | Deadline::Taker(_) => self.decide(entry, Completion::Stalled),
+                    Deadline::Look(_) => {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
-                    // Its worker is dealt with once the log has been told of the request: see `Errand`'s end.
-                    Expect::Worker | Expect::Piece | Expect::Nobody => self.decide(entry, Fate::Late),
+                    // Its worker is dealt with once the log has been told of the request: see `PendingRequest`'s end.
+                    Deadline::Worker | Deadline::Piece | Deadline::Nobody => {
+                        self.decide(entry, Completion::Late)
+                    }
                 }
                 continue;
             }
             let waited_ms = now_ms - entry.since_ms;
             if waited_ms >= self.generation.options.queue_ms_max {
-                self.decide(entry, Fate::Unserved);
+                self.decide(entry, Completion::Unserved);
                 continue;
             }
             waiting += 1;
             need |= waited_ms >= NEED_MS;
         }
-        self.tell_load(waiting, claimed);
+        self.report_load(waiting, claimed);
         self.give_up_slowest();
         if need {
-            self.mailbox.send(Order::Need);
+            self.commands.send(SupervisorCommand::Need);
         }
     }
 
     /// A worker that does one thing at a time is stuck; an event loop, which has others in hand, may only have been told
     /// to wait.
-    fn give_up_late(&self, ticket: Ticket, seat: Seat) {
+    fn give_up_late(&self, ticket: Ticket, worker_slot: WorkerSlot) {
         if self.generation.is_single() {
-            return self.kill(seat, Why::Late);
+            return self.kill(worker_slot, KillReason::Late);
         }
         let due_ms = self.core.now_ms() + LET_GO_MS;
-        self.late.borrow_mut().push(Late { ticket, seat, due_ms, is_told: false });
+        self.late.borrow_mut().push(Late { ticket, worker_slot, due_ms, is_reported: false });
     }
 
     /// Whether one more request that took too long is worth a line in the log, and how many were not before it: a whole
     /// event loop may be late at once.
-    pub(crate) fn may_tell(&self) -> Option<u32> {
-        let (mut since_ms, mut told, mut untold) = self.told.get();
+    pub(crate) fn may_log(&self) -> Option<u32> {
+        let (mut since_ms, mut reported, mut unreported) = self.reported.get();
         if self.core.now_ms() - since_ms >= 1_000 {
-            (since_ms, told) = (self.core.now_ms(), 0);
+            (since_ms, reported) = (self.core.now_ms(), 0);
         }
-        let may = told < TOLD_MAX;
-        let before = untold;
-        (told, untold) = if may { (told + 1, 0) } else { (told, untold.saturating_add(1)) };
-        self.told.set((since_ms, told, untold));
+        let may = reported < TOLD_MAX;
+        let before = unreported;
+        (reported, unreported) =
+            if may { (reported + 1, 0) } else { (reported, unreported.saturating_add(1)) };
+        self.reported.set((since_ms, reported, unreported));
         may.then_some(before)
     }
 
@@ -318,19 +321,23 @@ impl Desk {
         self.late.borrow_mut().retain_mut(|late| {
             let clings = server.is_clung_to(late.ticket);
             if clings && now_ms >= late.due_ms {
-                self.kill(late.seat, Why::Clings);
-            } else if clings && !late.is_told && now_ms + LET_GO_MS >= late.due_ms + DOUBT_MS {
-                late.is_told = true;
-                self.tell_clings(late.seat, 1);
-            } else if !clings && late.is_told {
-                self.tell_clings(late.seat, -1);
+                self.kill(late.worker_slot, KillReason::Clings);
+            } else if clings && !late.is_reported && now_ms + LET_GO_MS >= late.due_ms + DOUBT_MS {
+                late.is_reported = true;
+                self.tell_clings(late.worker_slot, 1);
+            } else if !clings && late.is_reported {
+                self.tell_clings(late.worker_slot, -1);
             }
             clings && now_ms < late.due_ms
         });
     }
 
-    fn tell_clings(&self, Seat(seat): Seat, more: isize) {
-        self.mailbox.send(Order::Clings { generation: self.generation.number, seat, more });
+    fn tell_clings(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
+        self.commands.send(SupervisorCommand::Clings {
+            generation: self.generation.number,
+            worker_slot,
+            more,
+        });
     }
 
     /// Where slow clients hold too many workers, ends the answer that its client has kept one waiting for longest.
@@ -342,7 +349,7 @@ impl Desk {
         let held =
             entries.iter_mut().flatten().filter(|entry| entry.fate.is_none() && entry.held_ms.is_some());
         if let Some(entry) = held.min_by_key(|entry| entry.held_ms) {
-            self.decide(entry, Fate::TooSlow);
+            self.decide(entry, Completion::TooSlow);
         }
     }
 
@@ -356,14 +363,14 @@ impl Desk {
         is_due
     }
 
-    fn tell_load(&self, waiting: usize, claimed: usize) {
+    fn report_load(&self, waiting: usize, claimed: usize) {
         let load = &self.generation.loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
     }
 
-    pub(crate) fn kill(&self, Seat(seat): Seat, why: Why) {
-        self.mailbox.send(Order::Kill { generation: self.generation.number, seat, why });
+    pub(crate) fn kill(&self, WorkerSlot(worker_slot): WorkerSlot, why: KillReason) {
+        self.commands.send(SupervisorCommand::Kill { generation: self.generation.number, worker_slot, why });
     }
 
     /// Another generation serves from now on: what could go on for ever is to come to its end.
@@ -375,7 +382,7 @@ impl Desk {
     /// Lets those look around who do so once in a while.
     pub(crate) fn wake_lookers(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if let Expect::Look(_) = entry.expect {
+            if let Deadline::Look(_) = entry.expect {
                 entry.news = true;
                 self.core.wake_task(entry.task);
             }
@@ -392,7 +399,7 @@ impl Desk {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Fate::Down);
+                self.decide(entry, Completion::Down);
             }
         }
     }
@@ -402,15 +409,15 @@ impl Desk {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Fate::Lost { again: true });
+                self.decide(entry, Completion::Lost { again: true });
             }
         }
     }
 
     /// A worker is dead: whoever waits for it is told. What made one end `by_itself` would most likely do so again.
-    pub(crate) fn bury(&self, place: usize, seats: std::ops::Range<usize>, by_itself: bool) {
-        for seat in seats {
-            let lost = self.server.borrow_mut().worker_died(Seat(seat));
+    pub(crate) fn bury(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
+        for worker_slot in worker_slots {
+            let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));
             let mut entries = self.entries.borrow_mut();
             for Lost { ticket, started } in lost {
                 if let Some(entry) = entries[ticket.index()].take_if(|entry| entry.ticket == ticket) {
@@ -419,14 +426,14 @@ impl Desk {
                 }
             }
         }
-        self.mailbox.send(Order::Buried { generation: self.generation.number, place });
+        self.commands.send(SupervisorCommand::Buried { generation: self.generation.number, place });
     }
 
     /// Nothing is under way, and nothing will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
-        self.tell_load(0, 0);
-        self.mailbox.send(Order::Drained { generation: self.generation.number });
+        self.report_load(0, 0);
+        self.commands.send(SupervisorCommand::Drained { generation: self.generation.number });
     }
 
     // ---- around the engine's wait ----
@@ -445,9 +452,9 @@ impl Desk {
             }
         });
         while let Some(fault) = server.take_fault() {
-            match fault.seat {
-                Some(seat) => self.kill(seat, Why::Breach),
-                None => self.mailbox.send(Order::Damaged { generation: self.generation.number }),
+            match fault.worker_slot {
+                Some(worker_slot) => self.kill(worker_slot, KillReason::Breach),
+                None => self.commands.send(SupervisorCommand::Damaged { generation: self.generation.number }),
             }
         }
     }
@@ -472,27 +479,27 @@ impl Desk {
     }
 
     /// What is known of a ticket; `None` once it is void.
-    fn with_entry<R>(&self, ticket: Ticket, look: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    fn with_entry<R>(&self, ticket: Ticket, look: impl FnOnce(&mut RequestEntry) -> R) -> Option<R> {
         let mut entries = self.entries.borrow_mut();
         entries[ticket.index()].as_mut().filter(|entry| entry.ticket == ticket).map(look)
     }
 
     /// The fate of a ticket that is void.
-    fn fate_of_lost(&self, ticket: Ticket) -> Fate {
+    fn fate_of_lost(&self, ticket: Ticket) -> Completion {
         let lost = self.lost.borrow();
         let again = lost.iter().any(|(other, again)| *other == ticket && *again);
-        Fate::Lost { again }
+        Completion::Lost { again }
     }
 }
 
-impl Drop for Desk {
+impl Drop for Dispatcher {
     /// The core is at its end: the supervisor alone keeps the time of what has not been let go of.
     fn drop(&mut self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
         for late in self.late.borrow().iter().filter(|late| server.is_clung_to(late.ticket)) {
-            let (generation, Seat(seat)) = (self.generation.number, late.seat);
+            let (generation, WorkerSlot(worker_slot)) = (self.generation.number, late.worker_slot);
             let left_ms = late.due_ms.saturating_sub(now_ms);
-            self.mailbox.send(Order::ClingsUntil { generation, seat, left_ms });
+            self.commands.send(SupervisorCommand::ClingsUntil { generation, worker_slot, left_ms });
         }
     }
 }

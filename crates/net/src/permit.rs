@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::options::{Limits, Timeouts};
-use crate::work::Works;
+use crate::work::BufferPool;
 
 /// What a connection holds while nothing happens on it.
 const PARKED_BYTES: usize = 512;
@@ -17,25 +17,25 @@ pub(crate) struct Context {
     pub(crate) core: Core,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
-    pub(crate) works: Works,
+    pub(crate) works: BufferPool,
     pub(crate) counters: Arc<Counters>,
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,
-    pub(crate) seats: Seats,
+    pub(crate) connection_limit: ConnectionLimit,
     /// How many responses are being compressed.
     pub(crate) encoders: Rc<Cell<usize>>,
 }
 
 /// How many connections a core may hold, and who waits for one to end.
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     pub(crate) max: usize,
     pub(crate) taken: Cell<usize>,
     pub(crate) waiting: RefCell<Vec<Rc<crate::source::Source>>>,
 }
 
-impl Seats {
-    pub(crate) fn new(max: usize) -> Seats {
-        Seats { max, taken: Cell::new(0), waiting: RefCell::default() }
+impl ConnectionLimit {
+    pub(crate) fn new(max: usize) -> ConnectionLimit {
+        ConnectionLimit { max, taken: Cell::new(0), waiting: RefCell::default() }
     }
 
     /// Whether newcomers wait for a seat: then nobody keeps one between two requests.
@@ -45,19 +45,19 @@ impl Seats {
 }
 
 /// A connection's seat, and what it holds of memory: given back when it is dropped.
-pub(crate) struct Seat {
+pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
 }
 
-impl Seat {
-    pub(crate) fn take(context: &Rc<Context>) -> Seat {
-        let seats = &context.seats;
-        seats.taken.set(seats.taken.get() + 1);
-        context.counters.connections_open.set(seats.taken.get() as u64);
-        let seat = Seat { context: context.clone(), held_bytes: Cell::new(0) };
-        seat.hold(0);
-        seat
+impl ConnectionPermit {
+    pub(crate) fn take(context: &Rc<Context>) -> ConnectionPermit {
+        let connection_limit = &context.connection_limit;
+        connection_limit.taken.set(connection_limit.taken.get() + 1);
+        context.counters.connections_open.set(connection_limit.taken.get() as u64);
+        let permit = ConnectionPermit { context: context.clone(), held_bytes: Cell::new(0) };
+        permit.hold(0);
+        permit
     }
 
     pub(crate) fn context(&self) -> &Rc<Context> {
@@ -74,14 +74,16 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.context.core.memory().change(self.held_bytes.get(), 0);
-        let seats = &self.context.seats;
-        seats.taken.set(seats.taken.get() - 1);
-        self.context.counters.connections_open.set(seats.taken.get() as u64);
-        if seats.taken.get() < seats.max && !seats.waiting.borrow().is_empty() {
-            for source in seats.waiting.borrow_mut().drain(..) {
+        let connection_limit = &self.context.connection_limit;
+        connection_limit.taken.set(connection_limit.taken.get() - 1);
+        self.context.counters.connections_open.set(connection_limit.taken.get() as u64);
+        if connection_limit.taken.get() < connection_limit.max
+            && !connection_limit.waiting.borrow().is_empty()
+        {
+            for source in connection_limit.waiting.borrow_mut().drain(..) {
                 self.context.core.nudge(&source);
             }
         }
