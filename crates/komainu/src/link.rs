@@ -6,6 +6,7 @@
 //! answers, and sends orders. A packet is a word, arguments, and descriptors.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,6 +61,15 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         set_socket_timeout(end, Timeout::Send, Some(SEND_MAX))?;
     }
     Ok((supervisor, server))
+}
+
+/// The log of this number, opened by the supervisor.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub(crate) fn opened_log(link: &SupervisorLink, number: usize) -> io::Result<Option<File>> {
+    let packet = link.ask(&format!("open {number}"))?;
+    Ok(packet.descriptors.into_iter().next().map(File::from))
 }
 
 /// Sends a packet.
@@ -171,7 +181,7 @@ impl SupervisorLink {
         }
         // Started by another name, that of a link to this program.
         rustix::thread::set_name(c"komainu")?;
-        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         let (sender, answers) = channel();
         let shared = LinkState {
             socket,

@@ -591,12 +591,3 @@ pub(crate) fn text_of(packet: Packet) -> io::Result<String> {
     file.ok_or_else(|| io::Error::other("no text came"))?.take(limit).read_to_string(&mut text)?;
     Ok(text)
 }
-
-/// The log of this number, opened by the supervisor.
-///
-/// # Errors
-/// Why it cannot be opened.
-pub(crate) fn opened_log(link: &SupervisorLink, number: usize) -> io::Result<Option<File>> {
-    let packet = link.ask(&format!("open {number}"))?;
-    Ok(packet.descriptors.into_iter().next().map(File::from))
-}

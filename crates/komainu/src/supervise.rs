@@ -20,7 +20,7 @@ use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
-use crate::link::{SupervisorLink, SupervisorOrder};
+use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::notice::ErrorLog;
 use crate::parent::{self, Inherited};
 use crate::privilege;
@@ -65,7 +65,7 @@ impl Logs {
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
             (Some(link), config::Sink::File(path)) => LogTarget::Given {
                 path: path.clone(),
-                open: Arc::new(move || parent::opened_log(&link, number)),
+                open: Arc::new(move || link::opened_log(&link, number)),
             },
             _ => LogTarget::from(sink),
         };

@@ -42,7 +42,7 @@ enum Task {
     /// Its future is out being polled; true if it was woken meanwhile.
     Polled(bool),
     Future(TaskFuture),
-    IdleTask(Box<dyn IdleTask>),
+    Idle(Box<dyn IdleTask>),
 }
 
 struct SourceSlot {
@@ -189,7 +189,7 @@ impl Core {
 
     /// Parks `parked` until `source` is ready.
     pub(crate) fn park(&self, source: &Source, parked: Box<dyn IdleTask>) {
-        let task = self.add_task(Task::IdleTask(parked));
+        let task = self.add_task(Task::Idle(parked));
         source.reader.set(task);
         if source.ready.get() & READ != 0 {
             self.wake(task);
@@ -401,7 +401,7 @@ impl Core {
         self.0.wakers.borrow_mut()[task as usize] = waker;
         let next = match polled {
             Ok(Poll::Pending) => Task::Future(future),
-            Ok(Poll::Ready(Some(parked))) => Task::IdleTask(parked),
+            Ok(Poll::Ready(Some(parked))) => Task::Idle(parked),
             Ok(Poll::Ready(None)) => Task::Vacant,
             Err(_) => {
                 // The panic hook has told the log. The connection's sockets close with its future.
@@ -431,11 +431,11 @@ impl Core {
                 *again = true;
                 return None;
             }
-            Task::Future(_) | Task::IdleTask(_) => {}
+            Task::Future(_) | Task::Idle(_) => {}
         }
         match std::mem::replace(slot, Task::Polled(false)) {
             Task::Future(future) => Some(future),
-            Task::IdleTask(parked) => {
+            Task::Idle(parked) => {
                 drop(tasks);
                 self.0.running.set(self.0.running.get() + 1);
                 Some(parked.resume())
@@ -469,7 +469,7 @@ impl Core {
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {
-            if let Task::IdleTask(parked) = task
+            if let Task::Idle(parked) = task
                 && let Some(since_ms) = parked.idle_since_ms()
             {
                 idle.push((since_ms, index as u32));
@@ -487,7 +487,7 @@ impl Core {
 
     fn drop_parked(&self, task: u32) {
         let mut tasks = self.0.tasks.borrow_mut();
-        if !matches!(tasks[task as usize], Task::IdleTask(_)) {
+        if !matches!(tasks[task as usize], Task::Idle(_)) {
             return;
         }
         let parked = std::mem::replace(&mut tasks[task as usize], Task::Vacant);
