@@ -83,10 +83,10 @@ sub {
 
 const RACK: &str = r#"
 worker = nil
-at_exit { puts(ProcessInfo.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
+at_exit { puts(Process.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
 def stands_still = sleep(3600)
 lambda do |env|
-  worker = ProcessInfo.pid
+  worker = Process.pid
   case env["PATH_INFO"]
   when "/stuck" then stands_still
   when "/own" then trap("TERM") { STDOUT.syswrite("the application's own handler\n") }
@@ -97,7 +97,7 @@ lambda do |env|
     ProcessInfo.wait(child)
     next [200, {}, [$?.termsig.to_s]]
   end
-  [200, {}, [ProcessInfo.pid.to_s]]
+  [200, {}, [Process.pid.to_s]]
 end
 "#;
 

@@ -119,12 +119,12 @@ fn rails_runs() {
 fn a_fork_that_fails_half_way_is_tried_again() {
     let file = scratch("rack-half-a-fork").join("halves.rb");
     let text = r##"
-OWNER = ProcessInfo.pid
+OWNER = Process.pid
 FAILURES = "#{__FILE__}.failures"
 File.write(FAILURES, "")
-ProcessInfo.singleton_class.prepend(Module.new do
+Process.singleton_class.prepend(Module.new do
   def _fork
-    if ProcessInfo.pid != OWNER && File.size(FAILURES) < 3
+    if Process.pid != OWNER && File.size(FAILURES) < 3
       File.write(FAILURES, "x", mode: "a")
       raise Errno::EAGAIN
     end

@@ -126,7 +126,7 @@ fn run(outcome: &Outcome) -> String {
     body += &table(&answers(outcome));
     if let Some(spent) = &outcome.server {
         let mut memory = TextTable::new(&[
-            "ProcessMemory",
+            "Memory",
             "RSS before",
             "after",
             "PSS before",

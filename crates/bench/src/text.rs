@@ -114,7 +114,7 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
             digits(spent.cpu.switches_involuntary as f64 / responses)
         ),
     };
-    let mut table = TextTable::new(&["ProcessMemory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
+    let mut table = TextTable::new(&["Memory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
     for process in memory_rows(spent) {
         let [name, rest @ ..] = process;
         table.row([vec![name], rest.to_vec()].concat());

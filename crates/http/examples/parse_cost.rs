@@ -30,7 +30,7 @@ const BROWSER: &str = "GET /assets/app.4f1c2a.js?v=20261121 HTTP/1.1\r\n\
     \r\n";
 
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\n\
-    ServerMachine: upstream\r\n\
+    Server: upstream\r\n\
     Date: Sat, 21 Nov 2026 09:00:00 GMT\r\n\
     Content-Type: text/html; charset=utf-8\r\n\
     Content-Length: 0\r\n\

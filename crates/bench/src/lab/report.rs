@@ -260,7 +260,7 @@ impl Findings<'_> {
             ("Requests a second: more is better", "requests_per_s"),
             ("Server CPU a request: less is better", "cpu_us_per_request"),
             ("Requests/s per 1 % CPU: more is better", "requests_per_s_per_cpu_percent"),
-            ("ProcessMemory (PSS): less is better", "pss_bytes"),
+            ("Memory (PSS): less is better", "pss_bytes"),
             ("Bytes for each idle connection: less is better", "bytes_per_idle_connection"),
         ] {
             body += &chart::bars(title, &self.bars(key));
