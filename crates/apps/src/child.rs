@@ -30,7 +30,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The last output of a process that is kept to explain its end.
 const LAST_BYTES_MAX: usize = 8 * 1024;
 
-/// What a process says on its control socket.
+/// A message from a process on its control socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlMessage {
     /// It exists; the kernel vouches for its id.
@@ -45,7 +45,7 @@ pub(crate) enum ControlMessage {
     NotLoaded(String),
     /// The prototype could not fork.
     NotForked(String),
-    /// It closed the socket: it is gone, or was never there.
+    /// It closed the socket: it has ended, or never started.
     Gone,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ChildEnds {
 /// Standard output or standard error of a process: a pipe each, as the one may stop in the middle of a line.
 struct ProcessOutput {
     pipe: OwnedFd,
-    /// Nothing more comes from it: the process has closed it, which it may do long before its end.
+    /// Whether the process has closed it, which it may do long before it ends.
     is_over: bool,
     lines: OutputLines,
 }
@@ -71,10 +71,10 @@ impl ProcessOutput {
         Ok((ProcessOutput { pipe, is_over: false, lines: OutputLines::default() }, theirs))
     }
 
-    /// Reads it; `last` are the last bytes of both.
+    /// Reads it and logs its lines. `last` holds the last bytes of both streams.
     fn read(&mut self, now: Instant, last: &mut Vec<u8>, each: &mut impl FnMut(&[u8])) {
         let mut bytes = [0; 16 * 1024];
-        // Not for ever: others have something to say too.
+        // Only so often in one turn: other processes have output too.
         for _ in 0..16 {
             match rustix::io::read(&self.pipe, &mut bytes) {
                 Ok(len) if len > 0 => {
@@ -99,7 +99,7 @@ impl ProcessOutput {
 
 /// How a process ended.
 pub(crate) struct End {
-    /// As asked, or of its own will: with status 0.
+    /// With status 0: asked to leave, or by itself.
     pub(crate) well: bool,
     /// It called `exit`, with whatever status; no signal has ended it.
     pub(crate) by_itself: bool,
@@ -107,7 +107,7 @@ pub(crate) struct End {
     pub(crate) how: String,
 }
 
-/// A process, as far as it is known.
+/// A process of the application.
 pub(crate) struct ChildProcess {
     pub(crate) pid: Option<Pid>,
     /// There once the id is known.
@@ -116,15 +116,15 @@ pub(crate) struct ChildProcess {
     /// Nothing more comes from it, see [`ProcessOutput`].
     control_over: bool,
     outputs: Box<[ProcessOutput; 2]>,
-    /// How it ended, where that was learned otherwise than by asking for it.
+    /// Its exit status, if another `wait` call has already collected it.
     pub(crate) status: Option<WaitStatus>,
     last: Vec<u8>,
-    /// The process that has started it, if it was not this one.
+    /// The launcher that started it, if it was not this process.
     pub(crate) launcher: Option<Arc<dyn Launcher>>,
 }
 
 impl ChildProcess {
-    /// The server's side of a process that is to be.
+    /// The server's side of a process that has not started yet.
     pub(crate) fn conceive() -> io::Result<(ChildProcess, ChildEnds)> {
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -194,14 +194,14 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// What may have something to say; a pipe or socket that is over would say so again and again.
+    /// The descriptors to poll. A closed pipe or socket is left out, as it would stay readable.
     pub(crate) fn voices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let control = (!self.control_over).then(|| self.control.as_fd());
         let outputs = self.outputs.iter().filter(|output| !output.is_over);
         control.into_iter().chain(outputs.map(|output| output.pipe.as_fd()))
     }
 
-    /// The next thing it has said, if it has.
+    /// Its next message, if there is one.
     pub(crate) fn hear(&mut self) -> Option<ControlMessage> {
         let mut text = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -228,7 +228,7 @@ impl ChildProcess {
             (b'L', _) => Some(ControlMessage::Leaving),
             (b'E', _) => Some(ControlMessage::NotLoaded(rest)),
             (b'F', _) => Some(ControlMessage::NotForked(rest)),
-            // Not of this protocol. What comes after it is heard at the next look.
+            // Not a message of this protocol. The next read gets the one after it.
             _ => None,
         }
     }
@@ -245,18 +245,18 @@ impl ChildProcess {
         self.outputs.iter().filter_map(|output| output.lines.due()).min()
     }
 
-    /// Lets a prototype leave: it hears that no more orders come.
+    /// Asks a prototype to leave, by closing its control socket.
     pub(crate) fn ask_to_leave(&self) {
-        // One that is gone needs no telling.
+        // A process that has ended needs no order.
         let _ = shutdown(&self.control, Shutdown::Write);
     }
 
-    /// The last it has said on its output.
+    /// The last lines of its output.
     pub(crate) fn last_output(&self) -> String {
         String::from_utf8_lossy(&self.last).trim().to_owned()
     }
 
-    /// What it costs, as far as that is known.
+    /// Its resource usage, as far as it is known.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let pid = self.pid?.as_raw_pid() as u32;
         match &self.launcher {
@@ -265,7 +265,7 @@ impl ChildProcess {
         }
     }
 
-    /// Sends a signal, if it is known whom to.
+    /// Sends a signal, if the process id is known.
     pub(crate) fn signal(&self, signal: Signal) {
         if let (Some(pidfd), Some(launcher)) = (&self.pidfd, &self.launcher) {
             launcher.signal(pidfd.as_fd(), signal);

@@ -26,7 +26,7 @@ const ROOM_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) struct Agreement {
     /// Of what we send.
     window_bits: u8,
-    /// The client has asked for a limit, and is told which.
+    /// The client asked for a limit, so the answer has to name the one chosen.
     limited: bool,
 }
 
@@ -129,7 +129,7 @@ impl Codecs {
     }
 }
 
-/// KillReason a message does not inflate.
+/// Why a message does not inflate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uninflated {
     TooLong,

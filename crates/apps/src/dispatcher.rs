@@ -51,7 +51,7 @@ pub(crate) enum Completion {
     TooSlow,
 }
 
-/// ProcessRole has to move next; for so long as that lasts.
+/// Who has to move next; for so long as that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// The worker, which has not begun its answer, within the time for that.

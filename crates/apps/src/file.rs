@@ -17,7 +17,7 @@ const WINDOW_BYTES: u64 = 1024 * 1024;
 /// The server's own descriptor of a worker's file, checked.
 ///
 /// # Errors
-/// KillReason it cannot be sent, for the log.
+/// Why it cannot be sent, for the log.
 pub(crate) fn take(
     process: &OwnedFd,
     part: FilePart,

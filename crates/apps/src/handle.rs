@@ -37,9 +37,9 @@ struct HandleState {
     app_log: AppLog,
     names: HeaderIds,
     header_names: HeaderNameCache,
-    /// Of the generations this core has requests in; the one that serves is the last.
+    /// One per generation in which this core has requests; the last one serves.
     dispatchers: RefCell<Vec<Rc<Dispatcher>>>,
-    /// KillReason the application does not load, where it does not.
+    /// Why the application does not load; `None` if it loads.
     down: RefCell<Option<LoadFailure>>,
 }
 
@@ -192,7 +192,7 @@ impl Handle {
     }
 }
 
-/// KillReason the application does not load.
+/// Why the application does not load.
 #[derive(Clone, Default)]
 struct LoadFailure {
     why: Arc<str>,
@@ -200,7 +200,7 @@ struct LoadFailure {
     show: bool,
 }
 
-/// KillReason a request was not handed over.
+/// Why a request was not submitted to a worker.
 enum NotSubmitted {
     Down(LoadFailure),
     Refused(Refused),

@@ -10,7 +10,7 @@ use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
 /// The server's own descriptor of a worker's socket, checked: one end of a socketpair, or what is like it.
 ///
 /// # Errors
-/// KillReason nothing can be relayed to it, for the log.
+/// Why nothing can be relayed to it, for the log.
 pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
     let socket = pidfd_getfd(process, part.fd as ForeignRawFd, PidfdGetfdFlags::empty())
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;

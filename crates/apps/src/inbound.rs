@@ -5,7 +5,7 @@ use crate::deflate::{Codecs, Inflater, Uninflated, grow};
 use crate::frame::{self, CONTROL_BYTES_MAX, Head, HeadReader};
 use crate::record;
 
-/// What a client is told of frames that it may not send.
+/// Close reasons for frames that a client may not send.
 const PROTOCOL: u16 = 1002;
 const INVALID: u16 = 1007;
 const TOO_LONG: u16 = 1009;

@@ -13,13 +13,13 @@ use crate::launcher::Launch;
 use crate::mail::lock;
 use crate::options::Options;
 
-/// Between clearing close-on-exec and setting it again nobody else may start a process.
+/// Held while descriptors have close-on-exec cleared, so that no other process inherits them.
 static SPAWNING: Mutex<()> = Mutex::new(());
 
 /// Starts the application's program as a child of this process.
 ///
 /// # Errors
-/// KillReason it cannot be started.
+/// Why it cannot be started.
 pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     let (program, arguments) = options
         .command

@@ -1,4 +1,4 @@
-//! ProcessRole starts an application's processes, where this process has not the rights to make them another user's.
+//! Starts an application's processes as another user, if this process lacks the rights for that.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
     /// Starts a process of this application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
     ///
     /// # Errors
-    /// KillReason it cannot be started.
+    /// Why it cannot be started.
     fn start(&self, app: &str, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)>;
 
     /// Sends a signal to a process that it has started, or that was forked from one.

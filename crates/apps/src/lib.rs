@@ -1,26 +1,26 @@
 //! Applications: from a request to a worker's slot and back, and the lives of the worker processes.
 //!
-//! This crate owns what stands between an HTTP exchange and the [`ring`] channel: how a request is written down for a
-//! worker, how the answer becomes a response, how long either may take, and who starts, replaces and ends the processes.
-//! It never knows a language: a worker is a command that speaks the protocol of `workers/README.md`.
+//! This crate owns what stands between an HTTP exchange and the [`ring`] channel: how a request is serialised for a
+//! worker, how the answer becomes a response, the time limits of both, and how processes are started, replaced and
+//! stopped. It knows no programming language: a worker is a command that speaks the protocol of `workers/README.md`.
 //!
-//! # The walk of a request
+//! # The path of a request
 //!
 //! ```text
 //! Handle::serve     the beginning of the body, so that slow clients cost no worker
 //!   request         the head as fields of `ring::wire`
-//!   Dispatcher::submit    into a slot of this core; at the end of the engine's turn one doorbell for all
-//!   PendingRequest::news    the task sleeps; the desk wakes it when its ticket has news, or its time is over
+//!   Dispatcher::submit into a slot of this core; at the end of the engine's turn one doorbell for all
+//!   PendingRequest::news    the task sleeps; the dispatcher wakes it when its ticket has news or times out
 //!   PendingRequest::receive parts of the answer, as far as they have come
 //!   reply           checked, then written through the exchange
 //! ```
 //!
-//! # ProcessRole does what
+//! # Who does what
 //!
 //! An [`App`] has one supervisor thread, which starts the processes of each *generation* (one load of the application's
-//! code, with a channel of its own) and hears of their deaths; and on each core a [`Handle`], which never blocks. They
-//! speak through mailboxes: the supervisor tells of generations and deaths, the cores ask for more workers and for an
-//! end of those that are stuck.
+//! code, with a channel of its own) and notices when they end; and on each core a [`Handle`], which never blocks. They
+//! communicate through queues: the supervisor sends new generations and deaths, the cores ask for more workers and ask
+//! it to kill stuck ones.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

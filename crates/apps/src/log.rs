@@ -82,7 +82,7 @@ impl OutputLines {
         }
         self.since = match self.rest.is_empty() {
             true => None,
-            // A line that has ended meanwhile begins the wait anew.
+            // A line that has ended meanwhile restarts the wait.
             false if bytes.contains(&b'\n') => Some(now),
             false => self.since.or(Some(now)),
         };

@@ -13,7 +13,7 @@ use crate::generation::Generation;
 use crate::options::Options;
 use crate::outcome::Failure;
 
-/// KillReason a worker is killed.
+/// Why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillReason {
     /// It took too long to answer.

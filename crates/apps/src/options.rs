@@ -54,7 +54,7 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// User and group ids to run as, without supplementary groups; the server's own where `None`.
     pub user: Option<(u32, u32)>,
-    /// ProcessRole starts its processes, where this process may not.
+    /// Starts its processes, if this process may not.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
     pub limits: Vec<(Resource, u64)>,
@@ -67,7 +67,7 @@ pub struct Options {
     /// Whether workers sleep in an event loop and so need a descriptor each.
     pub event_loop: bool,
     /// Requests that one thread has under way at once, where that is an event loop; 1 where it is not. Above 1, a request
-    /// that takes too long is given up alone, and its worker is killed only if it does not let go of it.
+    /// that takes too long is cancelled alone, and its worker is killed only if it does not end the request.
     pub concurrency: usize,
     /// Requests that may wait for a worker, over all cores; beyond that the oldest is refused with 503.
     pub queue_max: usize,

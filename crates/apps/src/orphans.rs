@@ -1,7 +1,7 @@
-//! Processes that an application's processes have started and left behind.
+//! Orphaned processes that an application's processes have started.
 //!
-//! ProcessRole takes in the workers that lose their parent takes those in too, and has to bury them: nobody else can, and what is
-//! dead and not buried keeps its process id.
+//! The server is a subreaper, so that forked workers become its children. Other orphans become its children too, and it
+//! has to reap them: until then they stay zombies and keep their process ids.
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpgid};
 
@@ -15,7 +15,7 @@ impl Orphans {
         self.0.push(leader);
     }
 
-    /// Buries the dead; `each` is told of all of them, as one may be a worker.
+    /// Reaps processes that have ended; calls `each` for all of them, as one may be a worker.
     pub(crate) fn bury(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {

@@ -1,20 +1,20 @@
-//! What becomes of loading an application, told to whoever asks.
+//! The result of loading an application, for those who asked for it.
 
 use std::sync::mpsc::SyncSender;
 
 /// Those that wait for an outcome at the same time; the first of them gets none where there are more.
 const ASKERS_MAX: usize = 256;
 
-/// KillReason an application does not load.
+/// Why an application does not load.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// In its own words.
+    /// The application's error text.
     pub why: String,
-    /// The code that was loaded before serves on.
+    /// Whether the previously loaded code still serves.
     pub serves: bool,
 }
 
-/// The last outcome, and who waits for the next.
+/// The last result, and those who wait for the next one.
 #[derive(Default)]
 pub(crate) struct Outcome {
     failure: Option<Failure>,
@@ -36,7 +36,7 @@ impl Outcome {
         }
     }
 
-    /// Answers now where nothing is under way, and else when it has ended.
+    /// Sends the result: now if no load is in progress, else when it ends.
     pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), Failure>>, under_way: bool) {
         match (&self.failure, under_way) {
             (None, true) => {
@@ -49,7 +49,7 @@ impl Outcome {
         }
     }
 
-    /// Nobody will be told any more.
+    /// No more results: drops all waiting senders.
     pub(crate) fn close(&mut self) {
         self.askers.clear();
     }

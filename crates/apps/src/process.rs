@@ -1,11 +1,11 @@
-//! What a process costs, as the system tells it.
+//! Resource usage of a process, read from `/proc`.
 
 use std::fs;
 
 /// One process of an application, for people and machines to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// ProcessInfo id.
+    /// Process id.
     pub pid: u32,
     /// What it is: `prototype`, `starting`, `ready`, `recycling`, `leaving`, `killed`.
     pub state: &'static str,
@@ -15,7 +15,7 @@ pub struct ProcessInfo {
     pub requests: u64,
     /// Milliseconds since it was started.
     pub age_ms: u64,
-    /// What it costs; `None` where the system does not tell.
+    /// Its resource usage; `None` if the system does not report it.
     pub usage: Option<Usage>,
 }
 
@@ -33,7 +33,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What `/proc` tells of a process; `None` once it is gone, or where it may not be looked at.
+    /// Reads `/proc` for a process; `None` if it has ended or permission is denied.
     #[must_use]
     pub fn of(pid: u32) -> Option<Usage> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

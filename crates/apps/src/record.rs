@@ -9,7 +9,7 @@ pub(crate) const CLOSE: u8 = 8;
 
 /// A kind and a length.
 pub(crate) const HEAD_BYTES: usize = 5;
-/// More of a message is not collected before it goes on, as a fragment.
+/// A longer message is passed on in fragments of this size.
 const FRAGMENT_BYTES: usize = 64 * 1024;
 /// A code and a reason, as they fit into a frame (RFC 6455 section 5.5).
 const CLOSE_BYTES_MAX: usize = 125;

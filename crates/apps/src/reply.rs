@@ -72,7 +72,7 @@ impl<'h> AppResponse<'h> {
     /// Reads a head.
     ///
     /// # Errors
-    /// KillReason no response can be made of it, for the log.
+    /// Why no response can be made of it, for the log.
     pub(crate) fn read(
         head: &'h [u8],
         header_names: &HeaderNameCache,

@@ -81,7 +81,7 @@ pub(crate) fn encode(
     }
     for (id, name, value) in request.fields() {
         match id {
-            // As variables these two could not be told from others: `A_B` from `A-B`, and `HTTP_PROXY` from the
+            // As variables these two look the same as others: `A_B` from `A-B`, and `HTTP_PROXY` from the
             // variable that programs take their proxy from.
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
             // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.

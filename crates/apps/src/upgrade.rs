@@ -12,7 +12,7 @@ const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const KEY_BYTES: usize = 24;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A wish that can be fulfilled.
+/// A valid WebSocket handshake.
 #[derive(Debug)]
 pub(crate) struct UpgradeRequest {
     /// The value of `Sec-WebSocket-Accept`.
@@ -23,7 +23,7 @@ pub(crate) struct UpgradeRequest {
     pub(crate) deflate: Option<Agreement>,
 }
 
-/// KillReason there is no WebSocket to be had.
+/// Why a WebSocket handshake is refused.
 #[derive(Debug, PartialEq)]
 pub(crate) struct UpgradeRefusal {
     pub(crate) status: Status,
@@ -31,10 +31,10 @@ pub(crate) struct UpgradeRefusal {
     pub(crate) fields: Fields,
 }
 
-/// The wish of a request; `None` of one that is an ordinary one.
+/// The WebSocket handshake of a request; `None` for an ordinary request.
 ///
 /// # Errors
-/// It wants a WebSocket and does not say so by the rules.
+/// The request asks for a WebSocket, but the handshake is invalid.
 pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeRequest>, UpgradeRefusal> {
     let Some(upgrade) = request.field(Name::Upgrade) else { return Ok(None) };
     let asks = request.method() == Method::Get

@@ -61,8 +61,8 @@ impl Upload {
         }
     }
 
-    /// Reads the beginning of the body, or all of it where there is room in a file: until then no worker is bothered. Where the
-    /// room did not suffice, it tells why.
+    /// Reads the beginning of the body, or all of it if there is room in a temporary file, before a worker gets the request.
+    /// If there was not enough room, the returned error says why.
     ///
     /// # Errors
     /// The client's.
@@ -210,7 +210,7 @@ impl Upload {
                         self.given += taken;
                         self.ended = self.is_last();
                     }
-                    // The answer's end tells why.
+                    // The end of the answer gives the reason.
                     Err(Error::Void | Error::WorkerFault(_)) => self.ended = true,
                 }
                 continue;

@@ -20,21 +20,21 @@ use crate::mail::lock;
 use crate::options::Options;
 use crate::process::ProcessInfo;
 
-/// Whom a watched descriptor belongs to.
+/// The process that a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessRole {
     Prototype,
     WorkerPlace(usize),
 }
 
-/// What the supervisor has to know of a crew.
+/// An event of a worker pool, for the supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PoolEvent {
     /// A worker can answer.
     Ready,
-    /// The application does not load; in its own words.
+    /// The application does not load; its error text.
     NotLoaded(String),
-    /// The worker at this place is dead: the cores have to settle that.
+    /// The worker at this place is dead: the cores have to release its requests.
     Died { place: usize, by_itself: bool },
     /// A process was started, in a group of its own.
     Started(Pid),
@@ -44,13 +44,13 @@ pub(crate) enum PoolEvent {
 enum WorkerState {
     Starting,
     Ready,
-    /// Answers until a fresh one does.
+    /// Serves until its replacement is ready.
     Recycling,
     /// Asked to leave.
     Leaving,
-    /// Leaves without having been asked.
+    /// Leaves by itself.
     Ending,
-    /// ProxyHeader to end.
+    /// Was asked to end.
     Killed,
 }
 
@@ -62,9 +62,9 @@ struct WorkerProcess {
     due: Option<Instant>,
     age_max: Option<Duration>,
     memory_max: Option<u64>,
-    /// Requests that took too long and that its event loop has not let go of yet.
+    /// Requests that timed out and that its event loop has not ended yet.
     clings: usize,
-    /// When it is killed for that, where no core looks after it any more.
+    /// When it is killed for that, if the core that watched it has shut down.
     clings_due: Option<Instant>,
 }
 
@@ -78,7 +78,7 @@ impl WorkerProcess {
 enum WorkerPlace {
     Free,
     Held(WorkerProcess),
-    /// Its holder is dead; so many cores have not settled that yet.
+    /// Its worker is dead; so many cores have not released its requests yet.
     Burying(usize),
 }
 
@@ -86,9 +86,9 @@ struct Prototype {
     child: ChildProcess,
     loaded: bool,
     since: Instant,
-    /// It was told to end: when it has to have ended.
+    /// Asked to end: when it is killed if it has not.
     due: Option<Instant>,
-    /// It has no more time, and was asked where it is.
+    /// Its time is over; it was asked for its stack and is killed next.
     asked: bool,
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct WorkerPool {
     app_log: AppLog,
     prototype: Option<Prototype>,
     places: Vec<WorkerPlace>,
-    /// How many workers there shall be.
+    /// The wanted number of workers.
     pub(crate) want: usize,
-    /// No more workers: all that are left leave.
+    /// Whether the pool is dismissed: no new workers, and all others leave.
     leaving: bool,
     failures: u32,
     retry_at: Option<Instant>,
@@ -206,14 +206,14 @@ impl WorkerPool {
 
     // ---- what comes from the processes ----
 
-    /// Something may have happened to a process.
+    /// Handles a process's messages, output and exit.
     pub(crate) fn look(&mut self, who: ProcessRole, exited: bool, now: Instant, events: &mut Vec<PoolEvent>) {
         let mut unborn = false;
         loop {
             let Some(child) = self.child(who) else { return };
             match child.hear() {
                 None => break,
-                // The death of one that was born is seen by other means; whoever was not by now never will be.
+                // A started worker's end is noticed by its pidfd. One that has not started by now never will.
                 Some(ControlMessage::Gone) => {
                     unborn = child.pid.is_none();
                     break;
@@ -227,7 +227,7 @@ impl WorkerPool {
         }
     }
 
-    /// A process was buried before its end was seen.
+    /// A process was reaped before its end was noticed.
     pub(crate) fn ended(&mut self, pid: Pid, status: WaitStatus) {
         let places = self.places.iter_mut().filter_map(|place| match place {
             WorkerPlace::Held(worker) => Some(&mut worker.child),
@@ -255,7 +255,7 @@ impl WorkerPool {
         }
     }
 
-    /// Lines that wait for their ends do not wait for ever.
+    /// Logs incomplete lines that have waited long enough.
     fn pass_unended(&mut self, now: Instant) {
         for who in (0..self.places.len()).map(ProcessRole::WorkerPlace).chain([ProcessRole::Prototype]) {
             if self.child(who).is_some_and(|child| child.next_due().is_some_and(|due| due <= now)) {
@@ -358,12 +358,12 @@ impl WorkerPool {
             .sum()
     }
 
-    /// So many cores have a death to settle before another can take the place.
+    /// So many cores have to release a dead worker's requests before its place is free.
     pub(crate) fn wait_for_burial(&mut self, at: usize, cores: usize) {
         self.places[at] = if cores > 0 { WorkerPlace::Burying(cores) } else { WorkerPlace::Free };
     }
 
-    /// A core has settled a death.
+    /// A core has released a dead worker's requests.
     pub(crate) fn buried(&mut self, at: usize) {
         if let Some(place @ WorkerPlace::Burying(_)) = self.places.get_mut(at) {
             *place = match place {
@@ -375,7 +375,7 @@ impl WorkerPool {
 
     // ---- what comes from time ----
 
-    /// Deals with what is due, and starts or sends away workers until there are as many as there shall be.
+    /// Handles what is due, and starts or stops workers until their number is as wanted.
     pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.pass_unended(now);
         self.enforce(now, events);
@@ -399,7 +399,7 @@ impl WorkerPool {
             }
             let free = self.places.iter().position(|place| matches!(place, WorkerPlace::Free));
             let Some(at) = free else {
-                // No place beside those to be replaced: one of them has to leave first.
+                // No free place for a replacement: an old worker has to leave first.
                 return self.retire_where(|worker| worker.state == WorkerState::Recycling, 1, now);
             };
             if let Err(error) = self.start(at, now, events) {
@@ -474,7 +474,7 @@ impl WorkerPool {
         value - self.random.hash_one((Instant::now(), value)) % (value / 10).max(1)
     }
 
-    /// Lets a fresh worker take the place of this seat's.
+    /// Replaces the worker of this slot.
     pub(crate) fn recycle_slot(&mut self, worker_slot: usize) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)]
             && worker.state == WorkerState::Ready
@@ -483,7 +483,7 @@ impl WorkerPool {
         }
     }
 
-    /// Lets fresh workers take the places of the old and the fat ones.
+    /// Replaces workers that exceed `recycle.age` or `recycle.memory`.
     pub(crate) fn recycle_worn(&mut self, now: Instant) {
         for place in &mut self.places {
             let WorkerPlace::Held(worker) = place else { continue };
@@ -496,7 +496,7 @@ impl WorkerPool {
         }
     }
 
-    /// What there is to see.
+    /// The processes of this pool, for the status.
     pub(crate) fn processes(&self, now: Instant) -> Vec<ProcessInfo> {
         let mut processes = Vec::new();
         let mut add = |child: &ChildProcess, state, requests, since: Instant| {

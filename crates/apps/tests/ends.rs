@@ -93,8 +93,8 @@ lambda do |env|
   when "/fork"
     child = fork { sleep 3600 }
     sleep 0.2
-    ProcessInfo.kill("TERM", child)
-    ProcessInfo.wait(child)
+    Process.kill("TERM", child)
+    Process.wait(child)
     next [200, {}, [$?.termsig.to_s]]
   end
   [200, {}, [Process.pid.to_s]]

@@ -1,4 +1,4 @@
-//! What a reader of figures should know before he believes them.
+//! Warnings about a run that make its figures doubtful.
 
 use crate::outcome::Outcome;
 use crate::quantity;
@@ -8,9 +8,9 @@ use crate::tally::ErrorKind;
 const BUSY_MAX: f64 = 0.95;
 /// Above this share of the machine's time spent by others, figures deserve a second look.
 const NOISE_MAX: f64 = 0.05;
-/// A percentile needs so many values beyond it to be more than an accident.
+/// Fewest values that must lie beyond a percentile for it to be reliable.
 const BEYOND_MIN: f64 = 10.0;
-/// An open loop's generator that is this late for more than one request in a hundred did not keep its promise.
+/// If an open loop sends more than one request in a hundred later than this, the run warns.
 const LATE_NS_MAX: u64 = 1_000_000;
 
 /// A shorter time without an answer is no stall.

@@ -18,7 +18,7 @@ const STOP_MS_MAX: u64 = 3_000;
 const TWICE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a signal has to clear away: process groups and scratch folders.
+/// What a signal handler must remove: process groups and temporary folders.
 struct Cleanup {
     groups: Vec<Pid>,
     folders: Vec<PathBuf>,

@@ -139,7 +139,7 @@ fn percentile(outcome: &Outcome, percent: f64) -> Option<f64> {
     (latency.count() > 0).then(|| latency.percentile(percent) as f64 / 1e3)
 }
 
-/// ProcessMemory of the whole tree after the run.
+/// Memory of the whole tree after the run.
 fn memory(outcome: &Outcome, of: fn(&crate::procfs::ProcessMemory) -> u64) -> Option<f64> {
     let after = &outcome.server.as_ref()?.after;
     (!after.is_empty()).then(|| after.iter().map(of).sum::<u64>() as f64)

@@ -1,4 +1,4 @@
-//! What `komainu bench` does from beginning to end: measure, show, keep, judge.
+//! `komainu bench`: measures, shows and saves the results, and checks expectations.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -46,7 +46,7 @@ pub struct BenchJob {
 pub enum Versus {
     /// A server that runs.
     Subject(Box<Subject>),
-    /// A shell command that starts one; `{port}` in it stands for a port that is free.
+    /// A shell command that starts a server; `{port}` in it stands for a free port.
     Command(String),
 }
 
@@ -83,7 +83,7 @@ impl Keep {
         Ok(())
     }
 
-    /// Writes them. What was measured has been printed by then, so a full disk loses only the files.
+    /// Writes the files. The results have been printed by then, so a full disk loses only the files.
     fn write(&self, json: &Value, runs: &[(String, &Outcome)], page: &str) -> Result<(), String> {
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
             Some(path) => fs::write(path, text()).map_err(|error| cannot_write(path, &error)),
@@ -99,7 +99,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
 }
 
-/// Does it all. True where everything that was expected holds.
+/// Runs the whole job. True if all expectations are met.
 ///
 /// # Errors
 /// What kept it from being measured or kept, for people.
@@ -148,7 +148,7 @@ fn alone(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     Ok(judge(job, &outcome) && outcome.measured.tally.responses > 0)
 }
 
-/// Tells on stderr what does not hold.
+/// Prints on stderr the expectations that are not met; true if all are met.
 fn judge(job: &BenchJob, outcome: &Outcome) -> bool {
     let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
@@ -193,7 +193,7 @@ fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool
     Ok(pairs.last().is_none_or(|(a, _)| judge(job, a)))
 }
 
-/// The comparison, and what is doubtful about any of its runs, each doubt once.
+/// The comparison, and the warnings of its runs, each once.
 fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
@@ -211,7 +211,7 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     said
 }
 
-/// Pair by pair, each side first in every other one, so that neither always runs in the other's wake.
+/// Pair by pair, each side first in every other one, so that neither side always runs second.
 fn in_turns(job: &BenchJob, other: &Subject, names: &[String; 2]) -> Result<Vec<(Outcome, Outcome)>, String> {
     let stop = children::stop();
     let mut pairs = Vec::new();
@@ -239,7 +239,7 @@ fn in_turns(job: &BenchJob, other: &Subject, names: &[String; 2]) -> Result<Vec<
     Ok(pairs)
 }
 
-/// A port that nobody listens on now.
+/// A free port.
 pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

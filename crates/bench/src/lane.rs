@@ -1,4 +1,4 @@
-//! One connection's worth of load: connect, ask, read, again.
+//! The load of one connection: connect, send requests, read responses, connect again.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -48,7 +48,7 @@ pub(crate) struct LoadConnection {
     origin: usize,
     bell: Rc<Bell>,
     machine: ClientMachine,
-    /// Nothing of the next response has been fed to the machine yet.
+    /// No byte of the next response has been parsed yet.
     at_start: bool,
     /// The beginning of a head that is not whole.
     held: Vec<u8>,
@@ -125,7 +125,7 @@ impl LoadConnection {
         }
     }
 
-    /// One connection's life. True where there is nothing left to do at all.
+    /// Runs one connection from connect to close. True if no work is left.
     async fn live(&mut self) -> Result<bool, Failure> {
         let (keep_alive, is_open) = (self.world.plan.keep_alive, self.world.plan.is_open());
         self.served = 0;
@@ -226,7 +226,7 @@ impl LoadConnection {
             let taken = self.again.pop_front();
             let Some(mut job) = taken.or_else(|| world.take(self.origin, self.now_ns)) else { return };
             if !world.plan.is_open() && world.plan.keep_alive {
-                // The time it took to connect is told apart.
+                // The time to connect is a figure of its own.
                 job.due_ns = self.now_ns;
             }
             self.under_way.push_back(SentRequest { job, sent_ns: self.now_ns });
@@ -454,7 +454,7 @@ impl LoadConnection {
         self.first_ns = 0;
     }
 
-    /// The connection is done with: what it left unanswered is asked again on the next one.
+    /// The connection has ended: requests without a response are sent again on the next one.
     fn forget_connection(&mut self) {
         self.machine.next();
         self.at_start = true;

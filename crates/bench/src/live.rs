@@ -10,7 +10,7 @@ use crate::quantity::{digits, thousands, time};
 const REDRAW: Duration = Duration::from_millis(200);
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws a run's progress; gone without a trace when it ends.
+/// Draws a run's progress; removed from the terminal when it ends.
 pub struct Live<W: Write> {
     out: W,
     title: String,

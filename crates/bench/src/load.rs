@@ -1,4 +1,4 @@
-//! A run: threads started, reports put together, somebody told of the progress.
+//! A run: starts the threads, merges their reports and notifies an observer of the progress.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -53,7 +53,7 @@ impl Point {
     }
 }
 
-/// What an observer is told, a few times a second and at each point.
+/// The state of a run, sent to an observer a few times a second and at each point.
 pub struct Progress<'a> {
     /// Seconds since the load began to count; negative in the warm-up.
     pub elapsed_s: f64,
@@ -69,7 +69,7 @@ pub struct Progress<'a> {
 pub trait Observer {
     /// The load begins to count now.
     fn count_begins(&mut self) {}
-    /// It goes on.
+    /// Called a few times a second while the load runs.
     fn progress(&mut self, _: &Progress<'_>) {}
     /// The load has ended.
     fn count_ends(&mut self) {}
@@ -184,9 +184,9 @@ struct Gathering {
     threads: usize,
     planned_s: Option<f64>,
     measured: Measured,
-    /// Slices of which not every thread has told yet: by their number, how many told, and what.
+    /// Slices that not every thread has reported yet: by their number, how many threads have, and the sum so far.
     open: BTreeMap<u64, (usize, Slice)>,
-    /// Of threads that ask nothing more, the number of their last slice; `None` where they told of none.
+    /// For each thread that sends no more requests, the number of its last slice; `None` if it reported no slice.
     over: Vec<Option<u64>>,
     ended: usize,
     /// Where what counts began: CPU time of this process, and whether that is behind us.
@@ -302,7 +302,7 @@ impl Gathering {
         (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2) / self.schedule.slice_ns
     }
 
-    /// How many threads tell of a slice: those that had not ended before it.
+    /// How many threads report a slice: those that had not ended before it.
     fn needed(&self, number: u64) -> usize {
         self.threads - self.over.iter().filter(|last| last.is_none_or(|last| last < number)).count()
     }
@@ -344,7 +344,7 @@ impl Gathering {
         self.measured.seconds = self.measured.points.iter().map(|point| point.to_s).fold(0.0, f64::max);
     }
 
-    /// Slices that not all threads told of, and the length of a run that its number of requests ended.
+    /// Finishes slices that not all threads reported. Sets the length of a run that ended by its number of requests.
     fn close(&mut self) {
         while let Some((&number, _)) = self.open.first_key_value() {
             self.finish(number);
@@ -376,7 +376,7 @@ mod tests {
             let from_ns = 1_000 + number * 100;
             ThreadReport::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
         };
-        // One thread is done in the second slice; the other goes on for long.
+        // One thread is done in the second slice; the other continues for long.
         for report in [slice(0), slice(1), slice(0), ThreadReport::Over { from_ns: 1_100 }, slice(1)] {
             gathered.take(report).unwrap();
         }

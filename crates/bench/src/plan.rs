@@ -1,4 +1,4 @@
-//! What load to put on whom.
+//! The plan of a run: which load to put on which servers.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use net::{Dial, TlsClient, TlsClientOptions};
 use crate::random::Random;
 use crate::request::{self, Ask, RequestManner, WireRequest};
 
-/// What load to put on whom: everything that a run is told.
+/// Which load to put on which servers: all options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What to ask, rendered; at least one.

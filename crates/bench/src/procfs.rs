@@ -64,8 +64,8 @@ impl Reading {
             // User and system time are each rounded down: more than two ticks apart, a thread has ended in between.
             let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
-            // What is told of a child that has ended is all that it ever used: what it had by the earlier reading is not
-            // of this time.
+            // The kernel reports all that an ended child ever used: subtract what it had used by the earlier
+            // reading.
             let (gone_ns, gone_system_ns) = self.gone(earlier, *pid);
             sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns + gone_ns);
             sum.system_ns += used.system_ns.saturating_sub(before.system_ns + gone_system_ns);
@@ -94,7 +94,7 @@ impl Reading {
     }
 }
 
-/// ProcessMemory of one process, in bytes.
+/// Memory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// Its number.
@@ -207,7 +207,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// ProcessMemory of each process that may be looked at.
+/// Memory of each process that may be looked at.
 #[must_use]
 pub fn memory(pids: &[u32]) -> Vec<ProcessMemory> {
     let of_one = |&pid: &u32| {
@@ -277,7 +277,7 @@ pub fn machine() -> String {
     )
 }
 
-// ---- who listens ----
+// ---- listening processes ----
 
 /// The state of a listening socket, as `/proc/net/tcp` has it.
 const LISTEN: &str = "0A";
@@ -291,7 +291,7 @@ pub fn listeners(address: SocketAddr) -> Vec<u32> {
     let mut inodes = HashSet::new();
     for (file, v6) in [("/proc/net/tcp", false), ("/proc/net/tcp6", true)] {
         let Ok(file) = fs::File::open(file) else { continue };
-        // Listeners come first; the connections after them may be many, and the kernel is slow to tell of them.
+        // Listeners come first; the connections after them may be many, and the kernel is slow to list them.
         let listening = BufReader::new(file).lines().skip(1).map_while(Result::ok);
         let listening = listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN));
         inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address)));
@@ -481,11 +481,11 @@ mod tests {
         // A worker that has run for a minute, and a grandchild's ten seconds in its account.
         let old = Used { system_ns: ms(35_000), ..used(1, 60_000, 10_000) };
         let before = Reading(HashMap::from([(1, used(0, 0, 4_000)), (2, old)]));
-        // It does 300 ms more, ends, and its parent is told of all of it.
+        // It does 300 ms more, ends, and all of it is added to its parent's account.
         let after = Reading(HashMap::from([(1, used(0, 0, 74_300))]));
         let cpu = after.since(&before);
         assert_eq!((cpu.total_ns, cpu.system_ns), (ms(300), ms(150)));
-        // One that nobody waited for is in no account, and takes nothing out of one.
+        // A child that was not waited for is not in its parent's account: nothing is subtracted.
         let after = Reading(HashMap::from([(1, used(0, 0, 4_000))]));
         assert_eq!(after.since(&before).total_ns, 0);
     }

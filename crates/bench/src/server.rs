@@ -17,7 +17,7 @@ const SAMPLE_S: f64 = 1.0;
 pub struct Spent {
     /// CPU time and context switches over what counts, the whole process tree.
     pub cpu: Cpu,
-    /// ProcessMemory of each process before the load.
+    /// Memory of each process before the load.
     pub before: Vec<ProcessMemory>,
     /// And after it.
     pub after: Vec<ProcessMemory>,
@@ -55,7 +55,7 @@ pub fn find(plan: &Plan) -> Vec<u32> {
     }
     found.sort_unstable();
     found.dedup();
-    // A server inside this very process (tests) cannot be told from the generator.
+    // A server inside this process (in tests) cannot be measured apart from the load generator.
     found.retain(|&pid| pid != std::process::id());
     found
 }

@@ -1,4 +1,4 @@
-//! One measurement: load on a server, an eye on its processes, somebody who follows it live.
+//! One measurement: puts load on a server, watches its processes and shows the progress.
 
 use std::sync::atomic::AtomicBool;
 

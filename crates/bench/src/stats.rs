@@ -1,4 +1,4 @@
-//! What a handful of repeated measurements says: middle, spread, and whether a difference is real.
+//! Statistics of repeated measurements: median, spread, and whether a difference is significant.
 
 /// The middle value; the mean of the two middle ones when their number is even. `None` for no values.
 #[must_use]
@@ -32,7 +32,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Whether the two can be told apart: 1 lies outside the interval.
+    /// Whether the difference is significant: 1 lies outside the interval.
     #[must_use]
     pub fn is_distinct(&self) -> bool {
         self.low > 1.0 || self.high < 1.0
@@ -45,10 +45,10 @@ pub const CONFIDENCE: f64 = 0.99;
 
 /// Compares pairs by the log of their ratios. `None` for fewer than two pairs, or where a value is not above zero.
 ///
-/// A pair sees the same weather, so what slows both does not count; logs, because noise multiplies. A few pairs give
-/// their mean and Student's interval. From [`RANKED_MIN`] pairs on it is their pseudo-median and the interval of the
-/// signed ranks (Hodges, Lehmann; Wilcoxon), which asks of the noise only that it takes no side: a pair that another
-/// program broke into counts as one pair, however far it is off.
+/// Both runs of a pair meet the same load on the machine, so it cancels out; logarithms, because noise multiplies. A few
+/// pairs give their mean and Student's interval. From [`RANKED_MIN`] pairs on it is their pseudo-median and the interval
+/// of the signed ranks (Hodges, Lehmann; Wilcoxon), which assumes only that the noise is symmetric: a pair that another
+/// program disturbed counts as one pair, however large its error.
 #[must_use]
 pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     if pairs.len() < 2 || pairs.iter().any(|&(a, b)| a <= 0.0 || b <= 0.0) {
@@ -71,7 +71,7 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     Some(Ratio { ratio: middle.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// From so many pairs on the ranks tell more than the mean: with fewer, their interval is nearly all of the range.
+/// Fewest pairs for the signed-rank interval: with fewer, it covers nearly all of the range, and the mean is used.
 const RANKED_MIN: usize = 12;
 
 /// How many of the sorted means of two lie outside the interval of [`CONFIDENCE`], on either side.
@@ -227,7 +227,7 @@ mod tests {
         let (mut equal, mut slower) = (0, 0);
         for _ in 0..500 {
             let mut value = |factor: f64| {
-                // One run of ten is struck by something that takes up to half of the machine.
+                // In one run of ten, another program uses up to half of the machine.
                 let struck = if random.unit() < 0.1 { 1.0 + random.unit() } else { 1.0 };
                 factor * struck * (0.02 * noise(&mut random)).exp()
             };

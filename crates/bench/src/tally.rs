@@ -1,8 +1,8 @@
-//! What is counted while requests fly: latencies, statuses, errors.
+//! The counters of a run: latencies, statuses, errors.
 
 use hdrhistogram::Histogram;
 
-/// The longest time told apart from longer ones.
+/// The longest time that is recorded; longer ones count as this.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// A histogram of times in nanoseconds, three digits from 100 ns to an hour. Takes memory from the first time on.
@@ -126,7 +126,7 @@ impl ErrorKind {
 #[derive(Clone, Debug, Default)]
 pub struct Errors([Vec<(String, u64)>; ErrorKind::ALL.len()]);
 
-/// Causes told apart of one kind; what comes beyond counts with the last of them.
+/// How many causes of one kind are counted separately; any further cause counts with the last of them.
 const fn causes_max(kind: ErrorKind) -> usize {
     match kind {
         ErrorKind::Connect | ErrorKind::Tls => 4,
@@ -208,7 +208,7 @@ pub struct Tally {
     pub bytes_out: u64,
     /// Connections made.
     pub connections: u64,
-    /// Responses on a connection that had carried one before.
+    /// Responses on a connection that had carried an earlier response.
     pub reused: u64,
     /// Responses whose length was not that of the first response to the same request.
     pub lengths_differ: u64,

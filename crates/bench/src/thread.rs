@@ -57,7 +57,7 @@ pub(crate) struct ThreadPart {
 
 /// Runs the part to its end, and reports.
 pub(crate) fn run(part: ThreadPart, reports: &Sender<ThreadReport>) {
-    // Sending fails only where nobody listens any more.
+    // Sending fails only if the receiver has ended.
     let _ = match load(part, reports.clone()) {
         Ok(end) => reports.send(end),
         Err(error) => reports.send(ThreadReport::Broken(error.to_string())),
@@ -76,7 +76,8 @@ fn load(part: ThreadPart, reports: Sender<ThreadReport>) -> std::io::Result<Thre
     Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
 }
 
-/// Opens the connections, cuts time into slices, sees to the end. CPU time and wall-clock time of what counts.
+/// Opens the connections, divides the run into slices and ends it. Returns CPU and wall-clock time of the
+/// measured part.
 async fn conduct(world: Rc<World>, part: ThreadPart, reports: Sender<ThreadReport>, seed: u64) -> (u64, u64) {
     let (plan, schedule) = (part.plan.clone(), part.schedule);
     open_lanes(&world, &part);
@@ -110,7 +111,7 @@ async fn conduct(world: Rc<World>, part: ThreadPart, reports: Sender<ThreadRepor
     }
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
     world.end();
-    // Where nobody listens any more, nobody counts either.
+    // If the receiver has ended, the report is not needed.
     let _ = reports.send(ThreadReport::Over { from_ns: if warm_up { 0 } else { from_ns } });
     if plan.is_open() {
         settle(&world, &part).await;
@@ -162,7 +163,7 @@ fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
     }
 }
 
-/// Lets requests become due by the clock, whatever becomes of them.
+/// Makes requests due by the clock, whether or not earlier ones have been answered.
 async fn pace(world: Rc<World>, number: usize, rate: f64, arrivals: Arrivals, schedule: Schedule, seed: u64) {
     let threads = world.plan.threads as f64;
     let mean_ns = 1e9 * threads / rate;

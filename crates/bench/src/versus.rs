@@ -38,7 +38,7 @@ pub struct Comparison {
     pub lines: Vec<VersusLine>,
 }
 
-/// ProcessMemory is read again and again of the same two processes: that says nothing of what another start would take.
+/// Memory is read again and again of the same two processes: that says nothing of what another start would take.
 fn judged(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }

@@ -37,16 +37,16 @@ pub(crate) struct RequestJob {
 pub(crate) struct RunState {
     /// Set to end the run early.
     pub(crate) stop: AtomicBool,
-    /// Set when what the run cost the server has been read: until then no connection is closed, because that would be
-    /// in the account, and the threads that some servers give to connections would be out of it.
+    /// Set when the server's CPU time for the run has been read. No connection is closed before that: closing would count
+    /// as work of the run, and servers with a thread for each connection would end threads whose CPU time then is lost.
     pub(crate) counted: AtomicBool,
-    /// What the server says of itself.
+    /// Facts about the server, from its first response.
     pub(crate) facts: OnceLock<Facts>,
     /// Length and hash of the first response to each request.
     pub(crate) expected: Vec<OnceLock<(u64, u64)>>,
 }
 
-/// What the first response told.
+/// Facts read from the first response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The `Server` field.
@@ -230,7 +230,7 @@ impl World {
         self.idle.borrow_mut().push(bell);
     }
 
-    /// What is still waiting to be sent counts as an error, with the time it has waited.
+    /// A request that is still waiting to be sent counts as an error, with the time it has waited.
     pub(crate) fn give_up_waiting(&self, now_ns: u64) {
         while let Some(job) = self.queue.borrow_mut().pop_front() {
             self.in_flight.set(self.in_flight.get() + 1);

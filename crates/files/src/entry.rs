@@ -13,7 +13,7 @@ use crate::tree::{Content, FilePiece, Loaded};
 
 /// Memory that an entry takes besides contents, roughly.
 const ENTRY_BYTES: u64 = 1024;
-/// A file modified so many seconds ago or less when it was opened may change again without its times telling.
+/// A file modified at most this many seconds before it was opened may change again without a change of its timestamps.
 const UNSETTLED_S: i64 = 2;
 
 /// A file.
@@ -229,7 +229,7 @@ impl Maker<'_> {
             Content::File(_) => stamp.size,
         };
         let etag = etag(&stamp, coding, false).into_bytes();
-        // A time to come would tell the client's cache nonsense (RFC 9110 section 8.8.2.1).
+        // Last-Modified must not lie in the future (RFC 9110 section 8.8.2.1).
         let modified_s = (stamp.modified_s.max(0) as u64).min(self.now_s);
         let ranges = self.options.ranges_max > 0;
         let mut fields_not_modified = Fields::new();

@@ -224,7 +224,7 @@ impl Finder {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
-            // FoundEntry in a root that another one has replaced meanwhile: right for this request, and for no later one.
+            // Found in a root that another one has replaced meanwhile: right for this request, and for no later one.
             FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
                 let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
                 Answer::File(Rc::new(entry))
@@ -282,7 +282,7 @@ impl Finder {
     }
 }
 
-/// FileCompression that is under way.
+/// Compression that is under way.
 struct CompressionJob {
     entry: Rc<FileEntry>,
     coding: Coding,

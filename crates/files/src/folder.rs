@@ -63,7 +63,7 @@ pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<Fold
                 FileType::Symlink => behind_link(root, &below, name)?,
                 _ => beside(&folder, name),
             };
-            // An item that is gone meanwhile is no failure of the whole.
+            // An item that was removed meanwhile is left out of the listing.
             items.extend(item.map(|item| (name.to_vec(), item)));
         }
     }

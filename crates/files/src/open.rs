@@ -87,7 +87,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// What tells one state of a file from another.
+/// Identifies one state of a file: a file that has changed has another stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -249,7 +249,7 @@ enum OpenStep {
 }
 
 /// Opens `path` component by component and follows links anywhere, if each belongs to the owner of what it finally
-/// names. Every check is made on a descriptor, so nobody can swap a link between check and use.
+/// names. Every check is made on a descriptor, so no link can be swapped between check and use.
 fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut steps = Vec::new();
     push_reversed(&mut steps, path);

@@ -33,7 +33,7 @@ pub struct Options {
     /// client likes equally. A sibling whose modification time is a second or more older than the file's is stale
     /// and not used. Default none.
     pub precompressed: Vec<Coding>,
-    /// FileCompression of files that have no such sibling. Default none.
+    /// Compression of files that have no such sibling. Default none.
     pub compression: Option<FileCompression>,
     /// Character set announced for text, as in `utf-8`. Default `utf-8`.
     pub charset: Option<String>,
@@ -57,7 +57,7 @@ pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
 /// What a root's path names now.
 #[derive(Debug)]
 pub enum RootState {
-    /// Another folder than before, told apart by device and inode number.
+    /// Another folder than before, identified by its device and inode numbers.
     Serves(Option<(u64, u64)>),
     /// No folder: nothing is served from it until there is one again.
     Gone(io::Error),
@@ -99,7 +99,7 @@ pub enum Applies {
     Media(String),
 }
 
-/// FileCompression while serving. Done once for each file and coding, off the event loop; the result is kept with
+/// Compression while serving. Done once for each file and coding, off the event loop; the result is kept with
 /// the file. While one request has it done, others get the file as it is.
 #[derive(Clone, Debug)]
 pub struct FileCompression {
@@ -126,7 +126,7 @@ pub struct CacheLimits {
     pub file_bytes_max: u64,
     /// How long a file is served without looking whether it has changed, in milliseconds. Default 1000.
     pub revalidate_ms: u64,
-    /// How long a file that nobody asks for is kept, in milliseconds. Default 60,000.
+    /// How long a file that is not requested is kept, in milliseconds. Default 60,000.
     pub idle_ms_max: u64,
 }
 

@@ -29,7 +29,7 @@ impl ScratchFolder {
 
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // A test that failed has worse to tell.
+        // An error here must not hide the failure of the test itself.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -67,7 +67,7 @@ async fn send_file(
 fn is_cached(file: &File, window: &Range<u64>) -> bool {
     let mut byte = [0];
     let last = window.end.saturating_sub(1);
-    // A file that has become shorter answers 0 here; sending it will tell.
+    // Reading past the end of a file that has been truncated returns 0; sending the file reports that error.
     let strides = window.clone().step_by(STRIDE_BYTES as usize);
     strides.chain([last]).all(|at| read_cached(file, &mut byte, at).is_ok())
 }

@@ -12,7 +12,7 @@ pub struct Store<V> {
     bytes: u64,
     places: HashMap<Rc<[u8]>, usize>,
     slots: Vec<CacheSlot<V>>,
-    /// Where the search for something to drop goes on.
+    /// Slot at which the next search for an entry to evict begins.
     hand: usize,
 }
 

@@ -367,7 +367,7 @@ fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
         folder.write("root/below/b/index.html", "b");
         options.candidates = vec!["$path/sub".into(), "/below$path".into()];
     });
-    // A slash at the end of the request's path makes no folder of a candidate that goes on after it.
+    // A trailing slash of the request's path does not turn a candidate that appends to the path into a folder.
     for path in ["/a", "/a/"] {
         rig.get(path).expect_status(404);
     }

@@ -64,7 +64,7 @@ enum ChunkState {
     Trailers,
 }
 
-/// What came of some bytes: `consumed` of them are done with, and of those `data` (a range) are content.
+/// The result of decoding some bytes: `consumed` of them were read, and of those `data` (a range) are content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Bytes done with.

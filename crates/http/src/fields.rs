@@ -51,7 +51,7 @@ impl Fields {
         self.bytes.extend_from_slice(&other.bytes);
     }
 
-    /// Removes every line of that name (ASCII case-insensitive); tells whether there was one.
+    /// Removes every line of that name (ASCII case-insensitive). Returns whether there was one.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let before = self.bytes.len();
         let mut kept = Fields { bytes: Vec::with_capacity(before) };

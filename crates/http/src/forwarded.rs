@@ -9,8 +9,8 @@ use crate::reject::Reject;
 use crate::request::RequestHead;
 use crate::scan;
 
-/// The fields in which a proxy tells of its client. It is believed in one of them alone: what it does not write
-/// itself may be the client's own words.
+/// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not write
+/// itself may have been sent by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `X-Forwarded-For` and its companions.
@@ -19,10 +19,10 @@ pub enum Dialect {
     Standard,
 }
 
-/// What is told of the client.
+/// What the proxies say about the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Its address, with port 0 where the port is not told. `None` where nothing certain is told.
+    /// Its address, with port 0 where the port is unknown. `None` where the fields give no trustworthy address.
     pub address: Option<SocketAddr>,
     /// Whether it speaks TLS with the first proxy.
     pub secure: Option<bool>,
@@ -30,11 +30,11 @@ pub struct Claim {
 
 const INVALID: Reject = Reject::bad("invalid Forwarded");
 
-/// What the trusted sender of a request tells: of the last hop that is not trusted itself, or else of the first one.
-/// What is no address (`unknown`, `_hidden`) ends the search: who wrote it is the last one known.
+/// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the first hop.
+/// A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy that wrote it.
 ///
 /// # Errors
-/// 400 for a `Forwarded` that is none: somebody may have tried to hide what comes after it.
+/// 400 for an invalid `Forwarded`: a client may have sent it to hide the elements after it.
 pub fn claim(
     head: &RequestHead,
     bytes: &[u8],
@@ -65,7 +65,7 @@ fn claim_of_lists(head: &RequestHead, bytes: &[u8], trusts: impl Fn(IpAddr) -> b
         }
         trusted_hops += 1;
     }
-    // Each proxy may have added its own, or the first one alone has told it.
+    // Each proxy may have added its own value, or only the first one has set it.
     let scheme = backwards(head, bytes, Name::XForwardedProto).take(trusted_hops + 1).last();
     claim.secure = scheme.map(is_secure);
     claim

@@ -197,7 +197,7 @@ impl Name {
         )
     }
 
-    /// Whether the field decides where a message ends, or to whom it goes: never taken from a trailer section
+    /// Whether the field decides where a message ends or where it is routed. Such a field is never taken from a trailer section
     /// (RFC 9110 section 6.5.1) and never from a handler.
     #[must_use]
     pub const fn is_framing(self) -> bool {
@@ -205,9 +205,9 @@ impl Name {
     }
 }
 
-/// Whether a field is a word between an application and the server in front of it: which file to send in place of the body,
-/// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that is told learns of paths, and an
-/// application that is told by a client sends it any file.
+/// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,
+/// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that received it would learn paths;
+/// an application that accepted it from a client could be made to send any file.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
     let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));

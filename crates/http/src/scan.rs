@@ -116,8 +116,8 @@ fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -
 /// How many bytes at the start of `bytes` may stand in a token (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
-    // Letters and hyphens are what names are made of. Below 0x80, adding what is missing to 0x80 tells what is at
-    // least so large in the high bit, without a carry.
+    // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of every byte
+    // that is at least `limit`, without a carry into the next byte.
     let doubtful = |word: u64| {
         let folded = (word | (ONES * 0x20)) & LOWS;
         let letters = (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64));

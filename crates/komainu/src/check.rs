@@ -15,7 +15,7 @@ use crate::sink;
 /// Reads a configuration file. Warnings go to stderr.
 ///
 /// # Errors
-/// What is wrong, rendered for people.
+/// The errors, rendered for the user.
 pub(crate) fn read(path: &Path) -> Result<Config, String> {
     parse(path, read_text(path)?.as_str())
 }
@@ -36,7 +36,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
 /// The configuration that is the text of this file. Warnings go to stderr.
 ///
 /// # Errors
-/// What is wrong, rendered for people.
+/// The errors, rendered for the user.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     let (config, warnings) = parse_with_warnings(path, text)?;
     if !warnings.is_empty() {
@@ -45,10 +45,10 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     Ok(config)
 }
 
-/// The same for a text whose warnings somebody else has shown.
+/// The same for a text whose warnings were shown before.
 ///
 /// # Errors
-/// What is wrong, rendered for people.
+/// The errors, rendered for the user.
 pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> {
     parse_with_warnings(path, text).map(|(config, _)| config)
 }
@@ -69,10 +69,10 @@ fn is_coloured() -> bool {
 /// Checks, and explains where asked to.
 ///
 /// # Errors
-/// What is wrong, rendered for people.
+/// The errors, rendered for the user.
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = read(&arguments.config)?;
-    // What only the file system knows: folders and error pages that are missing.
+    // Errors that need the file system: missing folders and error pages.
     let plan =
         crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
@@ -89,7 +89,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// The users and groups that a start would look for.
+/// Checks the users and groups that a start would look up.
 fn users_exist(config: &Config) -> Result<(), String> {
     let look = |user: &Option<String>, group: &Option<String>| {
         user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
@@ -100,14 +100,14 @@ fn users_exist(config: &Config) -> Result<(), String> {
     })
 }
 
-/// The logs could be opened, as far as can be seen without making files.
+/// Checks that the logs can be opened, as far as possible without creating files.
 fn logs_have_folders(config: &Config) -> Result<(), String> {
     sink::files(config).into_iter().flatten().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
             Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
             Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
-            // One that this user may not look into is the server's matter.
+            // This user may not look into the folder; the server's user may.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
             Err(error) => format!("its folder: {error}"),
             Ok(_) => return Ok(()),
@@ -160,7 +160,7 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     Ok(text)
 }
 
-/// What is said of an encoded slash that the route refuses.
+/// The explanation for an encoded slash that the route refuses.
 fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -> Option<String> {
     if !has_encoded_slash(raw_path) {
         return None;

@@ -13,7 +13,7 @@ use config::Listen;
 use crate::env_file;
 use crate::measure::{Ab, BenchArguments, LabArguments};
 
-/// What `--timeout` takes: as much as the configuration.
+/// The range of `--timeout`: that of the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
@@ -104,7 +104,7 @@ pub(crate) struct Run {
     pub(crate) app: RunApp,
 }
 
-/// What is said of the application.
+/// The flags for applications.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Application")]
 pub(crate) struct RunApp {

@@ -1,21 +1,21 @@
-//! Who the client of a request is: the peer, or whom a trusted proxy tells of.
+//! Finds the client of a request: the peer, or the address that a trusted proxy forwards.
 
 use http::{Dialect, forwarded};
 use net::{Exchange, Fault, Peer, Sources};
 
-/// Proxies whose word counts.
+/// Proxies whose forwarding fields are trusted.
 pub(crate) struct TrustedProxies {
-    /// Where they come from.
+    /// Their addresses.
     pub(crate) sources: Sources,
-    /// The fields they speak in.
+    /// The fields they send: `Forwarded` or `X-Forwarded-*`.
     pub(crate) dialect: Dialect,
 }
 
 impl TrustedProxies {
-    /// Takes note of what the peer tells of the client, where its word counts.
+    /// Sets the client's address and scheme from the forwarding fields, if the peer is trusted.
     ///
     /// # Errors
-    /// 400 where it speaks so that it can be understood in two ways.
+    /// 400 if the fields are ambiguous.
     pub(crate) fn introduce(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let request = exchange.request();
         let peer = request.peer();

@@ -1,4 +1,4 @@
-//! What the engine is given: its addresses, its threads, its limits, and its share of the descriptors.
+//! The options of the engine: addresses, threads, limits and the number of file descriptors.
 
 use std::io;
 
@@ -8,34 +8,34 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::memory;
 
-/// Descriptors kept at most for what is not a connection: listeners, logs, epolls, workers, files on their way. Of a small
-/// limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
+/// Descriptors reserved at most for other uses than connections: listeners, logs, epolls, workers, files being sent. Of a
+/// small limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
 const DESCRIPTORS_KEPT_MAX: u64 = 256;
-/// Of those, what every server needs.
+/// Of those, the number every server needs.
 const DESCRIPTORS_BASE: u64 = 24;
-/// What a core and a process of an application need.
+/// Descriptors that a core and a process of an application need.
 const DESCRIPTORS_PER_CORE: u64 = 2;
 const DESCRIPTORS_PER_PROCESS: u64 = 6;
 /// A limit that leaves fewer connections than this is worth a warning.
 const CONNECTIONS_FEW: u64 = 1024;
 
-/// How the descriptors that the process may have are shared out.
+/// How the limit on open files is divided between uses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     /// The limit on open files.
     limit: u64,
-    /// What the server and the fewest processes of its applications cannot do without.
+    /// The least that the server and its applications need to start.
     needed: u64,
-    /// Kept for the server itself.
+    /// Reserved for the server itself.
     kept: u64,
-    /// Kept for files that are held open.
+    /// Reserved for the cache of open files.
     files: u64,
-    /// What a connection needs: two where requests are passed on.
+    /// Descriptors for each connection: two if requests are proxied.
     per_connection: u64,
 }
 
 impl Descriptors {
-    /// Shares out `limit` descriptors.
+    /// Divides `limit` descriptors.
     pub(crate) fn new(config: &Config, limit: u64) -> Descriptors {
         let routes = || config.sites.iter().flat_map(|site| &site.routes);
         let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
@@ -49,7 +49,7 @@ impl Descriptors {
             config.apps.iter().map(|(_, app)| count(app)).sum::<u64>() * DESCRIPTORS_PER_PROCESS
         };
         let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64);
-        // A request that is passed on needs a second connection.
+        // A proxied request needs a second connection.
         let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
         let passing_on =
             routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
@@ -62,15 +62,15 @@ impl Descriptors {
         }
     }
 
-    /// The connections that there is room for.
+    /// The number of connections that the limit allows.
     fn connections(&self) -> u64 {
         (self.limit.saturating_sub(self.kept + self.files) / self.per_connection).max(1)
     }
 
-    /// Refuses a limit that the server itself needs more than.
+    /// Refuses a limit below what the server itself needs.
     ///
     /// # Errors
-    /// What is needed, and how to have it.
+    /// The number needed, and how to raise the limit.
     pub(crate) fn suffice(&self) -> io::Result<()> {
         let needed = self.needed + self.per_connection;
         match self.limit >= needed {
@@ -83,7 +83,7 @@ impl Descriptors {
         }
     }
 
-    /// What to say of it at the start.
+    /// The log line about it at the start.
     pub(crate) fn notice(&self, config: &Config) -> (config::Level, String) {
         let Descriptors { limit, kept, files, .. } = self;
         let room = self.connections();
@@ -153,7 +153,7 @@ const PORT_OF_ALL_MIN: u16 = 1_024;
 /// Binds an address.
 ///
 /// # Errors
-/// The system's, with what to do about it.
+/// The error of the system, with a remedy.
 pub(crate) fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
     let port = match &listen.at {
         Bind::Any(port) => Some(*port),
@@ -185,11 +185,11 @@ pub(crate) fn threads(config: &Config) -> usize {
     }
 }
 
-/// What to listen on.
+/// The addresses to listen on.
 pub(crate) fn listens(config: &Config) -> Vec<Listen> {
     let listens = |listener: &config::Listener| {
         let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
-            // Who may open the socket's file may speak.
+            // The permissions of the socket's file decide who may connect.
             unix: matches!(listener.address, config::Listen::Unix(_)),
             ..sources(from)
         });
@@ -207,7 +207,7 @@ fn binds(address: &config::Listen) -> Vec<Bind> {
         config::Listen::Localhost(port) => {
             let mut binds = vec![Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
             let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
-            // Where the machine has IPv6; and with port 0 one port is enough.
+            // Only if the machine has IPv6; with port 0 one port is enough.
             if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
                 binds.push(Bind::Tcp(v6));
             }
@@ -216,7 +216,7 @@ fn binds(address: &config::Listen) -> Vec<Bind> {
     }
 }
 
-/// Who may speak the PROXY protocol, or tell of clients.
+/// Peers that may send the PROXY protocol or forwarding fields.
 pub(crate) fn sources(from: &[config::TrustedSource]) -> Sources {
     let mut sources = Sources::default();
     for source in from {
@@ -278,7 +278,7 @@ mod tests {
         assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
         config.limits.connections_max = Some(100);
         assert_eq!(notice(&config, 256).0, config::Level::Info);
-        // Next to nothing leaves one connection, and less than what the server itself needs is no start.
+        // A very small limit still allows one connection; below what the server itself needs, the start fails.
         let of = |limit| Descriptors::new(&config, limit);
         assert_eq!((of(28).connections(), of(28).suffice().is_ok()), (1, true));
         let error = of(27).suffice().unwrap_err().to_string();

@@ -1,13 +1,13 @@
-//! Texts of the configuration with the request's values in place of their variables.
+//! Templates of the configuration, with variables replaced by values of the request.
 
 use config::{Template, TemplatePart, Variable};
 use http::path::strip_prefix;
 use net::{Peer, Request};
 
-/// What a template's variables stand for.
+/// The values of a template's variables.
 pub(crate) struct Values<'x> {
     pub(crate) request: Request<'x>,
-    /// What stands before the final `*` of the route's path, decoded.
+    /// The part of the route's path before the final `*`, decoded.
     pub(crate) prefix: &'x [u8],
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn expand(template: &Template, values: &Values<'_>) -> Vec<u8> {
 
 fn put(out: &mut Vec<u8>, variable: Variable, values: &Values<'_>) {
     match variable {
-        // A path that was refused is none.
+        // A refused path has no value.
         Variable::Path => out.extend_from_slice(&values.request.encoded_path().unwrap_or_default()),
         Variable::Rest => {
             let path = values.request.encoded_path().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The link between the two processes of a server that was started as root: the supervisor, which keeps root's rights,
 //! and the server, which has none.
 //!
-//! A socket of packets; the server's end is its standard input. The server asks, each time for one of a few things that
-//! the supervisor knows from its own configuration: the server sends no path, no address and no command. The supervisor
-//! answers, and sends orders. A packet is a word, arguments, and descriptors.
+//! A socket of packets (SOCK_SEQPACKET); the server's end is its standard input. The server sends requests for items that
+//! the supervisor knows from its own configuration: it sends no path, no address and no command. The supervisor
+//! answers, and sends orders. A packet has a word, arguments and file descriptors.
 
 use std::fmt;
 use std::fs::File;
@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 
-/// The variable that tells a process that it is the server, with the supervisor's process id.
+/// The environment variable that marks a process as the server; its value is the supervisor's process id.
 pub(crate) const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
 
 /// The longest text of a packet; an error of a configuration is cut there.
@@ -35,7 +35,7 @@ const SEND_MAX: Duration = Duration::from_secs(10);
 /// How long the server waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// What arrived.
+/// A received packet.
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// A word and its arguments, separated by spaces.
@@ -123,7 +123,7 @@ pub(crate) fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
     Ok(Some(Packet { text: String::from_utf8_lossy(&text).into_owned(), descriptors }))
 }
 
-/// What the supervisor orders.
+/// Orders of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorOrder {
     /// Finish what runs, and end; given twice, end.
@@ -160,7 +160,7 @@ struct LinkState {
     /// One question at a time: the receiver of its answer.
     answers: Mutex<Receiver<Packet>>,
     incoming: Mutex<Option<Sender<Packet>>>,
-    /// Orders that came before anybody listened.
+    /// Orders received before [`SupervisorLink::listen`].
     early: Mutex<Vec<SupervisorOrder>>,
 }
 
@@ -247,7 +247,7 @@ impl SupervisorLink {
     /// The same, with descriptors, of which more than one packet takes go ahead of it.
     fn ask_with(&self, question: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
         let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // An answer that came too late for the question before.
+        // A late answer to the previous question.
         while answers.try_recv().is_ok() {}
         let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
         let last = pieces.next_back().unwrap_or_default();
@@ -260,9 +260,9 @@ impl SupervisorLink {
         }
     }
 
-    /// Tells the supervisor something that has no answer.
+    /// Sends the supervisor a message that has no answer.
     pub(crate) fn report(&self, text: &str) {
-        // A supervisor that has ended needs no report; the thread that listens sees to the rest.
+        // A supervisor that has ended needs no report; the listening thread stops the server.
         let _ = send(&self.0.socket, text, &[]);
     }
 }

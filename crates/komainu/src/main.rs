@@ -85,7 +85,7 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
 
 fn print(text: &str) -> Result<(), String> {
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has read enough: `komainu schema | head`.
+        // The reader has closed the pipe: `komainu schema | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done.map_err(|error| error.to_string()),
     }
@@ -130,7 +130,7 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
     }
 }
 
-/// Stays beside a server of another user. It is that one that serves, and whose exit status counts.
+/// Runs the supervisor of a server that has another user, and returns that server's exit status.
 fn supervised(config: Config, file: Option<(PathBuf, String)>, identity: Identity) -> Result<(), String> {
     match parent::supervise(config, file, identity).map_err(failed)? {
         0 => Ok(()),
@@ -148,8 +148,8 @@ fn serve_targets(run: &Run) -> Result<(), String> {
     let config = configuration(run)?;
     let warning = match inherited {
         Some(_) => None,
-        // Root who types a command serves what root may see, as with other servers of this kind; a service is another
-        // matter.
+        // A command typed by root serves what root may read, as with other servers of this kind; `komainu start` as root
+        // changes the user instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
             Rights::Drop(identity) => return supervised(config, None, identity),
             Rights::Keep(warning) => warning,
@@ -159,7 +159,7 @@ fn serve_targets(run: &Run) -> Result<(), String> {
     served(start)
 }
 
-/// Serves; what goes wrong, the supervisor is told as well, where there is one.
+/// Serves; reports a failure to the supervisor as well, if there is one.
 fn served(start: Start) -> Result<(), String> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
     supervise::serve(start, announce).map_err(|error| {
@@ -261,7 +261,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
         ));
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
-    // Who runs it from the command line wants to see why it does not run.
+    // A user at the command line needs to see why it does not run.
     let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
@@ -286,8 +286,8 @@ fn address_hint(target: &str) -> String {
     format!("{target}: an upstream server is a URL: write \"http://{authority}\"")
 }
 
-/// The variables that the application is given beside the server's own: what `--env` says goes before what is set already,
-/// and that before what files say.
+/// The variables of the application besides those of the server: `--env` overrides the environment, and the environment
+/// overrides the files of `--env-file`.
 fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
@@ -303,7 +303,7 @@ fn is_url(target: &str) -> bool {
     target.starts_with("unix:") || target.contains("://")
 }
 
-/// What `komainu run` takes.
+/// The targets that `komainu run` accepts.
 const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.so (native)";
 
@@ -319,7 +319,7 @@ fn check_folder(target: &Path) -> Result<(), String> {
     }
 }
 
-/// Tells where to find the server, once it can be found there.
+/// Prints the addresses of the server once it accepts connections.
 fn announce(addresses: &[net::Bind]) {
     let mut out = io::stdout();
     for address in addresses {

@@ -152,8 +152,8 @@ struct Showing {
     /// Like --vs, with a server started by this command; {port} in it is a free port
     #[arg(long, value_name = "COMMAND")]
     vs_cmd: Option<String>,
-    /// Pairs of runs for --vs, each run of the length of -d (unless given, 400 ms): many short ones tell more than few
-    /// long ones
+    /// Pairs of runs for --vs, each run of the length of -d (unless given, 400 ms): many short ones give a more precise result than
+    /// few long ones
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pairs: u16,
     /// What must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
@@ -424,7 +424,7 @@ pub(crate) struct LabArguments {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// Run an experiment; what an interrupted run has measured is kept, and the same command goes on from there
+    /// Run an experiment; what an interrupted run has measured is kept, and the same command continues from there
     Run(LabRun),
     /// Compare two results (NAME.json) of the same experiment, cell by cell
     Compare {
@@ -446,7 +446,7 @@ struct LabRun {
     /// Folder for the results: NAME.md, NAME.html, NAME.json and, measurement by measurement, NAME.jsonl
     #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
     out: PathBuf,
-    /// Begin anew, even where results are there
+    /// Start over, even if there are results already
     #[arg(long)]
     fresh: bool,
     /// Measure only subjects whose name contains this. May be repeated

@@ -1,4 +1,4 @@
-//! How much memory there is, and giving it back.
+//! The memory budget, and returning free memory to the system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The smallest budget by default.
 const SHARE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
-/// With less than this to hold, memory is taken in small pages alone.
+/// Below this budget, in bytes, the process uses no huge pages.
 const SMALL_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The budget of so many bytes, or of a share of what there is. Where it is small, the kernel is asked for no huge pages: each
@@ -66,7 +66,7 @@ fn group_limits(system: &Path) -> Vec<u64> {
     limits
 }
 
-/// Gives memory that the allocator keeps for this thread back to the system.
+/// Returns memory that the allocator keeps for this thread to the system.
 #[allow(unsafe_code)]
 pub(crate) fn release() {
     unsafe extern "C" {

@@ -1,8 +1,8 @@
 //! The supervisor: the process that keeps root's rights while another one, without them, serves.
 //!
 //! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
-//! connections wait in the sockets meanwhile, which stay open here. It reads nothing from the network. Of the server it
-//! takes the few questions of [`crate::link`], and answers them from the configuration that it has read itself.
+//! until then connections wait in the listening sockets, which stay open here. It reads nothing from the network. From the
+//! server it accepts only the requests of [`crate::link`], and answers them from the configuration that it has read itself.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,32 +43,32 @@ const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that has served for so long is started again without a pause.
 const PROVEN: Duration = Duration::from_secs(60);
-/// For the last words of a server that has ended.
+/// Time to read the last messages of a server that has ended.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 /// After the second signal to stop, the server is killed if it has not ended.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// A configuration and the text it was read from; none where it comes from the command line.
+/// A configuration and the text it was read from; no text if it comes from the command line.
 struct LoadedConfig {
     config: Config,
     text: Option<String>,
 }
 
-/// What the answers to the server's questions come from.
+/// The state from which the supervisor answers the server's questions.
 struct ParentState {
     identity: Identity,
     file: Option<PathBuf>,
     current: Mutex<LoadedConfig>,
-    /// What the server was given by its last question for the configuration and has not taken over.
+    /// The configuration last sent to the server, which it has not put into force yet.
     offered: Mutex<Option<LoadedConfig>>,
     listeners: Mutex<Vec<Listener>>,
     control: Option<Socket>,
     /// The files of the logs, in the order of [`sink::files`].
     logs: [Option<PathBuf>; 2],
     launched: Mutex<Launched>,
-    /// A server has served: the next one has to, whatever has become of its logs.
+    /// A server has served before: the next one starts even if its logs cannot be opened.
     served: AtomicBool,
-    /// Why the last server could not start, in its own words.
+    /// Why the last server could not start, as it reported it.
     reason: Mutex<Option<String>>,
 }
 
@@ -81,13 +81,13 @@ struct Launched {
     ended: VecDeque<(Pid, WaitStatus)>,
 }
 
-/// Ends that are remembered until the server asks.
+/// Number of exit statuses kept until the server asks for them.
 const ENDS_MAX: usize = 4096;
 /// Processes that were started here and run.
 const GROUPS_MAX: usize = 4096;
-/// Of the reason why a server could not start.
+/// Longest reason why a server could not start, in bytes.
 const REASON_CHARS_MAX: usize = 2_000;
-/// Descriptors that one question brings.
+/// Descriptors that come with one question.
 const QUESTION_DESCRIPTORS_MAX: usize = 4096;
 
 enum ParentEvent {
@@ -103,11 +103,11 @@ struct ServerProcess {
     pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
     since: Instant,
-    /// Ends once all that the server said is heard.
+    /// The thread that reads the server's messages; it ends after the last one.
     hearer: JoinHandle<()>,
 }
 
-/// Waits until the last words of a server that has ended are heard: they are in the link still.
+/// Waits until the last messages of a server that has ended are read from the link.
 fn hear_out(child: &ServerProcess) {
     let until = Instant::now() + LAST_WORDS_MAX;
     while !child.hearer.is_finished() && Instant::now() < until {
@@ -115,10 +115,10 @@ fn hear_out(child: &ServerProcess) {
     }
 }
 
-/// Binds, opens and starts what the configuration says, and stays until it is told to stop; the exit status of the server.
+/// Binds, opens and starts what the configuration says, and runs until a signal stops it; returns the exit status of the server.
 ///
 /// # Errors
-/// What keeps the server from starting.
+/// Why the server cannot start.
 pub(crate) fn supervise(
     config: Config,
     file: Option<(PathBuf, String)>,
@@ -161,7 +161,7 @@ pub(crate) fn supervise(
     outcome
 }
 
-/// Starts the server, again and again, until it ends because it was told to.
+/// Starts the server, again and again, until it ends after an order to stop.
 fn keep_serving(
     state: &Arc<ParentState>,
     sender: &Sender<ParentEvent>,
@@ -175,7 +175,7 @@ fn keep_serving(
         let status = watch(state, &mut child, events, notices, &mut stops)?;
         state.kill_launched();
         if stops > 0 || !state.served.load(Ordering::Relaxed) {
-            // It has said why, if it could not start.
+            // If it could not start, it has reported why.
             return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
         }
         if child.since.elapsed() >= PROVEN {
@@ -253,7 +253,7 @@ fn watch(
     }
 }
 
-/// What SIGUSR2 will mean.
+/// Logged for SIGUSR2, which is reserved.
 pub(crate) const UPGRADE_UNKNOWN: &str =
     "SIGUSR2 is ignored: an upgrade of a running server is not supported; restart it";
 
@@ -304,7 +304,7 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     })?;
     let (events, launched) = (sender.clone(), state.clone());
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
-        // All that ends is waited for; the thread after this one goes on with it.
+        // Reaps every child that ends; the next such thread continues with those left.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
             if ended == pid {
                 let _ = events.send(ParentEvent::Ended(ExitStatus::from_raw(status.as_raw())));
@@ -347,7 +347,7 @@ impl ParentState {
             }
             ("open", number) => self.open(link, number),
             ("launch", words) => self.launch(link, words, &descriptors),
-            // It has no answer: the process may have ended.
+            // No answer: the process may have ended.
             ("signal", number) => {
                 signal(number, &descriptors);
                 return Ok(());
@@ -360,7 +360,7 @@ impl ParentState {
         answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
     }
 
-    /// All that a server begins with.
+    /// Everything that a server needs to start.
     fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
         let Identity { name, uid, gid, groups } = &self.identity;
         let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
@@ -383,7 +383,7 @@ impl ParentState {
         link::send(link, "end", &[])
     }
 
-    /// The configuration as it is in the file now, if it is one.
+    /// The configuration in the file now, if it is valid.
     fn offer(&self, link: &OwnedFd) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
         let text = check::read_text(file).map_err(io::Error::other)?;
@@ -461,7 +461,7 @@ impl ParentState {
     /// Kills what the server that has ended had started.
     fn kill_launched(&self) {
         for group in std::mem::take(&mut lock(&self.launched).groups) {
-            // It fails only where nobody is left in it.
+            // It fails only if no process is left in the group.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -477,7 +477,7 @@ fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
     pidfd_send_signal(process, signal).ok()
 }
 
-/// What a process costs that the server may not look into.
+/// CPU time and memory of a process that the server has no permission to inspect.
 fn usage(link: &OwnedFd, pid: &str) -> io::Result<()> {
     let invalid = || io::Error::other("an incomplete question");
     let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
@@ -515,7 +515,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 // ---- the server's side ----
 
-/// What the server is given by the supervisor.
+/// What the supervisor passes to the server.
 pub(crate) struct Inherited {
     pub(crate) link: SupervisorLink,
     pub(crate) identity: Identity,
@@ -530,7 +530,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// In a process that a supervisor has started: takes what it hands over, and gives up root's rights. `None` in all
+    /// In a process that a supervisor has started: receives what it passes, and drops root's privileges. `None` in all
     /// others. To be called while the process has one thread.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// The users of whom the first that exists serves, where a server that was started as root names none: what Debian's
-/// packages of web servers make for this, and the one without rights that every system has.
+/// Default users of a server that was started as root; the first that exists is used: the user of Debian's web server
+/// packages, and the user without privileges that every system has.
 const USERS: [&str; 2] = ["www-data", "nobody"];
 /// The id of `nobody` where there is no list of users, as in a container with nothing but this program.
 const NOBODY: u32 = 65_534;
@@ -74,7 +74,7 @@ impl Identity {
     }
 }
 
-/// What a server does about its rights.
+/// How the server runs with regard to privileges.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
     /// Another process, with the rights of this user, serves.
@@ -86,7 +86,7 @@ pub(crate) enum Rights {
 /// Decides by the configuration and by who this process is. `stays` keeps root where no user is named.
 ///
 /// # Errors
-/// Why the user that is named cannot be had.
+/// Why the configured user cannot be used.
 pub(crate) fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
     let root = rustix::process::geteuid().is_root();
     let (user, group) = (config.user.as_deref(), config.group.as_deref());
@@ -124,8 +124,8 @@ pub(crate) fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
     }
 }
 
-/// Makes this process the user's, in every thread, without a way back: no capability, none to be gained, and programs
-/// with set-user-id bits give nothing either. To be called while the process has one thread.
+/// Changes every thread of this process to the user, for good: no capability, an empty bounding set, and no_new_privs, so
+/// that set-user-id programs grant no privileges. To be called while the process has one thread.
 ///
 /// # Errors
 /// What the system refused.
@@ -156,7 +156,7 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
-/// Makes what this thread starts from now on unable to gain rights; what it has itself, it keeps.
+/// Keeps processes that this thread starts from gaining privileges; the thread keeps its own.
 ///
 /// # Errors
 /// What the system refused.

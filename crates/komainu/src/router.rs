@@ -1,4 +1,4 @@
-//! From a request to the handler that answers it: made once on each core.
+//! Finds the handler for a request. Each core has its own router.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use crate::expand::{Values, expand};
 use crate::hosting::Mounted;
 use crate::notice::ErrorLog;
 
-/// What answers: the closed list of what this server can do.
+/// The kinds of handlers.
 pub(crate) enum Handler {
     Files(Box<Files>),
     Proxy(Proxy),
@@ -30,11 +30,11 @@ pub(crate) enum Handler {
 /// A route, ready to serve.
 pub(crate) struct Route {
     pub(crate) handler: Handler,
-    /// What answers where the files of `handler` do not.
+    /// The handler used when `handler` finds no file.
     pub(crate) otherwise: Option<Handler>,
-    /// Bytes taken off the front of the path for the handler.
+    /// Length of the prefix removed from the path for the handler, in bytes.
     pub(crate) strip: Strip,
-    /// What stands before the final `*` of its path, for `$rest`.
+    /// The part of its path before the final `*`, for `$rest`.
     pub(crate) prefix: Vec<u8>,
     /// Whether paths with encoded slashes are answered; not by files.
     pub(crate) keeps_encoded_slashes: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Route {
     pub(crate) compression: Option<Rc<Compression>>,
 }
 
-/// What to take off a path.
+/// The prefix to remove from a path.
 pub(crate) struct Strip(pub(crate) Vec<u8>);
 
 impl Strip {
@@ -59,7 +59,7 @@ impl Strip {
     }
 }
 
-/// RouteEdits of response fields: most are the same for every request.
+/// Edits of response fields: most are the same for every request.
 pub(crate) enum RouteEdits {
     None,
     Fixed(Rc<FieldEdits>),
@@ -67,7 +67,7 @@ pub(crate) enum RouteEdits {
     Templates(Vec<TemplateEdits>),
 }
 
-/// RouteEdits with variables of the request.
+/// Edits with variables of the request.
 pub(crate) struct TemplateEdits {
     pub(crate) remove: Vec<String>,
     pub(crate) set: Vec<(String, Template)>,
@@ -109,13 +109,13 @@ pub(crate) struct RouteTable {
     pub(crate) routes: Routes,
     /// By site, then by route.
     pub(crate) sites: Vec<Vec<Route>>,
-    /// What becomes of empty segments in paths, by site; the last is for requests that no site takes.
+    /// How empty segments in paths are treated, by site; the last is for requests that match no site.
     pub(crate) empty_segments: Vec<EmptySegments>,
-    /// Error pages by site; the last are those of requests that no site takes.
+    /// Error pages by site; the last are for requests that match no site.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
-    /// RouteEdits of response fields where no route answers, likewise.
+    /// Edits of response fields if no route matches, likewise.
     pub(crate) edits: Vec<RouteEdits>,
-    /// Who may tell of clients.
+    /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// A router whose table `renew` replaces: asked at each request.
+    /// A router that calls `renew` at each request for a new table.
     pub(crate) fn new(
         table: Rc<RouteTable>,
         renew: Box<dyn Fn() -> Option<Rc<RouteTable>>>,
@@ -145,7 +145,7 @@ impl Router {
         }
     }
 
-    /// Takes a new configuration over, where there is one.
+    /// Switches to the new configuration, if there is one.
     pub(crate) fn renew(&self) {
         self.table();
     }
@@ -219,7 +219,7 @@ impl Path {
 }
 
 impl Route {
-    /// What answers a path, and what answers where that does not.
+    /// The handler for a path, and its fallback.
     ///
     /// # Errors
     /// 400 for a path with an encoded slash where none is kept. No file has a slash in its name, whatever is kept.
@@ -302,7 +302,7 @@ async fn serve_handler(
     }
 }
 
-/// What the error page says where the configuration answers with an error and does not say why.
+/// The text of the error page if `respond` has an error status and no body.
 fn why(status: Status) -> &'static str {
     match status.code() {
         401 => "you must sign in to see what is at this address",

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 /// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How long the end of the process waits for the last lines to be taken: whoever reads a pipe may have stopped doing so.
+/// How long the process waits at its end for the last lines to be written: the reader of a pipe may have stopped reading.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// How long a rotation waits for the cores to hand over the lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
 
-/// What a sink writes to.
+/// The destination of a sink.
 #[derive(Clone)]
 pub(crate) enum LogTarget {
     Stdout,
@@ -78,7 +78,7 @@ pub(crate) struct LogSink {
 struct Counts {
     /// Bytes of lines on their way to the thread.
     waiting_bytes: AtomicUsize,
-    /// Lines that found no room.
+    /// Lines dropped because the queue was full.
     dropped_lines: AtomicU64,
     /// Collectors of lines ([`Collector`]).
     collectors: AtomicUsize,
@@ -88,7 +88,7 @@ struct Counts {
     handed_over: AtomicUsize,
 }
 
-/// Somebody who collects lines before handing them over, and so has to know of rotations.
+/// A collector of lines that hands them over in batches, and has to do so before a rotation.
 pub(crate) struct Collector {
     counts: Arc<Counts>,
     rotations: u64,
@@ -111,8 +111,8 @@ impl Drop for Collector {
 }
 
 impl LogSink {
-    /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO that nobody reads are
-    /// dropped and counted until somebody does.
+    /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO without a reader are
+    /// dropped and counted until it has one.
     ///
     /// # Errors
     /// Where the file cannot be opened for appending.
@@ -124,7 +124,7 @@ impl LogSink {
     /// can be opened, which is tried at each of them and at every [`LogSink::reopen`].
     ///
     /// # Errors
-    /// Where there can be no thread.
+    /// The thread cannot be started.
     pub(crate) fn open_or_stderr(target: LogTarget) -> io::Result<LogSink> {
         LogSink::start(
             LogOutput::open(target.clone()).unwrap_or_else(|error| LogOutput::instead(target, &error)),
@@ -152,7 +152,7 @@ impl LogSink {
         let _ = self.orders.send(LogCommand::Lines(lines));
     }
 
-    /// Registers somebody who collects lines before handing them over.
+    /// Registers a collector.
     pub(crate) fn collector(&self) -> Collector {
         self.counts.collectors.fetch_add(1, Ordering::AcqRel);
         Collector { counts: self.counts.clone(), rotations: self.counts.rotations.load(Ordering::Acquire) }
@@ -213,11 +213,11 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
 
 struct LogOutput {
     target: LogTarget,
-    /// `None` for the standard streams, and for a FIFO that nobody has read yet.
+    /// `None` for the standard streams, and for a FIFO that has had no reader yet.
     file: Option<File>,
     /// It could not be opened when the server was started again: lines go to stderr.
     on_stderr: bool,
-    /// Whether the last write failed; said once, not for every line.
+    /// Whether the last write failed; reported once, not for every line.
     failing: bool,
     /// Lines that could not be written since then.
     lost_lines: u64,
@@ -263,7 +263,7 @@ impl LogOutput {
 
     fn write(&mut self, lines: &[u8]) {
         if self.on_stderr && !self.comes_back() {
-            // There is no better place.
+            // stderr failed too: the message is lost.
             let _ = io::stderr().write_all(lines);
             return;
         }
@@ -280,10 +280,10 @@ impl LogOutput {
         }
     }
 
-    /// Writes all of it; else tells how much was written.
+    /// Writes all bytes; an error comes with the number written.
     fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
-        // A FIFO: somebody may have begun to read it.
+        // A FIFO: it may have a reader now.
         if self.file.is_none() {
             self.file = self.target.open().map_err(|error| (0, error))?;
         }
@@ -317,7 +317,7 @@ impl LogOutput {
         }
     }
 
-    /// Says on stderr what is wrong with this log: there is no better place.
+    /// Reports on stderr what is wrong with this log.
     fn complain(&self, text: &str) {
         let name = match &self.target {
             LogTarget::Stdout => "stdout".to_owned(),
@@ -394,7 +394,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<Option<File>> {
     if careful && found.is_file() && found.nlink() > 1 {
         return Err(named(io::Error::other("it has several names, and others can write to its folder")));
     }
-    // From here on the thread may wait for whoever reads.
+    // From here on a write may block until the reader reads.
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(Some(file))
 }

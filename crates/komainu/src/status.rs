@@ -98,7 +98,7 @@ fn shown(server: &Value) -> String {
     format!("komainu {version} on {}\n{}{memory}", addresses.join(", "), table.plain("  "))
 }
 
-/// What a server holds for its peers.
+/// The line of `komainu status` about memory held for clients and upstream servers.
 fn memory(memory: &Value) -> Option<String> {
     let of = |key: &str| memory[key].as_u64();
     let (held, budget) = (bytes(of("held_bytes")? as f64), bytes(of("budget_bytes")? as f64));

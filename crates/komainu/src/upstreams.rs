@@ -14,7 +14,7 @@ use proxy::options::{
 };
 use proxy::{GroupShared, HeaderTemplate};
 
-/// The groups of a configuration, which all cores share, and the ways that routes take to them.
+/// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]
 pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
@@ -27,14 +27,14 @@ pub(crate) struct UpstreamRoute {
     /// The group's place in [`GroupPlan::shared`].
     pub(crate) group: usize,
     pub(crate) options: Arc<Options>,
-    /// What temporary files may hold of its responses.
+    /// The limit on temporary files for its responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
 }
 
 impl GroupPlan {
     /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
-    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. Of one that is not,
-    /// servers that were there before go on as well or ill as they were.
+    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. In a group that
+    /// has changed, servers that were in it before keep their health.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
@@ -58,7 +58,7 @@ impl GroupPlan {
         Ok(groups)
     }
 
-    /// The way of a route.
+    /// The upstream route of a route.
     pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
         self.ways.get(site)?.get(route)?.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Applications as their users meet them: how they are started, what surrounds them, and what is told of them.
+//! Applications from the user's side: how they are started, their environment, and what status and logs report.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod hosted;
@@ -25,7 +25,7 @@ fn more_workers_than_there_may_be_are_reported_by_the_check() {
     let reported = text(&checked.stderr);
     assert!(!checked.status.success() && reported.contains("the application shop: "), "{reported}");
     assert!(reported.contains("4096"), "{reported}");
-    // And by a reload, which changes nothing then.
+    // A reload reports it as well, and changes nothing.
     rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}", big.replace("shop", "other")));
     rig.signal("-HUP");
     logged(&rig, "the application other: ");

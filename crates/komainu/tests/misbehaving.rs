@@ -25,7 +25,7 @@ fn fetched(rig: &Rig, path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The copies that the application has told the log of.
+/// The copies that the application has logged.
 fn copies(rig: &Rig) -> Vec<u32> {
     let reported = rig.reported();
     reported.lines().filter_map(|line| line.split_once("copy is ")?.1.trim().parse().ok()).collect()

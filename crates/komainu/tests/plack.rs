@@ -36,7 +36,7 @@ fn the_suite_passes_whole() {
     let plan: usize = out.lines().find_map(|line| line.strip_prefix("1..")?.parse().ok()).unwrap();
     let good = out.lines().filter(|line| line.starts_with("ok ") && !line.contains("# skip")).count();
     assert!(plan > 95 && good == plan, "{good} of {plan}\n{out}");
-    // Lint tells on standard error what it does not like.
+    // Plack::Middleware::Lint reports violations on standard error.
     assert!(!errors.contains("Lint"), "{errors}");
 }
 

@@ -97,10 +97,10 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Who asks: at the other end of the connection, or behind proxies whose word counts.
+/// The sender of a request: the peer of the connection, or the client that trusted proxies report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its address; with port 0 where a proxy did not tell the port.
+    /// Its address, with port 0 where the proxy did not report a port.
     pub address: Peer,
     /// Whether it speaks TLS: with us, or with the first of those proxies.
     pub secure: bool,

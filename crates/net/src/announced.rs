@@ -1,4 +1,4 @@
-//! Connections that begin with a PROXY protocol header: who the client is, told by a proxy that is trusted.
+//! Connections that begin with a PROXY protocol header, in which a trusted proxy names the client.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<Idl
     let mut len = 0;
     loop {
         match read_some(&idle, &mut buffer[len..]).await {
-            // A check that only connects, or somebody who has thought better of it.
+            // A health check that only connects, or a client that has disconnected.
             Ok(0) | Err(Fault::Gone | Fault::Io(_)) => return None,
             Ok(read) => len += read,
             Err(_) if len == 0 => return None,

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Clock {
     now_ms: Cell<u64>,
     unix_s: Cell<u64>,
-    /// `Server` and `Date` lines, made anew each second.
+    /// `Server` and `Date` lines, rebuilt each second.
     common: RefCell<Vec<u8>>,
     server: &'static str,
 }

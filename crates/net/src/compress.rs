@@ -61,7 +61,7 @@ pub struct Compression {
     /// Media types that are compressed, as [`media::is_any_of`] reads them.
     pub media: Vec<String>,
     /// Whether responses to clients over TLS that set a cookie and say `Cache-Control: no-store` are compressed too. They are
-    /// likely to hold a secret beside what the request says: compressed together, their length tells the secret to those
+    /// likely to hold a secret and data of the request: compressed together, their length reveals the secret to an attacker
     /// who can make requests and see the lengths (BREACH).
     pub secrets: bool,
 }
@@ -218,7 +218,7 @@ impl Compressing {
         Ok(self.encoder.take())
     }
 
-    /// Endpoints the content; returns the last of it.
+    /// Ends the content. Returns the last bytes of it.
     pub(crate) fn finish(self) -> Result<Vec<u8>, Fault> {
         if self.left.is_some_and(|left| left > 0) {
             return Err(Fault::Broken("less body written than announced"));

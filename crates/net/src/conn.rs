@@ -41,11 +41,11 @@ pub(crate) enum ResponseState {
 
 /// A busy connection.
 pub(crate) struct Conn {
-    // Before the seat: the socket closes, then the seat is free.
+    // Dropped before the permit: the socket closes, then the permit is released.
     pub(crate) stream: Stream,
     pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
-    /// What was told of it ahead of the first request.
+    /// The PROXY protocol header received ahead of the first request.
     pub(crate) reported: Option<Box<ProxyHeader>>,
     /// Who sends the current request.
     pub(crate) client: Client,
@@ -101,7 +101,7 @@ impl Conn {
         self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
     }
 
-    /// Before a wait that may be long: gives back what it can where memory is short, and counts the rest.
+    /// Called before a wait that may be long: releases buffers if memory is short, and counts the rest.
     pub(crate) fn settle(&mut self) {
         if self.pressure() >= Pressure::High {
             self.work.trim();
@@ -125,7 +125,7 @@ impl Conn {
         let (limits, timeouts) = (self.context().limits, self.context().timeouts);
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
-        // A client that sends without having been told to does not wait to be told.
+        // A client that has sent body bytes already does not wait for 100 (Continue).
         self.continue_due = head.expects_continue && self.work.input.is_empty();
         self.forget_response();
         self.empty_segments = EmptySegments::Merge;

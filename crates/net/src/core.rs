@@ -23,7 +23,7 @@ use crate::tick::{TaskId, TurnHook, TurnHooks};
 mod turn;
 
 const REMOTE_TOKEN: u64 = u64::MAX;
-/// A [`TurnHook`]'s own bell: that it rang is all there is to know.
+/// The token of a [`TurnHook`]'s eventfd, which only wakes the core and need not be read.
 const TICK_TOKEN: u64 = u64::MAX - 1;
 
 /// A future that a core runs. What it returns replaces it: parked, or nothing.
@@ -31,7 +31,7 @@ pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask
 
 /// A task that waits for one source and needs no future until then: an idle connection.
 pub(crate) trait IdleTask {
-    /// Bytes came: the future to go on with.
+    /// Called when bytes have arrived. Returns the future that continues.
     fn resume(self: Box<Self>) -> TaskFuture;
     /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
     fn idle_since_ms(&self) -> Option<u64>;
@@ -39,7 +39,7 @@ pub(crate) trait IdleTask {
 
 enum Task {
     Vacant,
-    /// Its future is out being polled; true if it was woken meanwhile.
+    /// Its future is being polled; true if it was woken during the poll.
     Polled(bool),
     Future(TaskFuture),
     Idle(Box<dyn IdleTask>),
@@ -58,11 +58,11 @@ struct CoreState {
     free_sources: RefCell<Vec<u32>>,
     tasks: RefCell<Vec<Task>>,
     free_tasks: RefCell<Vec<u32>>,
-    /// Tasks with a future, as against parked ones.
+    /// Number of tasks with a future; parked tasks do not count.
     running: Cell<usize>,
     wakers: RefCell<Vec<Waker>>,
     ready: RefCell<VecDeque<u32>>,
-    /// When, told apart by a number, and whom: in order, and a sleep that is dropped leaves nothing behind.
+    /// Timers in order of time: (time, unique number) to the task to wake. A sleep that is dropped removes its timer.
     timers: RefCell<BTreeMap<(u64, u64), u32>>,
     timers_armed: Cell<u64>,
     current: Cell<u32>,
@@ -128,7 +128,7 @@ impl Core {
         self.0.clock.now_ms()
     }
 
-    /// Whether the server is stopping: what could go on for ever is to come to its end.
+    /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.draining.get()
@@ -166,7 +166,7 @@ impl Core {
         self.0.panics.get()
     }
 
-    /// A task panicked, and somebody caught it.
+    /// Counts a panic of a task that was caught.
     pub(crate) fn count_panic(&self) {
         self.0.panics.set(self.0.panics.get() + 1);
     }
@@ -240,7 +240,7 @@ impl Core {
         move || remote.wake(task)
     }
 
-    /// Waits so many milliseconds, by the clock.
+    /// Waits this many milliseconds, by the clock.
     pub async fn sleep(&self, ms: u64) {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
@@ -316,14 +316,14 @@ impl Core {
         }
     }
 
-    /// Forgets a source; events still under way for it are dropped. Closing its descriptor is the owner's part.
+    /// Deregisters a source; pending events for it are dropped. The owner closes the descriptor.
     pub(crate) fn deregister(&self, source: &Source) {
         self.free_source(source.token);
     }
 
     fn free_source(&self, token: u64) {
         let index = token as u32;
-        // Events of this tick may still name the slot: the generation tells them apart.
+        // Events of this tick may still name the slot; their generation is an older one, so they are ignored.
         if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
             && slot.source.take_if(|source| source.token == token).is_some()
         {
@@ -332,7 +332,7 @@ impl Core {
         }
     }
 
-    /// Sets readiness and runs whoever waits for it.
+    /// Sets readiness and wakes the task that waits for it.
     pub(crate) fn deliver(&self, token: u64, ready: u8) {
         let Some(source) = self.source(token) else { return };
         source.ready.set(source.ready.get() | ready);
@@ -362,7 +362,7 @@ impl Core {
         Ok(epoll::add(self.0.remote.epoll(), bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
     }
 
-    /// Endpoints what [`Core::hear`] began; before the eventfd is closed.
+    /// Ends what [`Core::hear`] began. Call it before the eventfd is closed.
     pub fn ignore(&self, bell: &impl AsFd) {
         self.unwatch(bell);
     }
@@ -373,7 +373,8 @@ impl Core {
         TaskId(self.current())
     }
 
-    /// Runs a task of this core soon. A wake that comes after the task has ended may run another one, which bears it.
+    /// Runs a task of this core soon. If the task has ended, its slot may belong to a new task; that task gets a spurious
+    /// wake-up, which every task must tolerate.
     pub fn wake_task(&self, TaskId(task): TaskId) {
         self.wake(task);
     }
@@ -392,7 +393,7 @@ impl Core {
     /// Polls a task once, if there is one.
     fn run(&self, task: u32) {
         let Some(mut future) = self.take_future(task) else { return };
-        // Taken out and put back: a clone would count up and down, atomically, at each poll.
+        // Taken out and put back, because a clone would cost two atomic operations at each poll.
         let waker = std::mem::replace(&mut self.0.wakers.borrow_mut()[task as usize], Waker::noop().clone());
         let outer = self.0.current.replace(task);
         let polled =
@@ -404,7 +405,7 @@ impl Core {
             Ok(Poll::Ready(Some(parked))) => Task::Idle(parked),
             Ok(Poll::Ready(None)) => Task::Vacant,
             Err(_) => {
-                // The panic hook has told the log. The connection's sockets close with its future.
+                // The panic hook has logged it. Dropping the future closes the connection's sockets.
                 self.count_panic();
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
                 Task::Vacant
@@ -444,8 +445,8 @@ impl Core {
         }
     }
 
-    /// Pretends that `source` became readable. Whoever waits for it runs soon, not within this call, so that
-    /// a task may be nudged from the drop of anything.
+    /// Marks `source` as readable although nothing has arrived. The task that waits for it runs soon, not within this
+    /// call, so this may be called from any `drop`.
     pub(crate) fn nudge(&self, source: &Source) {
         source.ready.set(source.ready.get() | READ);
         self.wake(source.reader.get());
@@ -459,13 +460,13 @@ impl Core {
         }
     }
 
-    /// Drops all that is left: the engine is not going to turn again.
+    /// Drops all remaining tasks: the event loop does not run again.
     pub(crate) fn abandon(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
     }
 
-    /// Closes the connections that have been idle longest, at most `count`; tells how many.
+    /// Closes the connections that have been idle longest, at most `count`. Returns how many it closed.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {

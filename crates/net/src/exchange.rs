@@ -20,10 +20,10 @@ use crate::page::{self, ErrorPages, FieldEdits};
 
 /// One request and its response. The handler pulls the body with [`Exchange::read`], answers with
 /// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns; framing, connection
-/// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are not its affair.
+/// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are the server's part.
 pub struct Exchange<'c> {
     pub(crate) conn: &'c mut Conn,
-    /// What a handler wants the log to know: which site, which route.
+    /// What a handler passes to the access log: which site, which route.
     note: Cell<u32>,
 }
 
@@ -146,14 +146,14 @@ impl<'x> Request<'x> {
         self.head.framing
     }
 
-    /// Who is at the other end of the connection: the last of the proxies before us, where there are some that speak
-    /// HTTP. One that speaks the PROXY protocol is not seen here, but the one that it tells of.
+    /// The peer of the connection: the client, or the nearest HTTP proxy in front of this server. Behind a proxy that
+    /// speaks the PROXY protocol, it is the peer that the proxy reports, not the proxy itself.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Who asks: the peer, or whom [`Exchange::set_client`] has named.
+    /// The client that sent the request: the peer, or the client that [`Exchange::set_client`] has set.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client
@@ -177,14 +177,14 @@ impl<'c> Exchange<'c> {
         self.conn.stream.core()
     }
 
-    /// Says what the handler itself holds in memory for this request, in bytes, until it says something else or
+    /// Sets how many bytes of memory the handler itself holds for this request, until the next call or until the handler
     /// returns. Meant to be called before a wait.
     pub fn hold(&mut self, bytes: usize) {
         self.conn.handler_bytes = bytes;
         self.conn.settle();
     }
 
-    /// A number that the service finds again in the log record.
+    /// Sets a number that the service reads in the log record.
     pub fn set_note(&self, note: u32) {
         self.note.set(note);
     }
@@ -193,7 +193,7 @@ impl<'c> Exchange<'c> {
         self.note.get()
     }
 
-    /// Says who asks, by the word of a peer that is trusted, in the fields that it is trusted in.
+    /// Sets the client from the fields that a trusted peer has sent.
     pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
         self.conn.client = Client { address, secure, vouched: Some(vouched) };
     }
@@ -238,7 +238,7 @@ impl<'c> Exchange<'c> {
     /// that waits for it.
     ///
     /// # Errors
-    /// Invalid framing, a body above the limit, no progress, or a client that went away: pass it up.
+    /// Invalid framing, a body above the limit, no progress, or a client that disconnected. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.conn.body_piece().await? {
             Some((start, end)) => Ok(Some(self.conn.work.input.slice(start, end))),
@@ -353,7 +353,7 @@ impl<'c> Exchange<'c> {
     /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
     ///
     /// # Errors
-    /// The client is gone or takes nothing for too long; or more was written than announced.
+    /// The client has disconnected or has read nothing for too long; or more was written than announced.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.conn.send_body(bytes).await
     }
@@ -422,7 +422,7 @@ impl<'c> Exchange<'c> {
         self.reply(status, &fields, &page.body).await
     }
 
-    /// Endpoints a response with trailer fields, which only the chunked coding carries. Without this call it ends
+    /// Ends a response with trailer fields, which only the chunked coding carries. Without this call it ends
     /// when the handler returns.
     ///
     /// # Errors

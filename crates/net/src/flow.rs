@@ -135,7 +135,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the server is stopping: what could go on for ever is to come to its end.
+    /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.conn.context().draining.get()
@@ -171,7 +171,7 @@ impl Exchange<'_> {
     /// look at [`Exchange::backlog`] before giving more.
     ///
     /// # Errors
-    /// The client is gone, or more was written than announced.
+    /// The client has disconnected, or more was written than announced.
     pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.conn.offer_body(bytes)
     }
@@ -198,13 +198,14 @@ impl Exchange<'_> {
         self.conn.try_flush()
     }
 
-    /// Whether the client has closed its sending side: most who do are gone.
+    /// Whether the client has closed its sending side: most clients that do so have disconnected.
     #[must_use]
     pub fn is_half_closed(&self) -> bool {
         self.conn.stream.source().ready() & HALF_CLOSED != 0
     }
 
-    /// The address that the client connected to, here or at a proxy that tells it ahead; none over a Unix socket.
+    /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
+    /// Unix socket.
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);

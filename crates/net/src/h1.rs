@@ -1,10 +1,10 @@
 //! The life of an HTTP/1 connection.
 //!
 //! ```text
-//!            bytes come             requests are served            nothing left to read
+//!            bytes arrive           all requests are served       no further request
 //!   parked ───────────────▶ busy ───────────────────────▶ idle ───────────────▶ parked
-//!   (a descriptor, some     (a ConnectionBuffers from the pool:        (its future lingers
-//!   200 bytes, no buffer)   parser and buffers)           a moment, no buffer)
+//!   (a descriptor, some     (Work from the   (its future stays
+//!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
 //! ```
 
 use std::future::{Future, poll_fn};
@@ -29,14 +29,13 @@ use crate::source::{GONE, READ};
 use crate::stream::Stream;
 use crate::work::ConnectionBuffers;
 
-/// An idle connection keeps its future this long, because the next request usually comes at once; an unfinished
-/// head its buffers.
+/// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
+/// an unfinished head keeps its buffers as long.
 const LINGER_MS: u64 = 1_000;
-/// With more futures than this on the core, idle connections park at once: it costs nothing that can be measured,
-/// and three kilobytes less each.
+/// With more futures than this on the core, idle connections park at once: this saves three kilobytes each, at no
+/// measurable cost.
 const LINGERING_MAX: usize = 256;
-/// A connection that has sent nothing for so long may be closed to make room: a client that has something to say
-/// says it at once.
+/// A connection that has sent nothing for this long may be closed to make room: a client with a request sends it at once.
 const SILENT_MS: u64 = 1_000;
 /// After a refusal the client's remaining bytes are read for so long, so that it gets to see the answer.
 const CLOSING_MS: u64 = 2_000;
@@ -97,7 +96,7 @@ impl<S: Service> IdleClient<S> {
         self.peer
     }
 
-    /// What was spoken ahead of HTTP told who the client is; `begun` came after it.
+    /// Sets the client from a PROXY protocol header. `begun` holds the bytes received after the header.
     pub(crate) fn introduce(&mut self, reported: ProxyHeader, begun: &[u8]) {
         self.begun = begun.into();
         if let Some(ends) = reported.ends {
@@ -181,12 +180,12 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleT
     }
 }
 
-/// What a record tells of a client that went away before its answer began: no status that is ever sent, but the one
-/// that logs know for it from nginx.
+/// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
+/// the same status.
 const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
-/// Serves a connection that was spoken to already: what came after that is the beginning of a head.
+/// Serves a connection from which bytes were read already: those after the PROXY protocol header begin a request head.
 pub(crate) async fn serve_after<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let (engine, conn) = busy(*idle);
     drive(burst(engine, conn).await?).await
@@ -354,7 +353,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     }
 }
 
-/// Serves one request; `None` when the connection is of no more use.
+/// Serves one request. Returns `None` when the connection has to be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let (served, note) = {
@@ -408,7 +407,7 @@ async fn guarded<S>(
         }
         Ok(polled) => polled,
         Err(_) => {
-            // The panic hook has told the log.
+            // The panic hook has logged it.
             engine.context.core.count_panic();
             Poll::Ready(Err(Fault::Broken("the handler panicked")))
         }
@@ -416,8 +415,8 @@ async fn guarded<S>(
     .await
 }
 
-/// Makes the best of a response that its handler did not bring to its end: an error page where none has begun.
-/// False where the connection is of no more use.
+/// Ends a response that its handler did not finish: sends an error page if no response has begun.
+/// Returns false when the connection has to be closed.
 async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
     conn.keep_alive = false;
     match conn.reply {
@@ -504,7 +503,7 @@ async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     }
 }
 
-/// Sends out what was answered last; false where that fails, and nobody is left to be told.
+/// Sends the last response of the connection. Returns false if that fails; the client has disconnected then.
 async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {

@@ -14,9 +14,9 @@ use crate::remote::Remote;
 use crate::stream::Stream;
 use crate::tls::TlsStream;
 
-/// The idle connections of one core, each with what its owner wants to know of it. The core itself takes one up again
-/// without a system call; another core may take one over, or close one. The lock is held for a few instructions at a
-/// time, and other cores ask for it only when they have no idle connection of their own.
+/// The idle connections of one core, each with its owner's data. The core itself reuses one without a system call; another
+/// core may take one over, or close one. The lock is held for a few instructions at a time, and other cores take it only
+/// when they have no idle connection of their own.
 pub struct IdleLinks<T> {
     home: Arc<Remote>,
     /// The one used last stands last.
@@ -93,7 +93,9 @@ impl<T> IdleLinks<T> {
         oldest.map(|(idle, _)| self.close(idle)).is_some()
     }
 
-    /// Closes those that `keep` does not want, and those whose peer has closed or has sent what nobody asked for. For the
+    /// list's own core.
+    /// Closes the connections that `keep` rejects, and those whose peer has closed or has sent unrequested bytes. Called on
+    /// the list's own core.
     /// list's own core.
     pub fn sweep(&self, core: &Core, keep: impl Fn(&T) -> bool) {
         let mut links = self.lock();

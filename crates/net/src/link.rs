@@ -74,13 +74,14 @@ impl Link {
         }
     }
 
-    /// Whether nothing has come that nobody has asked for: else it is of no more use in a pool. Costs no system call unless something has.
+    /// Whether the connection may stay in a pool: the peer has sent no unrequested bytes and has not closed it. Costs a
+    /// system call only if the socket has reported something.
     pub fn is_fresh(&mut self) -> bool {
-        // What TLS has decrypted and nobody has read is no news of the socket's.
+        // The socket does not report bytes that TLS has decrypted and nobody has read.
         if matches!(self, Link::Plain(stream) if !stream.has_news()) {
             return true;
         }
-        // News may turn out to be none: the last read filled its buffer to the brim, or TLS has sent a ticket.
+        // There may be nothing to read all the same: the last read filled its buffer exactly, or the peer has sent a TLS ticket.
         matches!(self.try_read(&mut [0]), Ok(None))
     }
 

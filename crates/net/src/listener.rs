@@ -25,7 +25,7 @@ use crate::stream::{self, Stream};
 
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
-/// IdleClient connections closed at once to make room: more than the one needed, because looking for them costs a walk
+/// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
 /// over all, but no more than a sixteenth of the seats.
 const MAKE_ROOM_MAX: usize = 32;
 /// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// What a core holds more or less before the total knows of it at once; otherwise it knows within a tenth of a second.
+/// A core adds a change of this many bytes to the total at once, and a smaller one within a tenth of a second.
 const STEP_BYTES: usize = 256 * 1024;
-/// A fall by this much is worth giving memory back to the system.
+/// Memory is returned to the system after the total has fallen by this many bytes.
 const FALL_BYTES: usize = 4 * 1024 * 1024;
-/// A pool of buffers that nobody uses keeps on one core at most this part of the budget.
+/// A pool of unused buffers keeps on one core at most this part of the budget.
 const KEPT_SHARE: u64 = 32;
 
 /// The memory that the server may hold for its peers, over all cores. Clones are the same budget.
@@ -32,11 +32,12 @@ pub enum Pressure {
     /// Less than half.
     #[default]
     Low,
-    /// Half: buffers stay small, and who does not read is read from no further.
+    /// Half: buffers stay small, and the server stops reading from a peer that does not read.
     High,
-    /// Seven eighths: new requests are refused, and who takes nothing of a response for some seconds is cut off.
+    /// Seven eighths: new requests are refused, and a client that reads nothing of its response for some seconds is
+    /// disconnected.
     Critical,
-    /// All of it: newcomers are not accepted for now.
+    /// All of it: new connections are not accepted for now.
     Exhausted,
 }
 
@@ -92,7 +93,7 @@ pub struct Memory {
     /// What of it the total knows.
     added_bytes: Cell<usize>,
     pressure: Cell<Pressure>,
-    /// The most that was held since memory was given back last.
+    /// The most bytes held since memory was last returned to the system.
     peak_bytes: Cell<usize>,
 }
 
@@ -115,8 +116,8 @@ impl Memory {
         &self.budget
     }
 
-    /// How many bytes a pool of this core may keep in buffers that nobody uses, where it would keep up to `bytes_max`: those
-    /// are counted for nobody, so they are few where the budget is small, and none while memory is short.
+    /// How many bytes a pool of this core may keep in unused buffers, at most `bytes_max`. The budget does not count them,
+    /// so they are few if the budget is small, and none while memory is short.
     #[must_use]
     pub fn kept_bytes_max(&self, bytes_max: usize) -> usize {
         let share = usize::try_from(self.budget.bytes_max() / KEPT_SHARE).unwrap_or(usize::MAX);
@@ -155,7 +156,7 @@ impl Memory {
         self.budget.0.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether much less is held than before: then it is worth giving memory back. Says so once.
+    /// Whether much less is held than before, so that memory should be returned to the system. True once.
     pub(crate) fn take_fall(&self) -> bool {
         let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
         let has_fallen = peak - held.min(peak) >= FALL_BYTES && held < peak / 2;

@@ -53,8 +53,8 @@ impl OffloadPool {
         }
     }
 
-    /// The system gave no thread: those that run will take the job. Where none runs, blocking the caller's core
-    /// for once is better than a job that nobody ever does.
+    /// The system refused a new thread: the running ones take the job. If none runs, the job runs on the caller's core and
+    /// blocks it, so that it is done at all.
     fn without_thread(&self, mut state: MutexGuard<'_, PoolQueue>) {
         if state.threads == 0
             && let Some(job) = state.jobs.pop_front()
@@ -87,7 +87,7 @@ impl PoolState {
 }
 
 fn perform(job: Job) {
-    // Whoever waits for the job's result learns of the panic from its absence.
+    // The task that waits for the result learns of the panic because no result arrives.
     let _ = catch_unwind(AssertUnwindSafe(job));
 }
 

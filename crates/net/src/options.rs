@@ -26,7 +26,7 @@ pub struct Timeouts {
     pub write_ms: u64,
     /// Between two requests.
     pub idle_ms: u64,
-    /// For everything that still runs when the server is told to stop.
+    /// For requests that are still running when the server begins to stop.
     pub drain_ms: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Output that a slow client has not taken, moved from memory to a temporary file.
 //!
-//! Bytes of the file come before those in [`crate::work::Work::out`]: what is collected there goes to the file as a whole,
+//! Bytes of the file come before those in [`crate::work::ConnectionBuffers::out`]: what is collected there goes to the file as a whole,
 //! and as long as the file holds anything, nothing passes it.
 
 use std::future::poll_fn;

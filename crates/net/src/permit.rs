@@ -1,4 +1,4 @@
-//! What the connections of one core share, and the seat that each of them holds.
+//! What the connections of one core share, and the permit that each of them holds.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) encoders: Rc<Cell<usize>>,
 }
 
-/// How many connections a core may hold, and who waits for one to end.
+/// How many connections a core may hold, and the tasks that wait for one to end.
 pub(crate) struct ConnectionLimit {
     pub(crate) max: usize,
     pub(crate) taken: Cell<usize>,
@@ -38,13 +38,13 @@ impl ConnectionLimit {
         ConnectionLimit { max, taken: Cell::new(0), waiting: RefCell::default() }
     }
 
-    /// Whether newcomers wait for a seat: then nobody keeps one between two requests.
+    /// Whether new connections wait for a permit: then no connection is kept open between two requests.
     pub(crate) fn crowded(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 }
 
-/// A connection's seat, and what it holds of memory: given back when it is dropped.
+/// A connection's place under the limit, and the memory that it holds. Dropping it releases both.
 pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
@@ -64,7 +64,7 @@ impl ConnectionPermit {
         &self.context
     }
 
-    /// From now on the connection holds so many bytes, beside what every one does.
+    /// Sets how many bytes the connection holds in addition to what every connection holds.
     pub(crate) fn hold(&self, bytes: usize) {
         let after = bytes + PARKED_BYTES;
         let before = self.held_bytes.replace(after);

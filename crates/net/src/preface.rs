@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: who the client is, told ahead of everything else on a connection.
-//! Written to upstream servers, and read by listeners that stand behind another proxy.
+//! The PROXY protocol, versions 1 and 2: a header ahead of all other bytes of a connection that names the client.
+//! The server writes it to upstream servers, and reads it on listeners behind another proxy.
 //! (haproxy.org/download/3.2/doc/proxy-protocol.txt)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,13 +33,13 @@ pub enum Preface {
     Whole(usize, ProxyHeader),
 }
 
-/// What a header tells.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// `None` for a connection that the proxy makes on its own account, or whose ends have no addresses: the real
-    /// ones count.
+    /// `None` for a connection that the proxy makes on its own account (`LOCAL`), or whose ends have no addresses: the
+    /// addresses of the socket apply.
     pub ends: Option<Endpoints>,
-    /// Whether the client speaks TLS with the proxy (version 2 alone can tell).
+    /// Whether the client speaks TLS with the proxy (only version 2 reports it).
     pub secure: bool,
 }
 
@@ -171,7 +171,7 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
         (0, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
         (1, 0x11) => (Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)), 12),
         (1, 0x21) => (Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)), 36),
-        // Datagrams and Unix sockets: the connection is good, its ends tell nothing.
+        // Datagrams and Unix sockets: the header is valid, but has no addresses that this server uses.
         (1, 0x12) => (None, 12),
         (1, 0x22) => (None, 36),
         (1, 0x31 | 0x32) => (None, 216),
@@ -182,7 +182,8 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
     Ok(Preface::Whole(16 + len, ProxyHeader { ends, secure }))
 }
 
-/// The extensions of a header, from `at` on: a checksum must be right, and of TLS it is told here. Others are skipped.
+/// Reads the extensions (TLVs) of a header from `at` on: verifies the checksum and returns whether the client speaks TLS.
+/// Others are skipped.
 fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
     let mut secure = false;
     while at < header.len() {

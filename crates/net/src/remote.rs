@@ -14,7 +14,7 @@ pub(crate) struct Remote {
     /// Whether the eventfd was written since the core last looked.
     rung: AtomicBool,
     bell: OwnedFd,
-    /// The core's epoll: who takes a connection over from the core takes it out of there.
+    /// The core's epoll: a core that takes over a connection of this one removes it from there.
     epoll: OwnedFd,
     /// Tokens of sources whose connections others have taken over or closed; the core frees them when it next sweeps.
     released: Mutex<Vec<u64>>,
@@ -55,7 +55,7 @@ impl Remote {
         &self.epoll
     }
 
-    /// Nobody uses the source of that token any more; from any thread.
+    /// Releases the source of that token, which is no longer used; from any thread.
     pub(crate) fn release(&self, token: u64) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).push(token);
     }
@@ -74,8 +74,8 @@ impl Remote {
     }
 }
 
-/// The waker of one task slot, for futures that this crate did not write. A wake that comes after the slot
-/// changed hands is a spurious one, which every future bears.
+/// The waker of one task slot, for futures of other crates. If the slot belongs to another task by then, that task gets
+/// a spurious wake-up, which every future must tolerate.
 pub(crate) struct SlotWaker {
     pub(crate) remote: Arc<Remote>,
     pub(crate) task: u32,

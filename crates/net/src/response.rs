@@ -173,7 +173,7 @@ impl Conn {
         }
     }
 
-    /// Endpoints the response: nothing more of its body comes.
+    /// Ends the response: its body is complete.
     pub(crate) fn end_response(&mut self, trailers: &Fields) -> Result<(), Fault> {
         if let Some(compressing) = self.compressing.take() {
             self.offer_framed(&compressing.finish()?)?;

@@ -13,13 +13,13 @@ pub trait Service: 'static {
     /// Answers one request. A fault ends the connection; before a response it is answered by its status.
     fn serve(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>>;
 
-    /// ProxyHeader of each request when its response has been handed over; never to block.
+    /// Called once for each request, after its response. Must not block.
     fn log(&self, record: &RequestRecord<'_>);
 }
 
 /// What there is to say about a request that is over.
 pub struct RequestRecord<'x> {
-    /// The request; `None` where what came was none.
+    /// The request; `None` if the bytes received were not a valid one.
     pub request: Option<Request<'x>>,
     /// Who was at the other end of the connection.
     pub peer: Peer,

@@ -1,6 +1,6 @@
 //! A simulated transport: short writes, would-block, half-closes, resets, from a seed. A seed that fails is a test.
 //!
-//! It keeps the kernel's contract, no more: a short read has emptied the socket, an edge tells of news alone, closing
+//! It keeps the kernel's contract, no more: a short read has emptied the socket, an edge reports only changes, closing
 //! with bytes unread resets the connection, and what a reset client had not read yet is lost.
 
 use std::cell::{Cell, RefCell};
@@ -117,7 +117,7 @@ impl SimulatedWire {
         self.token.set(token);
     }
 
-    /// Does what epoll does: tells the core of news, with all that holds now. False where there is none.
+    /// Reports a change to the core as epoll does, with every flag that is set now. False if nothing has changed.
     pub(crate) fn deliver(&self, core: &Core) -> bool {
         if self.server_closed() || !self.news.take() {
             return false;

@@ -1,4 +1,4 @@
-//! What is known of one descriptor: whether it is ready, who waits for it, and until when.
+//! The state of one descriptor: whether it is ready, which task waits for it, and until when.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ pub(crate) const READ: u8 = 1;
 pub(crate) const WRITE: u8 = 2;
 /// The peer closed its sending side.
 pub(crate) const HALF_CLOSED: u8 = 4;
-/// The connection is gone both ways, or in error.
+/// The connection is closed in both directions, or has failed.
 pub(crate) const GONE: u8 = 8;
 
 /// The number of no task.
@@ -30,7 +30,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A source that nobody waits for; a socket that has not said otherwise can be written.
+    /// A source that no task waits for. A new socket counts as writable.
     pub(crate) fn new(token: u64) -> Source {
         Source {
             token,
@@ -53,7 +53,7 @@ impl Source {
         self.ready.set(self.ready.get() & !bits);
     }
 
-    /// From when on the waiting task is told [`Source::take_expired`]; `u64::MAX` for never.
+    /// When the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX` for never.
     pub(crate) fn set_deadline(&self, at_ms: u64) {
         self.deadline_ms.set(at_ms);
     }
@@ -63,7 +63,7 @@ impl Source {
         self.expired.take()
     }
 
-    /// Nobody waits for it any more.
+    /// No task waits for it any more.
     pub(crate) fn forget_waiters(&self) {
         self.reader.set(NO_TASK);
         self.writer.set(NO_TASK);

@@ -32,7 +32,7 @@ pub struct Stream {
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
-    /// The port of this end, once somebody has asked for it.
+    /// The local port, once it has been asked for.
     port: OnceCell<Option<u16>>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn either(
                 if stream.core.now_ms() >= deadline_ms {
                     return Poll::Ready(Err(Fault::Timeout));
                 }
-                // The end of an earlier wait, told late.
+                // The deadline of an earlier wait, reported late.
                 stream.source.set_deadline(deadline_ms);
             }
             stream.wait(interest.0);
@@ -122,7 +122,7 @@ enum Transport {
 struct Registered {
     core: Core,
     source: Rc<Source>,
-    /// It stays registered: the connection becomes idle, and who takes it up again finds the source by its token.
+    /// The socket stays registered: the connection becomes idle, and [`Stream::resume`] finds the source by its token.
     stays: bool,
 }
 
@@ -178,7 +178,7 @@ impl Stream {
         }
     }
 
-    /// Takes up an idle socket whose source has stayed registered with this core.
+    /// Resumes an idle socket whose source has stayed registered with this core.
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
         let transport = Transport::Socket(socket);
@@ -340,7 +340,8 @@ impl Stream {
         }
     }
 
-    /// Writes what fits: 0 where nothing does now. `more` tells the kernel that the rest of a packet follows.
+    /// Writes as many bytes as the socket accepts now, which may be 0. `more` announces to the kernel that the rest of a
+    /// packet follows (`MSG_MORE`).
     pub fn try_write(&self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         if self.source.ready() & WRITE == 0 {
             return Ok(0);
@@ -507,7 +508,7 @@ pub(crate) fn tcp_socket(at: IpAddr) -> std::io::Result<OwnedFd> {
     let socket = stream_socket(family)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if at.to_canonical().is_loopback() {
-        // Where it is refused, all goes on as the system is set.
+        // If the kernel refuses it, the system's default stays in use.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
     }
     Ok(socket)

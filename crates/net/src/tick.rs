@@ -1,19 +1,19 @@
-//! Work that comes to a core by other ways than sockets, looked at around each wait of the engine.
+//! Events that reach a core by other ways than sockets, checked before and after each wait of the event loop.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-/// A source of news that has its own way to ring, such as the workers of an application.
+/// A source of events with its own wake-up, such as the workers of an application.
 ///
 /// In each turn of the engine: [`TurnHook::drain`], then the tasks that are ready, then [`TurnHook::rest`], the wait, and
 /// [`TurnHook::wake`].
 pub trait TurnHook {
-    /// Takes what has come and wakes the tasks that wait for it ([`crate::Core::wake_task`]).
+    /// Reads the pending events and wakes the tasks that wait for them ([`crate::Core::wake_task`]).
     fn drain(&self);
-    /// The engine is about to wait: sends out what the turn has collected, and asks to be rung from now on. False
-    /// where there is news already, so that the engine looks at its sockets but does not sleep.
+    /// Called before the event loop waits: sends what the turn has collected, and enables wake-ups. Returns false if
+    /// events are pending already; then the event loop polls its sockets and does not sleep.
     fn rest(&self) -> bool;
-    /// The engine has waited: no need to ring.
+    /// Called after the event loop has waited: disables wake-ups.
     fn wake(&self);
 }
 

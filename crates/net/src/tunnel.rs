@@ -19,7 +19,7 @@ struct Pending {
     at: usize,
     /// The sender has closed its side.
     ended: bool,
-    /// And the receiver has been told.
+    /// The end has been passed on to the receiver.
     reported: bool,
 }
 

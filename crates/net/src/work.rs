@@ -14,17 +14,17 @@ const INPUT_BYTES_FIRST: usize = 2 * 1024;
 pub(crate) const INPUT_BYTES: usize = 16 * 1024;
 /// What an input buffer grows to while a body streams through it.
 pub(crate) const INPUT_BYTES_STREAMING: usize = 64 * 1024;
-/// Buffers grown beyond this are given back to the allocator instead of the pool.
+/// Buffers larger than this are returned to the allocator instead of the pool.
 const KEPT_BYTES_MAX: usize = 128 * 1024;
 /// Bytes that the pool keeps on one core.
 pub(crate) const POOL_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The same while memory is short.
 const INPUT_BYTES_STREAMING_SHORT: usize = 8 * 1024;
-/// Spare room in a buffer that is not worth giving back.
+/// Spare room in a buffer that is not worth releasing.
 const SPARE_BYTES: usize = 1024;
-/// What the pool keeps though nobody has needed it for a while.
+/// What the pool keeps although it has not been used for a while.
 const KEPT_MIN: usize = 16;
-/// What a work weighs in the pool, beside its buffers.
+/// Bytes that an entry of the pool takes in addition to its buffers.
 const WORK_BYTES: usize = 1024;
 
 /// The parser and the buffers of a connection that is busy.
@@ -60,7 +60,7 @@ impl Input {
         &self.bytes[self.at..self.end]
     }
 
-    /// A place that [`crate::conn::Conn::body_piece`] told.
+    /// Bytes at a position that [`crate::conn::Conn::body_piece`] returned.
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         &self.bytes[start..end]
     }
@@ -106,7 +106,7 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
-    /// Gives back the memory behind the last byte received.
+    /// Releases the memory behind the last byte received.
     pub(crate) fn shrink(&mut self) {
         self.bytes.truncate(self.end);
         self.bytes.shrink_to_fit();
@@ -138,7 +138,7 @@ pub(crate) struct BufferPool {
     free: RefCell<Vec<Box<ConnectionBuffers>>>,
     /// What those weigh.
     bytes: Cell<usize>,
-    /// The fewest that were kept since the last [`BufferPool::trim`]: those that nobody has needed.
+    /// The fewest entries kept since the last [`BufferPool::trim`]: as many were not needed since then.
     unused: Cell<usize>,
 }
 
@@ -148,7 +148,7 @@ impl ConnectionBuffers {
         WORK_BYTES + self.input.bytes.capacity() + self.out.capacity()
     }
 
-    /// Gives back what the buffers hold beyond the bytes in them.
+    /// Releases the unused capacity of the buffers.
     pub(crate) fn trim(&mut self) {
         if self.input.bytes.capacity() > self.input.end + SPARE_BYTES {
             self.input.shrink();
@@ -173,7 +173,7 @@ impl BufferPool {
         work
     }
 
-    /// Gives back what nobody has needed since it was asked last.
+    /// Releases the entries that were not needed since the last call.
     pub(crate) fn trim(&self) {
         let mut free = self.free.borrow_mut();
         let count = self.unused.get().min(free.len()).saturating_sub(KEPT_MIN);

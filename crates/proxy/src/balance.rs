@@ -1,34 +1,34 @@
-//! Who gets the next request: pure choices. Randomness and keys are arguments.
+//! The load-balancing algorithms, as pure functions: random numbers and hash keys are arguments.
 
 use crate::hash::mix;
 
-/// A server, as balancing sees it.
+/// A server, as the load balancer sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its share of the requests; 0 where it cannot be chosen.
+    /// Its share of the requests; 0 if it must not be chosen.
     pub weight: u32,
     /// Requests under way on it.
     pub load: u32,
-    /// What tells it from others for good: a hash of its name.
+    /// A hash of its URL: the same after a restart, and on every machine.
     pub id: u64,
 }
 
 /// Smooth weighted round robin: servers come in turn, and one with more weight more often but not in a row.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// How far ahead of its due each server is.
+    /// The current weight of each server, as nginx calls it: the server with the highest one is next.
     credit: Vec<i64>,
 }
 
 impl Turns {
-    /// The next in turn.
+    /// Returns the next server.
     pub fn next(&mut self, candidates: &[Candidate]) -> Option<usize> {
         self.credit.resize(candidates.len(), 0);
         let mut best: Option<usize> = None;
         let mut total = 0;
         for (index, candidate) in candidates.iter().enumerate() {
             if candidate.weight == 0 {
-                // Coming back, it must not find the turns saved up that it has missed.
+                // A server that returns does not catch up on the turns that it missed.
                 self.credit[index] = 0;
                 continue;
             }
@@ -76,8 +76,8 @@ fn pick(candidates: &[Candidate], random: u64, total: u64, without: usize) -> Op
     None
 }
 
-/// Weighted rendezvous hashing: the same server for the same key; when a server goes, only its keys move, and when
-/// one comes, only those that it takes.
+/// Weighted rendezvous hashing: the same key selects the same server. When a server is removed, only its keys move;
+/// when one is added, only the keys move that it now owns.
 #[must_use]
 pub fn by_key(candidates: &[Candidate], key: u64) -> Option<usize> {
     let score = |candidate: &Candidate| {
@@ -89,7 +89,7 @@ pub fn by_key(candidates: &[Candidate], key: u64) -> Option<usize> {
     usable.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(index, _)| index)
 }
 
-/// With one more request each, would `a` have less to do for its weight than `b`?
+/// Whether `a`, with one more request, would have a lower load per weight than `b` with one more.
 fn is_less_busy(a: &Candidate, b: &Candidate) -> bool {
     (u64::from(a.load) + 1) * u64::from(b.weight) < (u64::from(b.load) + 1) * u64::from(a.weight)
 }

@@ -1,4 +1,4 @@
-//! Active checks: requests of the proxy's own that find out which servers are well.
+//! Active health checks: requests that the proxy itself sends to each server.
 
 use http::machine::{ClientMachine, Step};
 use http::{Limits, Method};
@@ -10,11 +10,11 @@ use crate::options::{HealthCheck, Options, Probe};
 use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
 
-/// Bytes of a response's head that a check reads.
+/// The most bytes of a response head that a check reads.
 const HEAD_BYTES: usize = 4096;
 
-/// Asks a server once; true where it answers as a healthy one does. `None` where it could not be asked, for want of
-/// something on our side.
+/// Checks a server once; true if it is healthy. `None` if no connection could be opened because this machine lacks
+/// descriptors or ports.
 pub(crate) async fn probe(
     core: &Core,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Choosing the server for a request: the group's state turned into candidates for [`crate::balance`].
+//! Chooses the server for a request: turns the group's state into candidates for [`crate::balance`].
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -17,31 +17,31 @@ use crate::options::{Balance, HashKey};
 use crate::shared::GroupShared;
 use crate::template::TemplateContext;
 
-/// One core's part of balancing.
+/// One core's state of the load balancer.
 #[derive(Debug)]
 pub(crate) struct Balancer {
     turns: RefCell<Turns>,
-    /// Kept from request to request for its memory.
+    /// Kept between requests to reuse its memory.
     candidates: RefCell<Vec<Candidate>>,
     dice: Cell<u64>,
 }
 
-/// A place on a server. Given back when it is dropped.
+/// The server chosen for a request, which counts towards the server's limit until this is dropped.
 pub(crate) struct Selection<'s> {
     shared: &'s GroupShared,
     core: &'s Core,
     pub(crate) server: usize,
-    /// It sees whether a server that was ejected is back.
+    /// Whether this request probes a server after its ejection.
     probes: Cell<bool>,
-    /// The value of a cookie that leads here again.
+    /// The `name=value` of the sticky cookie for this server, if the client needs one.
     pub(crate) cookie: Option<String>,
 }
 
-/// Why a request has no place.
+/// Why no server was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SelectError {
     NoServer(NoServer),
-    /// Its client has gone away.
+    /// The client closed its connection.
     Left,
 }
 
@@ -64,8 +64,8 @@ impl Balancer {
         mix(self.dice.get())
     }
 
-    /// Chooses a server and takes a place on it; waits up to `queue_ms` in the queue where all are at their
-    /// limits. Servers `tried` before come last.
+    /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to `queue_ms` in the
+    /// queue. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s GroupShared,
@@ -103,7 +103,8 @@ impl Balancer {
         }
         let usable = |server: usize| shared.is_usable(server, core.now_ms());
         let mut too_long = pin!(core.sleep(queue_ms));
-        // Who closes its side while it waits is gone, nearly always; else a thousand of them would keep the queue full.
+        // A client that closes its sending side while it waits has nearly always disconnected; its request leaves the queue,
+        // or a thousand of them would keep the queue full.
         let over = poll_fn(|context| match x.poll_client(Interest::END) {
             true => Poll::Ready(NoPlace::Left),
             false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
@@ -117,7 +118,7 @@ impl Balancer {
         })
     }
 
-    /// A server whose ejection is over and that nobody has probed yet.
+    /// A server whose ejection has ended and that no request probes yet.
     fn probe(&self, shared: &GroupShared, now_ms: u64, tried: &[usize]) -> Option<usize> {
         (0..shared.count()).find(|&server| {
             !tried.contains(&server)
@@ -129,8 +130,8 @@ impl Balancer {
 
     fn pick(&self, shared: &GroupShared, now_ms: u64, x: &Exchange<'_>, tried: &[usize]) -> Picked {
         let mut candidates = self.candidates.borrow_mut();
-        // First those in service, then backups; then even those left alone, which may be back, because a server that
-        // failed is better than one that has just failed this very request; at last those tried before.
+        // The order: servers in service; backups; ejected servers, which may have recovered and are better than one that has
+        // just failed this request; finally servers tried before.
         let mut busy = false;
         for (fallback, backup, again) in [
             (false, false, false),
@@ -163,7 +164,7 @@ impl Balancer {
             if let Some((server, cookie)) = self.balance(shared, &candidates, x) {
                 return Picked::Server(server, cookie);
             }
-            // Backups stand in for servers that are down, not for those that are busy.
+            // Backups replace servers that are down, not servers that are busy.
             if busy {
                 return Picked::Busy;
             }
@@ -171,7 +172,7 @@ impl Balancer {
         Picked::None
     }
 
-    /// Applies the policy.
+    /// Applies the balancing method.
     fn balance(
         &self,
         shared: &GroupShared,
@@ -197,7 +198,7 @@ impl Balancer {
     }
 }
 
-/// What choosing came to.
+/// The result of a choice.
 enum Picked {
     Server(usize, Option<String>),
     /// Those that could be asked are at their limits.
@@ -249,10 +250,10 @@ impl Selection<'_> {
         self.probes.get()
     }
 
-    /// The server has answered. True where that ends its ejection.
+    /// Records a successful response. True if that ends an ejection.
     pub(crate) fn succeeded(&self) -> bool {
         self.probes.set(false);
-        // A lone server is never ejected, so nothing need be remembered of it.
+        // The only server of a group is never ejected, so its successes are not recorded.
         let now_ms = self.core.now_ms();
         let back = self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(now_ms);
         if back {
@@ -261,7 +262,7 @@ impl Selection<'_> {
         back
     }
 
-    /// It has failed. True where that ejects it.
+    /// Records a failure. True if that ejects the server.
     pub(crate) fn failed(&self) -> bool {
         self.probes.set(false);
         let ejection = self.shared.options.ejection.as_ref().filter(|_| self.shared.count() > 1);

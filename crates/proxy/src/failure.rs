@@ -6,35 +6,36 @@ use net::Fault;
 /// Why an attempt at an upstream failed.
 #[derive(Debug)]
 pub(crate) enum AttemptFailure {
-    /// No connection came about.
+    /// The connection could not be opened.
     Connect(&'static str),
-    /// None could be made here: we are out of descriptors or ports.
+    /// This machine has no file descriptor or local port left for a connection.
     Starved,
-    /// Nor in the time it may take.
+    /// The connection was not open within `connect_ms`.
     ConnectSlow,
-    /// A kept connection was closed before anything of a response came: most likely while it lay idle.
+    /// The upstream closed a kept connection before the first byte of a response, most likely while it was idle.
     Stale,
-    /// The connection broke before the response's head was whole.
+    /// The connection broke before the response head was complete.
     Cut,
-    /// No whole head in time.
+    /// The response head was not complete within `head_ms`.
     Slow,
-    /// What came is no response.
+    /// The bytes received are not a valid HTTP response.
     Invalid(&'static str),
-    /// A response whose status counts as a failure.
+    /// The response has a status that `retry.statuses` lists.
     Refused(Status),
-    /// The upstream's part of a body under way: the response cannot be completed.
+    /// The upstream failed in the middle of a response body, so the response cannot be completed.
     Body(&'static str),
-    /// It is the client's fault, or ours: not a matter of upstreams.
+    /// The client or this server failed, not the upstream.
     Ours(Fault),
 }
 
 impl AttemptFailure {
-    /// Whether it counts against the server. A kept connection that was closed does not, nor does our own want.
+    /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does a lack of
+    /// descriptors or ports on this machine.
     pub(crate) fn is_the_servers(&self) -> bool {
         !matches!(self, AttemptFailure::Stale | AttemptFailure::Starved | AttemptFailure::Ours(_))
     }
 
-    /// Whether the log is told. A stale connection is nobody's trouble.
+    /// Whether to log this failure. A kept connection that the upstream closed is normal and is not logged.
     pub(crate) fn is_failure(&self) -> bool {
         self.is_the_servers() || matches!(self, AttemptFailure::Starved)
     }

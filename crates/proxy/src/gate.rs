@@ -1,4 +1,4 @@
-//! How many requests a server takes at once, over all cores, and the queue of those that wait for one.
+//! The limit on concurrent requests of each server, over all cores, and the queue of requests that wait for a server.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Counts and limits, and who waits.
+/// The number of requests under way on each server, the limits, and the queue.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
-    /// Requests each server takes at once; 0 for no limit.
+    /// The most concurrent requests of each server; 0 for no limit.
     limits: Vec<u32>,
     taken: Vec<TakenCount>,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
@@ -18,7 +18,7 @@ pub struct ConnectionLimiter {
     waiting_max: usize,
 }
 
-/// On a cache line of its own: every core counts here.
+/// On its own cache line, because every core writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TakenCount(AtomicU32);
@@ -31,25 +31,25 @@ struct Waiter {
 #[derive(Debug)]
 enum WaitState {
     Waiting(Waker),
-    /// The place that was handed over.
+    /// The request was assigned to this server.
     Granted(usize),
-    /// Nobody waits any more.
+    /// The request has left the queue.
     Gone,
 }
 
-/// Why there is no place.
+/// Why a request was not assigned to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// Too many wait already.
+    /// The queue is full.
     Full,
-    /// The time to wait is over.
+    /// The request waited for the longest time allowed.
     TooLong,
-    /// Who waited has gone away.
+    /// The client closed its connection while its request waited.
     Left,
 }
 
 impl ConnectionLimiter {
-    /// Gates for servers with these limits, and a queue of at most `waiting_max` for all of them.
+    /// A limiter for servers with these limits, and one queue of at most `waiting_max` requests for all of them.
     #[must_use]
     pub fn new(limits: Vec<u32>, waiting_max: usize) -> ConnectionLimiter {
         let taken = limits.iter().map(|_| TakenCount::default()).collect();
@@ -68,14 +68,14 @@ impl ConnectionLimiter {
         self.taken[server].0.load(Ordering::Relaxed)
     }
 
-    /// Whether it can take one more, and nobody waits who came before.
+    /// Whether the server is below its limit and no earlier request waits in the queue.
     #[must_use]
     pub fn has_room(&self, server: usize) -> bool {
         let limit = self.limits[server];
         limit == 0 || (self.load(server) < limit && self.waiting.load(Ordering::SeqCst) == 0)
     }
 
-    /// Takes a place, if there is one.
+    /// Counts a request on the server if it is below its limit; false if it is not.
     #[must_use]
     pub fn enter(&self, server: usize) -> bool {
         let limit = self.limits[server];
@@ -87,14 +87,15 @@ impl ConnectionLimiter {
         self.taken[server].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
-    /// Gives a place back, to the one who has waited longest. `usable` says which servers may be handed over.
+    /// Ends a request on the server, and assigns the server to the request that has waited longest. `usable` says which
+    /// servers may get a waiting request.
     pub fn leave(&self, server: usize, usable: impl Fn(usize) -> bool) {
         self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
-        // Pairs with the waiter's own look after it has joined the queue.
+        // Pairs with the check that a waiter makes after it has joined the queue.
         self.came(usable);
     }
 
-    /// A server can be asked that could not: who waits may have it.
+    /// A server is back in service: assigns it to waiting requests.
     pub fn came(&self, usable: impl Fn(usize) -> bool) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.hand_out(&mut self.lock(), usable);
@@ -105,7 +106,7 @@ impl ConnectionLimiter {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out places as long as there are both places and waiters.
+    /// Assigns servers to waiting requests while there are both.
     fn hand_out(&self, queue: &mut VecDeque<Arc<Waiter>>, usable: impl Fn(usize) -> bool) {
         while !queue.is_empty() {
             let Some(server) = (0..self.limits.len()).find(|&server| usable(server) && self.enter(server))
@@ -118,7 +119,7 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Grants a place to the first who still waits; false where nobody does.
+    /// Assigns a server to the first request that still waits; false if there is none.
     fn grant_first(&self, queue: &mut VecDeque<Arc<Waiter>>, server: usize) -> bool {
         while let Some(waiter) = queue.pop_front() {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -129,7 +130,7 @@ impl ConnectionLimiter {
         false
     }
 
-    /// Waits for a place on any usable server, in order of arrival, until `over` says why not.
+    /// Waits until a usable server is below its limit, in order of arrival, or until `over` returns the reason to stop.
     ///
     /// # Errors
     /// [`NoPlace`].
@@ -162,7 +163,7 @@ impl ConnectionLimiter {
         let waiter = Arc::new(Waiter { state: Mutex::new(WaitState::Waiting(waker.clone())) });
         queue.push_back(waiter.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // A place given back before we were in the queue told nobody.
+        // A request that ended before this one joined the queue has notified no waiter.
         self.hand_out(&mut queue, usable);
         Ok(waiter)
     }
@@ -186,7 +187,7 @@ impl Waiter {
         }
     }
 
-    /// Hands a place over; false where nobody waits here any more.
+    /// Assigns the server to this request and wakes it; false if it has left the queue.
     fn grant(&self, server: usize) -> bool {
         let mut state = self.lock();
         if !matches!(*state, WaitState::Waiting(_)) {
@@ -199,7 +200,7 @@ impl Waiter {
     }
 }
 
-/// Leaves the queue when dropped, and gives back what was handed over but not taken.
+/// Leaves the queue when dropped, and releases a server that was assigned but not used.
 struct Waiting<'g, U: Fn(usize) -> bool> {
     gate: &'g ConnectionLimiter,
     waiter: Option<Arc<Waiter>>,
@@ -253,7 +254,7 @@ mod tests {
     fn a_server_that_is_back_takes_those_who_wait() {
         let gate = ConnectionLimiter::new(vec![1, 2], 10);
         assert!(gate.enter(0));
-        // The other one has room, but is not to be asked.
+        // The other server is below its limit but out of service.
         let mut waits = Box::pin(gate.wait(|server| server == 0, std::future::pending()));
         assert!(poll(&mut waits).is_pending());
         gate.came(|_| true);

@@ -1,48 +1,48 @@
-//! Whether a server can be asked: what its answers and checks have told, for all cores. Time is an argument.
+//! The health of a server, as its responses and health checks show it, for all cores. The time is an argument.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::options::{Ejection, HealthCheck};
 
-/// A server's share begins with this many hundredths when it comes back.
+/// The percentage of its weight with which a server that is back in service starts (`slow_start`).
 const FIRST_SHARE_PERCENT: u64 = 10;
 
 /// The health of one server.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: AtomicU32,
-    /// Times in a row that it was ejected without an answer in between.
+    /// Consecutive ejections without a successful response between them.
     ejections: AtomicU32,
-    /// Until when it is left alone; 0 where it is not ejected.
+    /// When the ejection ends; 0 if the server is not ejected.
     ejected_until_ms: AtomicU64,
-    /// A request is out to see whether it is back.
+    /// A request that probes the server after its ejection is under way.
     probed: AtomicBool,
-    /// Checks have found it ill.
+    /// Health checks have failed; the server is out of service.
     ill: AtomicBool,
-    /// Answers to checks in a row, of the kind that would change `ill`.
+    /// Consecutive check results that contradict `ill`.
     turning: AtomicU32,
-    /// It is to get no more requests, because somebody said so.
+    /// The server gets no new requests, because [`Health::drain`] was called.
     draining: AtomicBool,
-    /// Since when it has been coming back; 0 where it has been there all along.
+    /// When the server returned to service; 0 if it was never out of service.
     back_since_ms: AtomicU64,
 }
 
-/// How a server stands.
+/// Whether a server gets requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It can be asked.
+    /// In service.
     Up,
-    /// Its ejection is over: one request may see whether it is back.
+    /// The ejection has ended: one request probes the server.
     Probe,
-    /// It is left alone until then.
+    /// Ejected until this time, in milliseconds.
     Ejected(u64),
-    /// Checks have found it ill, or it is being drained.
+    /// Out of service: health checks fail, or the server is being drained.
     Down,
 }
 
 impl Health {
-    /// How it stands now.
+    /// The state at `now_ms`.
     #[must_use]
     pub fn standing(&self, now_ms: u64) -> ServerState {
         if self.draining.load(Relaxed) || self.ill.load(Relaxed) {
@@ -56,8 +56,8 @@ impl Health {
         }
     }
 
-    /// Goes on from what was known of the same server: with `ejection`, what requests have told, and with `checks`,
-    /// what those have. A probe that is under way tells the other.
+    /// Copies the health of the same server from before a reload: with `ejection` the failures and the ejection, with
+    /// `checks` the results of health checks. A probe that is under way reports to `other` alone.
     pub fn resume(&self, other: &Health, ejection: bool, checks: bool) {
         if ejection {
             self.failures.store(other.failures.load(Relaxed), Relaxed);
@@ -71,18 +71,18 @@ impl Health {
         self.back_since_ms.store(other.back_since_ms.load(Relaxed), Relaxed);
     }
 
-    /// Claims the right to probe it; true for one claimant.
+    /// Claims the probe; true for one caller.
     #[must_use]
     pub fn claim_probe(&self) -> bool {
         self.probed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
     }
 
-    /// A probe ended without telling anything.
+    /// The probe ended without a result: another request may probe.
     pub fn forget_probe(&self) {
         self.probed.store(false, Relaxed);
     }
 
-    /// It has answered. True where that ends its ejection.
+    /// Records a successful response. True if that ends an ejection.
     pub fn succeeded(&self, now_ms: u64) -> bool {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
@@ -96,7 +96,7 @@ impl Health {
         self.ejected_until_ms.swap(0, Relaxed) != 0
     }
 
-    /// It has failed. True where that ejects it.
+    /// Records a failure. True if that ejects the server.
     pub fn failed(&self, now_ms: u64, ejection: &Ejection) -> bool {
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let until_ms = self.ejected_until_ms.load(Relaxed);
@@ -111,7 +111,7 @@ impl Health {
         true
     }
 
-    /// A check was answered, well or not. True where that turns the server's health.
+    /// Records the result of a health check. True if the server goes out of service or returns to it.
     pub fn checked(&self, well: bool, now_ms: u64, check: &HealthCheck) -> bool {
         let ill = self.ill.load(Relaxed);
         if well != ill {
@@ -131,15 +131,15 @@ impl Health {
         true
     }
 
-    /// Takes it out for new requests, or back in. Those under way are not touched.
+    /// Stops new requests to the server, or allows them again. Requests under way continue.
     pub fn drain(&self, drain: bool, now_ms: u64) {
         if self.draining.swap(drain, Relaxed) && !drain {
             self.back_since_ms.store(now_ms.max(1), Relaxed);
         }
     }
 
-    /// Its share while it comes back: from a tenth of `weight` to all of it over `slow_start_ms`. In hundredths of
-    /// a weight, so that a weight of 1 can grow too; at least 1 unless `weight` is 0.
+    /// The weight during the slow start: it grows from a tenth of `weight` to all of it over `slow_start_ms`. In
+    /// hundredths, so that a weight of 1 can grow too; at least 1 unless `weight` is 0.
     #[must_use]
     pub fn share(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
         let full = weight.saturating_mul(100);
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(health.standing(12), ServerState::Up);
         assert!(health.failed(12, &EJECTION));
         assert_eq!(health.standing(12), ServerState::Ejected(1_012));
-        // Those that were under way fail too: that adds nothing.
+        // Requests that were under way fail too; they do not lengthen the ejection.
         assert!(!health.failed(13, &EJECTION));
         assert_eq!(health.standing(1_011), ServerState::Ejected(1_012));
         assert_eq!(health.standing(1_012), ServerState::Probe);

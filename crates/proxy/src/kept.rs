@@ -1,19 +1,19 @@
-//! Content of a request body kept for another attempt.
+//! A buffer that keeps the request body for a retry.
 
-/// Content of a request body kept for another attempt.
+/// The request body, kept for a retry.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayBuffer {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes that may be kept.
+    /// The most bytes that are kept.
     pub(crate) bytes_max: usize,
-    /// More came than may be kept.
+    /// The body is longer than `bytes_max`: nothing is kept.
     pub(crate) lost: bool,
     /// The client has sent all of it.
     pub(crate) ended: bool,
 }
 
 impl ReplayBuffer {
-    /// Keeps at most so many bytes.
+    /// A buffer of at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: usize) -> ReplayBuffer {
         ReplayBuffer { bytes_max, ..ReplayBuffer::default() }
     }
@@ -23,17 +23,17 @@ impl ReplayBuffer {
         !self.lost
     }
 
-    /// Takes what was read before a server was asked, which is little.
+    /// Appends bytes that were read before a server was chosen; they are few.
     pub(crate) fn take_in(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// All of the body is here.
+    /// The client has sent the whole body.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Another piece was read; of more than may be kept, nothing is.
+    /// Appends a piece of the body, or drops all of it when the body is longer than `bytes_max`.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         if self.bytes.len() + bytes.len() > self.bytes_max {
             self.lost = true;

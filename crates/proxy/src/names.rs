@@ -1,4 +1,4 @@
-//! The addresses of a server: given as such, or a name that is resolved again and again.
+//! The addresses of a server: an IP address, or a host name that is resolved periodically.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub(crate) struct ServerAddresses {
     host: String,
     port: u16,
     known: Mutex<Arc<[SocketAddr]>>,
-    /// When they are to be resolved again; `u64::MAX` for an address given as such.
+    /// When the name is resolved again; `u64::MAX` for an IP address.
     until_ms: AtomicU64,
     resolving: AtomicBool,
     /// How often the resolver was asked.
@@ -20,9 +20,9 @@ pub(crate) struct ServerAddresses {
     asked: AtomicU64,
 }
 
-/// How often those who wait for a name's first addresses look for them.
+/// How often a request that waits for the first addresses of a name checks for them.
 const LOOK_MS: u64 = 5;
-/// How long a name that could not be resolved is not asked for again.
+/// The pause after a failed resolution.
 const FAILED_MS: u64 = 1_000;
 
 impl ServerAddresses {
@@ -40,7 +40,7 @@ impl ServerAddresses {
         }
     }
 
-    /// The addresses known now; none where the name was never resolved.
+    /// The addresses known now; empty if the name was never resolved.
     pub(crate) fn known(&self) -> Arc<[SocketAddr]> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -50,13 +50,13 @@ impl ServerAddresses {
         self.until_ms.load(Ordering::Relaxed) == u64::MAX || self.known().contains(&address)
     }
 
-    /// The addresses. Known ones are used while they are resolved anew in the background; only a name that has none
-    /// yet is waited for.
+    /// Returns the addresses. Known addresses stay in use while the name is resolved again in the background; only a
+    /// name without any addresses makes the caller wait.
     pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_ms: u64) -> Arc<[SocketAddr]> {
         self.renew(core, again_ms);
         let mut known = self.known();
         while known.is_empty() && self.is_due(core) {
-            // However many ask at once, the resolver is asked once: it blocks one of a few threads.
+            // Any number of callers share one lookup, because a lookup blocks one of a few threads.
             core.sleep(LOOK_MS).await;
             self.renew(core, again_ms);
             known = self.known();
@@ -64,8 +64,8 @@ impl ServerAddresses {
         known
     }
 
-    /// Resolves a name anew in the background, where it is time to. Kept connections live on without anybody asking
-    /// for addresses, so this is also to be called now and then.
+    /// Resolves the name again in the background if it is due. A request on a kept connection does not need the
+    /// addresses, so a timer calls this too.
     pub(crate) fn renew(self: &Arc<Self>, core: &Core, again_ms: u64) {
         if self.is_due(core) && !self.resolving.swap(true, Ordering::Relaxed) {
             let this = self.clone();
@@ -90,7 +90,7 @@ impl ServerAddresses {
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
                 again_ms
             }
-            // The old ones are better than none.
+            // The lookup failed: the old addresses stay in use.
             _ => FAILED_MS.min(again_ms),
         };
         self.until_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl ServerAddresses {
 
 #[cfg(test)]
 impl ServerAddresses {
-    /// As if these had been found a long time ago.
+    /// Sets the addresses, as if a lookup had found them long ago.
     pub(crate) fn found(&self, addresses: Vec<SocketAddr>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
     }

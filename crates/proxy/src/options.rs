@@ -12,7 +12,7 @@ use crate::template::HeaderTemplate;
 pub struct Options {
     /// The servers. At least one.
     pub servers: Vec<UpstreamServer>,
-    /// Who gets the next request. Default round robin.
+    /// The load-balancing method. Default round robin.
     pub balance: Balance,
     /// Connections kept for the next request.
     pub keep_alive: KeepAlive,
@@ -20,30 +20,30 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// When a request is sent again.
     pub retry: Retry,
-    /// When a server that fails is left alone for a while; `None` never.
+    /// When a server that fails is ejected; `None` for never.
     pub ejection: Option<Ejection>,
-    /// Requests of the proxy's own that find out which servers are well; `None` for none.
+    /// Active health checks; `None` for none.
     pub check: Option<HealthCheck>,
-    /// A server that comes back gets its full share only after this time, in milliseconds; 0 at once (default).
+    /// A server that is back in service gets its full share only after this time, in milliseconds; 0 at once (default).
     pub slow_start_ms: u64,
     /// Requests that wait when every server is at its `connections_max`; more are refused with 503. Default 1,000.
     pub queue_max: usize,
     /// How often names are resolved again, in milliseconds. Default 30,000.
     pub resolve_ms: u64,
-    /// What is told upstream of the request.
+    /// How request heads are rewritten.
     pub request: RequestOptions,
     /// What is changed in responses.
     pub response: ResponseOptions,
     /// The part of the path that upstream servers see differently; `None` for no part.
     pub path: Option<PathMap>,
-    /// Tell who the client is ahead of TLS and HTTP (PROXY protocol). Connections then serve one client each and
-    /// are not kept. Default no.
+    /// Begin each connection with a PROXY protocol header that names the client. Each connection then serves one
+    /// client and is not kept. Default no.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`.
     pub upgrades: Vec<String>,
-    /// Bytes of a response read ahead of a slow client, beyond what the sockets hold: a response that fits frees
-    /// its upstream connection at once, and a request whose announced length fits takes one only when its body is
-    /// here. Default 64 KiB.
+    /// Bytes of a response that are read ahead of a slow client, in addition to the socket buffers. A response that fits
+    /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
+    /// a connection. Default 64 KiB.
     pub read_ahead_bytes: usize,
     /// Sizes of response heads; a head beyond them is a 502. Default 32 KiB, 200 fields.
     pub head: http::Limits,
@@ -52,19 +52,19 @@ pub struct Options {
 /// One upstream server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamServer {
-    /// Where it is.
+    /// Its address.
     pub at: UpstreamAddress,
     /// TLS to it; `None` in the clear.
     pub tls: Option<Tls>,
     /// Its share of the requests. 0 takes it out. Default 1.
     pub weight: u32,
-    /// Whether it is asked only when no other server can be. Default no.
+    /// Whether it gets requests only when no other server is in service. Default no.
     pub backup: bool,
     /// Requests at once, over all cores; 0 for no limit (default).
     pub connections_max: u32,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamAddress {
     /// A host name or address, and a port.
@@ -85,13 +85,13 @@ pub struct Tls {
     pub name: Option<String>,
     /// Certificates (PEM) to trust instead of the system's.
     pub roots_pem: Option<Vec<u8>>,
-    /// Our own certificate chain and key (PEM), for servers that ask who we are.
+    /// The client certificate chain and its key (PEM), for servers that ask for one.
     pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
-    /// Take any certificate. Then anybody on the way can read and change everything. Default no.
+    /// Accept any certificate. Then anyone on the network path can read and change all traffic. Default no.
     pub insecure: bool,
 }
 
-/// Who gets the next request.
+/// The load-balancing method.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// Each in turn, by weight (default).
@@ -103,7 +103,7 @@ pub enum Balance {
     TwoChoices,
     /// The same one for the same key, moving as few keys as possible when servers come and go.
     Hash(HashKey),
-    /// The one that a cookie names; round robin for a client without it, who then gets it.
+    /// The server that a cookie names; round robin for a client without the cookie, which the response then sets.
     Sticky {
         /// The cookie's name.
         cookie: String,
@@ -128,7 +128,7 @@ pub enum HashKey {
 pub struct KeepAlive {
     /// Idle connections kept, over all cores; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
     pub idle_max: usize,
-    /// How long one may lie idle, in milliseconds; less where the server announces less (`Keep-Alive: timeout`).
+    /// How long a connection may be idle, in milliseconds; less if the server announces less (`Keep-Alive: timeout`).
     /// Default 60,000.
     pub idle_ms_max: u64,
     /// Requests after which a connection is closed; 0 for no limit (default).
@@ -154,8 +154,8 @@ pub struct Timeouts {
     pub continue_ms: u64,
 }
 
-/// When a request is sent again, to another server where there is one. Always only before the client has been
-/// answered, and only where nothing was sent or the method is idempotent (RFC 9110 section 9.2.2).
+/// When a request is retried, on another server if there is one. A request is retried only before the response to the
+/// client begins, and only if nothing was sent or the method is idempotent (RFC 9110 section 9.2.2).
 /// A kept connection that turns out to be closed does not count as an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
@@ -172,9 +172,9 @@ pub struct Retry {
     pub body_bytes_max: usize,
 }
 
-/// When a server that fails is left alone for a while. A failure is a connection that does not come about, breaks
-/// before a response, times out or brings no valid response. A lone server never is, and where all are, they are
-/// asked all the same.
+/// When a server that fails is ejected: it gets no requests for some time. A failure is a connection that cannot be
+/// opened, breaks before the response, times out or returns an invalid response. The only server of a group is never
+/// ejected, and if all servers are ejected, they get requests nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// Failures in a row. At least 1. Default 3.
@@ -186,7 +186,7 @@ pub struct Ejection {
     pub ms_max: u64,
 }
 
-/// Requests of the proxy's own that find out which servers are well.
+/// Active health checks: requests that the proxy itself sends to each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// What is asked.
@@ -197,14 +197,14 @@ pub struct HealthCheck {
     pub timeout_ms: u64,
     /// Good answers in a row that bring a server back. Default 2.
     pub rise: u32,
-    /// Bad ones that take it out. Default 3.
+    /// Consecutive failed checks that take the server out of service. Default 3.
     pub fall: u32,
 }
 
-/// What a check asks.
+/// What a check does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether a connection comes about (with TLS: and the handshake).
+    /// Opens a connection (and completes the TLS handshake).
     Connect,
     /// `GET path`, which must be answered with a status of `first..=last`.
     Get {
@@ -219,17 +219,17 @@ pub enum Probe {
     },
 }
 
-/// What is told upstream of a request. Hop-by-hop fields and those that `Connection` names are never passed on.
+/// How request heads are rewritten. Hop-by-hop fields and those that `Connection` names are never forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestOptions {
     /// What stands in `Host`. Default the client's.
     pub host: Host,
-    /// Which fields tell who the client is. Default `X-Forwarded-For`, `-Proto`, `-Host`. What a sender says in them
-    /// whose word counts ([`net::Client::vouched`]) is added to; anybody else's is replaced.
+    /// Which fields name the client. Default `X-Forwarded-For`, `-Proto`, `-Host`. The values of a trusted proxy
+    /// ([`net::Client::vouched`]) are extended; those of any other sender are replaced.
     pub forwarded: Forwarded,
-    /// Our name in `Via`; empty for no `Via`, and then requests that come back are not known. Default `komainu`.
+    /// The proxy's name in `Via`; empty for no `Via`, and then loops are not detected. Default `komainu`.
     pub via: String,
-    /// Pass on fields with `_` in their names, which applications cannot tell from those with `-`. Default no.
+    /// Forward fields with `_` in their names, which many applications take for the same name with `-`. Default no.
     pub underscores: bool,
     /// Fields removed, set and added.
     pub edits: Edits,
@@ -247,7 +247,7 @@ pub enum Host {
     Set(String),
 }
 
-/// Which fields tell who the client is.
+/// Which fields name the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host`.
@@ -263,14 +263,14 @@ pub struct Edits {
     pub remove: Vec<String>,
     /// Fields that replace those of the same name.
     pub set: Vec<(String, HeaderTemplate)>,
-    /// Fields that come beside those of the same name.
+    /// Fields that are added to those of the same name.
     pub add: Vec<(String, HeaderTemplate)>,
 }
 
 /// What is changed in responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseOptions {
-    /// HealthChange `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
+    /// Change `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
     /// see it, into what the client sees; and the paths of cookies. Default yes.
     pub rewrite: bool,
     /// Cookie domains to replace; an empty new one removes the attribute.

@@ -1,4 +1,4 @@
-//! Paths as upstream servers see them, and back.
+//! Maps paths of clients to paths of upstream servers, and back.
 
 use http::path::{encode_beyond_ascii, encoded, strip_prefix};
 use http::{Reject, TargetForm};
@@ -7,8 +7,8 @@ use crate::options::PathMap;
 use crate::template::TemplateContext;
 
 impl PathMap {
-    /// A prefix, decoded, and what stands in its place, as it stands in a request; a slash at the end of either means
-    /// nothing.
+    /// A map from a decoded prefix to its replacement, which is percent-encoded; a slash at the end of either has no
+    /// effect.
     #[must_use]
     pub fn new(from: &str, to: &str) -> PathMap {
         let from = from.trim_end_matches('/');
@@ -16,13 +16,13 @@ impl PathMap {
         PathMap { from: from.into(), from_encoded: encoded, to: to.trim_end_matches('/').into() }
     }
 
-    /// The upstream's view of `path`, which is percent-encoded, in two parts; `None` where the prefix is not there.
+    /// The upstream's view of `path`, which is percent-encoded, in two parts; `None` if the path does not have the prefix.
     fn forward<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = strip_prefix(path, self.from.as_bytes())?;
         matches!(rest.first(), None | Some(b'/')).then_some((self.to.as_bytes(), rest))
     }
 
-    /// The client's view of an upstream's `path`, in two parts; `None` where it is outside of what is mapped.
+    /// The client's view of an upstream's `path`, in two parts; `None` if the path is not below the mapped prefix.
     #[must_use]
     pub fn back<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = path.strip_prefix(self.to.as_bytes())?;

@@ -1,5 +1,6 @@
-//! IdleEntry connections to one server. A core uses its own first, the one used last before the others, so that those not
-//! needed grow old and are closed; where it has none, it takes one over from another core before a new one is made.
+//! Idle connections to one server. A core first uses its own connections, the most recently used one first, so that
+//! surplus connections reach their idle timeout. A core without an idle connection takes one from another core before it
+//! opens a new one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,43 +11,44 @@ use net::{Core, IdleLinks, Link};
 
 use crate::upstream_connection::IdleConnection;
 
-/// How long a new connection waits for its first answer before an idle one is closed for it, beside the multiple of what
-/// the server usually takes: time enough for a server that is merely busy.
+/// How long a new connection waits for its first response before an idle connection is closed for it, in addition to a
+/// multiple of the server's usual response time ([`PATIENCE_FACTOR`]): enough for a server that is merely busy.
 const PATIENCE_MS: u64 = 10;
-/// The multiple: a server that answers in 20 ms has 90.
+/// That multiple: for a server that answers in 20 ms the wait is 90 ms.
 const PATIENCE_FACTOR: u64 = 4;
-/// The longest patience.
+/// The longest such wait.
 const PATIENCE_MS_MAX: u64 = 5_000;
-/// Times that one that waits has connections closed for it, each after twice the time.
+/// How often one new connection has idle connections closed for it; the wait doubles each time.
 const ROUNDS_MAX: u32 = 8;
-/// Connections closed for one that waits, beside one for each that waits before it; half as many in each round that
-/// follows. A server that answers none the sooner for that is slow, not crowded.
+/// Connections closed for one waiting connection, in addition to one for each that waits before it; each further round
+/// closes half as many. If that does not make the server answer, it is slow and does not lack workers.
 const CLOSED_MAX: u64 = 8;
-/// How long a server is known to have fewer workers than it is asked to have: one that waits need not show it again.
+/// How long the pool remembers that a server has fewer workers than there are connections.
 const CROWDED_MS: u64 = 10_000;
-/// New connections, one after the other, that show it. A single one may have waited for something else.
+/// Consecutive new connections that must wait for a worker before the pool concludes that. One alone may have waited for
+/// another reason.
 const SHOWN_BY: u32 = 4;
-/// A millisecond, as [`CorePool::typical`] counts.
+/// One millisecond in the unit of [`CorePool::typical`].
 const MS: u32 = 64;
 
-/// The idle connections to one server, over all cores and all groups that ask it.
+/// The idle connections to one server, over all cores and all groups that use it.
 #[derive(Default)]
 pub(crate) struct IdleEntry {
     lists: Mutex<Vec<Arc<IdleLinks<IdleConnection>>>>,
     /// How many lists there are.
     count: AtomicUsize,
-    /// New connections that have no answer yet: as long as there are any, connections are closed instead of kept.
+    /// New connections without a response yet: while there are any, connections are closed instead of kept.
     starved: Mutex<Starved>,
     starved_count: AtomicUsize,
-    /// New connections, one after the other, that starved until others were closed.
+    /// Consecutive new connections that got a response only after others were closed.
     helped: AtomicU32,
-    /// Until when the server is known to have too few workers.
+    /// Until when the server counts as short of workers.
     crowded_until_ms: AtomicU64,
-    /// Milliseconds that the server takes for a response's head, one more than that; 0 where nobody knows yet.
+    /// The usual time to the response head in milliseconds, plus 1; 0 while unknown.
     typical_ms: AtomicU32,
 }
 
-/// Those that wait, in the order in which the server accepts them.
+/// The waiting connections, in the order in which the server accepts them.
 #[derive(Default)]
 struct Starved {
     queue: VecDeque<Wait>,
@@ -57,16 +59,16 @@ struct Starved {
 
 struct Wait {
     id: u64,
-    /// At this count of closed connections it is not for want of a worker that it waits.
+    /// When [`Starved::closed`] reaches this count, the connection does not wait for lack of a worker.
     until_closed: u64,
 }
 
-/// One core's part of it.
+/// One core's part of the pool.
 pub(crate) struct CorePool {
     core: Core,
     mine: Arc<IdleLinks<IdleConnection>>,
     idle: Arc<IdleEntry>,
-    /// What the server usually takes, in [`MS`]; `None` where it has not answered yet.
+    /// The server's usual time to the response head, in units of 1/[`MS`] ms; `None` before its first response.
     typical: Cell<Option<u32>>,
 }
 
@@ -79,12 +81,12 @@ impl IdleEntry {
         self.starved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// IdleEntry connections in all lists.
+    /// Idle connections in all lists.
     fn total(&self) -> usize {
         self.lists().iter().map(|list| list.len()).sum()
     }
 
-    /// Whether a connection is to be closed for those that wait. It counts as closed then.
+    /// Whether to close a connection because others wait for a worker. If true, it is counted as closed.
     fn closes_for_others(&self) -> bool {
         if self.starved_count.load(Ordering::Relaxed) == 0 {
             return false;
@@ -105,7 +107,7 @@ impl IdleEntry {
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 
-    /// How long a new connection may wait for its first answer; `None` where nobody knows what the server takes.
+    /// How long a new connection may wait for its first response; `None` while the usual time is unknown.
     fn patience_ms(&self) -> Option<u64> {
         let typical_ms = self.typical_ms.load(Ordering::Relaxed).checked_sub(1)?;
         Some((PATIENCE_MS + PATIENCE_FACTOR * u64::from(typical_ms)).min(PATIENCE_MS_MAX))
@@ -146,7 +148,7 @@ impl CorePool {
                 }
             }
         };
-        // What came by a connection of another core, only the kernel knows.
+        // Only the kernel knows whether another core's connection has unread bytes.
         usable(&self.mine, certain).or_else(|| self.others().iter().find_map(|list| usable(list, true)))
     }
 
@@ -158,7 +160,7 @@ impl CorePool {
         after.iter().skip(1).chain(before).filter(|list| !list.is_empty()).cloned().collect()
     }
 
-    /// Puts one in; the oldest is closed where there are more than `idle_max` in all.
+    /// Keeps a connection; closes the oldest if there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
         if self.idle.closes_for_others() {
             return;
@@ -169,47 +171,47 @@ impl CorePool {
         }
     }
 
-    /// Whether there are too many, and this core has more than its share of them. Others are asked only by who has.
+    /// Whether there are more than `idle_max`, and this core has more than its share. The other cores' lists are counted only
+    /// in that case.
     fn is_above(&self, idle_max: usize) -> bool {
         self.mine.len() > idle_max / self.idle.count.load(Ordering::Relaxed).max(1)
             && self.idle.total() > idle_max
     }
 
-    /// Closes those that are of no more use.
+    /// Closes connections that have expired or that `fits` rejects.
     pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&IdleConnection) -> bool) {
         let now_ms = self.core.now_ms();
         self.mine.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
         while self.is_above(idle_max) && self.mine.close_oldest() {}
     }
 
-    /// Connections of this core that lie here.
+    /// Idle connections of this core.
     pub(crate) fn len(&self) -> usize {
         self.mine.len()
     }
 
-    /// The server took so long for a response's head. What a new connection waits for may be something else than the
-    /// server, so that its time counts only where there is no other.
+    /// Records the time to a response head. On a new connection the wait may have another cause than the server, so that
+    /// time counts only while no other is known.
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
             _ if !reused && self.idle.typical_ms.load(Ordering::Relaxed) != 0 => return,
-            // Nearer to the slow ones than to the mean.
+            // The estimate rises fast and falls slowly, so it is nearer to slow responses than to the mean.
             Some(typical) if sample > typical => typical + (sample - typical) / 4,
             Some(typical) => typical - (typical - sample) / 64,
             None => sample,
         };
         self.typical.set(Some(typical));
-        // All cores write here: only what is new.
+        // All cores share this value: write it only when it changes.
         let typical_ms = typical / MS + 1;
         if self.idle.typical_ms.load(Ordering::Relaxed) != typical_ms {
             self.idle.typical_ms.store(typical_ms, Ordering::Relaxed);
         }
     }
 
-    /// Sees to it that other connections do not starve one that is being made: a server that gives a process to each
-    /// connection accepts it only when another one ends. So an idle one is closed, and those that finish a request are
-    /// closed instead of kept until the server has accepted this one, in its turn. To be polled as long as nothing has
-    /// come by the new one.
+    /// Prevents idle connections from starving a new one: a server with one process per connection accepts a new connection
+    /// only when another ends. So an idle connection is closed, and connections that finish a request are closed instead of
+    /// kept, until the server answers on the new one. Poll this until the new connection receives its first byte.
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
         let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
         let began_ms = self.core.now_ms();
@@ -223,7 +225,7 @@ impl CorePool {
             let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
-                    // While nothing is kept, that new ones wait shows nothing.
+                    // While the server counts as crowded nothing is kept, so a wait proves nothing.
                     asks.starved = !crowded;
                     asks.ask((CLOSED_MAX >> round).max(1));
                     if self.close_oldest() {
@@ -235,11 +237,11 @@ impl CorePool {
                 None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
             }
         }
-        // What it has asked for last holds until it is answered.
+        // The last request to close connections holds until this future is dropped.
         std::future::pending().await
     }
 
-    /// Closes an idle connection, wherever it lies.
+    /// Closes an idle connection of any core.
     fn close_oldest(&self) -> bool {
         self.mine.close_oldest() || self.others().iter().any(|list| list.close_oldest())
     }
@@ -253,7 +255,7 @@ impl Drop for CorePool {
     }
 }
 
-/// What one that waits has asked for: that connections are closed instead of kept. Withdrawn when dropped.
+/// The request of one waiting connection that others are closed instead of kept. Withdrawn when dropped.
 struct Asks<'p> {
     pool: &'p CorePool,
     id: Option<u64>,
@@ -264,7 +266,7 @@ struct Asks<'p> {
 }
 
 impl Asks<'_> {
-    /// Asks for as many as wait before it, and `more`.
+    /// Asks for one closed connection for each that waits before it, and `more`.
     fn ask(&mut self, more: u64) {
         let idle = &self.pool.idle;
         let mut starved = idle.starved();
@@ -299,7 +301,7 @@ impl Drop for Asks<'_> {
 }
 
 impl Starved {
-    /// Where one stands in the queue. Numbers only grow.
+    /// The position of a connection in the queue. Ids only grow.
     fn place(&self, id: u64) -> Result<usize, usize> {
         self.queue.binary_search_by_key(&id, |wait| wait.id)
     }

@@ -1,4 +1,4 @@
-//! One request and its response, carried both ways at once between a client and an upstream connection.
+//! Relays one request and its response between a client and an upstream connection, in both directions at once.
 
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
@@ -21,28 +21,28 @@ mod clocks;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
-/// Bytes that one request moves before others on the core have their turn.
+/// Bytes that one request moves before other tasks on the core run.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// How far the request's body is.
+/// The progress of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestProgress {
     /// The client waits for `100 Continue`, which the upstream may send.
     Continue,
-    /// Pieces of it follow.
+    /// The client is sending it.
     Body,
-    /// All of it is with us.
+    /// The client has sent all of it.
     Done,
-    /// The upstream takes no more of it.
+    /// The upstream reads no more of it.
     Abandoned,
 }
 
-/// What stopped the reading of a response.
+/// Why the relay stopped reading the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseProgress {
     /// The upstream has sent no more.
     Dry,
-    /// The client is to take some of it first.
+    /// The client must read some of it first.
     Full,
     /// It is complete.
     Done,
@@ -50,10 +50,10 @@ enum ResponseProgress {
     Upgraded,
 }
 
-/// How a relayed exchange ended well.
+/// How a successful exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayOutcome {
-    /// The response is complete; so is the request, if true.
+    /// The response is complete; true if the request is complete too.
     Complete(bool),
     /// The connection is a tunnel now.
     Upgraded,
@@ -66,17 +66,17 @@ pub(crate) struct RelayOptions<'p> {
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
-    /// When the whole request must be over; `u64::MAX` for no limit.
+    /// The deadline of the whole request; `u64::MAX` for no limit.
     pub(crate) deadline_ms: u64,
-    /// A cookie line for the response.
+    /// The value of a `Set-Cookie` line to add to the response.
     pub(crate) cookie: Option<&'p [u8]>,
-    /// A response of a status that counts as a failure may still be tried elsewhere.
+    /// Whether a response whose status counts as a failure may still be retried on another server.
     pub(crate) may_retry: bool,
-    /// What temporary files may hold of responses.
+    /// The limit of temporary files for responses; `None` for no such files.
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
-    /// ProxyHeader, once in a while, when they hold that.
+    /// Called, at most once a minute, when a response cannot be written to a temporary file.
     pub(crate) refused: &'p dyn Fn(&SpillError),
-    /// ProxyHeader once a response begins, however long that goes on.
+    /// Called once, when the upstream's response head has arrived.
     pub(crate) answered: &'p dyn Fn(),
 }
 
@@ -85,25 +85,25 @@ pub(crate) struct Relay<'r, 'c> {
     x: &'r mut Exchange<'c>,
     upstream_connection: &'r mut UpstreamConnection,
     plan: &'r RelayOptions<'r>,
-    /// Content of the request's body sent so far, kept for another attempt.
+    /// The request body sent so far, kept for a retry.
     kept: &'r mut ReplayBuffer,
     method: Method,
     framing: Framing,
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
-    /// When bytes last moved to the upstream, from it, from the client, to the client.
+    /// When bytes were last sent to the upstream, read from it, read from the client, sent to the client.
     up_ms: u64,
     down_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
     unsent: u64,
-    /// Bytes moved since others had their turn.
+    /// Bytes moved since other tasks last ran.
     moved: usize,
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
-    /// A relay for a request whose head stands in `leg`'s buffers.
+    /// A relay for a request whose head is in the output buffer of `upstream_connection`.
     pub(crate) fn new(
         x: &'r mut Exchange<'c>,
         upstream_connection: &'r mut UpstreamConnection,
@@ -137,11 +137,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Carries bytes until the response is complete.
+    /// Moves bytes until the response is complete.
     pub(crate) async fn run(mut self) -> Result<RelayOutcome, AttemptFailure> {
         self.send_kept();
         loop {
-            // A client that sends all the same does not wait.
+            // The client sends its body without `100 Continue`: do not wait for it.
             if self.up == RequestProgress::Continue && !self.x.awaits_continue()? {
                 self.begin_body();
             }
@@ -173,14 +173,14 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     // ---- the request ----
 
-    /// What an earlier attempt has read of the body goes first.
+    /// Sends the part of the body that an earlier attempt has read.
     fn send_kept(&mut self) {
         if self.up != RequestProgress::Body {
             return;
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
         self.frame(&bytes);
-        // What was read ahead may be more than is worth keeping now.
+        // The body that was read ahead may be longer than may be kept for a retry.
         match bytes.len() > self.kept.bytes_max {
             true => self.kept.lost = true,
             false => self.kept.bytes = bytes,
@@ -190,7 +190,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// The upstream takes the body: the client may send it.
+    /// The upstream wants the body: lets the client send it.
     fn begin_body(&mut self) {
         if self.up == RequestProgress::Continue {
             self.up = RequestProgress::Body;
@@ -232,7 +232,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
             );
             if behind {
-                // It may have answered before it closed: what it said is read next.
+                // The upstream may have answered before it closed: its response is read next.
                 if self.upstream_connection.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
@@ -250,10 +250,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Takes what the client has sent of the body; true where there was some.
+    /// Reads the part of the body that the client has sent; true if there was any.
     fn gather(&mut self) -> Result<bool, AttemptFailure> {
         let mut gathered = false;
-        // However fast both ends are, others have their turn.
+        // Even if both peers are fast, other tasks must run.
         while self.up == RequestProgress::Body
             && self.upstream_connection.backlog() < GATHERED_BYTES
             && self.moved < TURN_BYTES
@@ -294,9 +294,9 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     // ---- the response ----
 
-    /// Reads what the upstream has sent and gives it to the client.
+    /// Reads from the upstream and sends to the client.
     fn pull_down(&mut self) -> Result<ResponseProgress, AttemptFailure> {
-        // Whatever has woken us: who has not taken what there is gets no more.
+        // Whatever woke the task: while the client has not read what it was sent, read no more for it.
         if self.is_full()? {
             return Ok(ResponseProgress::Full);
         }
@@ -358,11 +358,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         Ok(self.x.backlog() >= max)
     }
 
-    /// Moves what the client has not taken to a file, so that the upstream is not held up; true where there is room again.
+    /// Moves bytes that the client has not read to a file, so that the upstream does not wait; true if there is room again.
     async fn spill(&mut self) -> Result<bool, AttemptFailure> {
         let Some(quota) = self.plan.spill else { return Ok(false) };
         self.settle();
-        // Boxed, as it is seldom.
+        // Boxed, because this is rare.
         match Box::pin(self.x.spill(quota)).await? {
             Ok(()) => {
                 self.x.try_flush()?;
@@ -382,7 +382,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.x.core().memory().pressure() >= Pressure::High
     }
 
-    /// The upstream has closed its side.
+    /// Handles the end of the upstream's stream.
     fn at_end(&mut self) -> Result<ResponseProgress, AttemptFailure> {
         match self.upstream_connection.buffers.machine.eof() {
             Ok(()) => Ok(ResponseProgress::Done),
@@ -390,7 +390,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// The connection has ended too early.
+    /// The failure for a connection that ended before the response was complete.
     fn cut(&self, reason: &'static str) -> AttemptFailure {
         match (self.x.has_begun(), self.upstream_connection.silent && self.upstream_connection.reused) {
             (true, _) => AttemptFailure::Body(reason),
@@ -399,7 +399,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// A whole head. True where it switches protocols.
+    /// Handles a complete response head. True if it switches protocols.
     fn on_head(&mut self) -> Result<bool, AttemptFailure> {
         let (head, bytes) = self.upstream_connection.buffers.head();
         let status = head.status;
@@ -413,7 +413,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 return Err(AttemptFailure::Invalid("the upstream sends interim responses without end"));
             }
             if status == Status::CONTINUE {
-                // The client's own is sent when its body is read.
+                // The client gets its `100 Continue` when its body is read.
                 self.begin_body();
             } else {
                 let prepared = response::Prepared::default();
@@ -423,7 +423,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.upstream_connection.buffers.machine.next();
             return Ok(false);
         }
-        // What a server says on an idle connection before it closes it has crossed with the request.
+        // A server may send 408 on an idle connection just before it closes it; here it has crossed with the request.
         if status == Status::REQUEST_TIMEOUT && self.upstream_connection.reused && !head.keep_alive {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
             if harmless && self.kept.is_whole() {
@@ -438,7 +438,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let length = match (head.framing, head.length) {
             (Framing::Length(length), _) => Length::Known(length),
             (Framing::None, Some(length)) => Length::Known(length),
-            // HEAD and 304 without a length: nobody knows; all else has no body.
+            // The length of a response to HEAD without one is unknown; any other response without framing has no body.
             (Framing::None, None) if self.method == Method::Head => Length::Unknown,
             (Framing::None, None) => Length::Known(0),
             (Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
@@ -455,7 +455,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
         });
         if self.up == RequestProgress::Continue {
-            // Answered without the body: it is not wanted.
+            // The upstream has answered without `100 Continue`: it does not want the body.
             self.up = RequestProgress::Abandoned;
         }
         Ok(false)
@@ -467,7 +467,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let (head, bytes) = self.upstream_connection.buffers.head();
         let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
-        // One of those that were passed on, and they alone can have been meant (RFC 9110 section 7.8).
+        // The server may only switch to a protocol that the request offered (RFC 9110 section 7.8).
         let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
         if !http::scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)) {
             return Err(AttemptFailure::Invalid(

@@ -1,4 +1,4 @@
-//! The request head that an upstream gets: written anew from the parsed one, never copied.
+//! Writes the request head for the upstream from the parsed one; bytes of the client's head are never copied as a whole.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::options::{self, Edits, Host, Options, PathMap};
 use crate::path;
 use crate::template::TemplateContext;
 
-/// Tokens that one `Connection` may name beside the usual ones.
+/// Field names that `Connection` may list, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
 /// The rules for request heads.
@@ -20,18 +20,18 @@ pub struct RequestRules {
     options: options::RequestOptions,
     path: Option<PathMap>,
     upgrades: Vec<String>,
-    /// Connections are not kept: say so.
+    /// Send `Connection: close`, because connections are not kept.
     close: bool,
-    /// Follows our name in `Via`: a comment by which we know a request again that we have passed on.
+    /// A comment in `Via` by which this proxy recognizes a request that it has forwarded before.
     mark: String,
 }
 
-/// What a request head said that matters after it has been sent.
+/// Properties of the request head that matter after it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentHead {
-    /// A change of protocol was asked for.
+    /// The request asks for a protocol switch (`Upgrade`).
     pub upgrade: bool,
-    /// `Expect: 100-continue` was passed on: the body waits.
+    /// `Expect: 100-continue` was forwarded: the body is sent later.
     pub expects: bool,
 }
 
@@ -48,15 +48,14 @@ impl RequestRules {
         }
     }
 
-    /// The same, with a mark in `Via` by which a request that comes back is known. It must differ from way to way and from
-    /// process to process, and be the same on all cores.
+    /// As [`RequestRules::new`], with a mark in `Via` that detects loops. The mark must differ between routes and between
+    /// processes, and be the same on all cores.
     #[must_use]
     pub fn marked(options: &Options, mark: u64) -> RequestRules {
         RequestRules { mark: format!(" ({mark:016x})"), ..RequestRules::new(options) }
     }
 
-    /// Whether a request has gone this way before, and what is upstream has sent it here again. Known only where `Via` is
-    /// written.
+    /// Whether this proxy has forwarded the request before, so that it loops. Always false without `Via`.
     #[must_use]
     pub fn loops(&self, request: &Request<'_>) -> bool {
         let (head, bytes) = request.head();
@@ -68,11 +67,11 @@ impl RequestRules {
             })
     }
 
-    /// Writes the whole head. `awaits_continue` says whether the client waits to be told to send the body: who has sent it
-    /// has nothing to expect of the upstream.
+    /// Writes the whole head. `awaits_continue` says whether the client waits for `100 Continue` before it sends the body;
+    /// if not, `Expect` is not forwarded.
     ///
     /// # Errors
-    /// 400 for a request that cannot be passed on without being ambiguous.
+    /// 400 for a request that cannot be forwarded without ambiguity.
     pub fn write(
         &self,
         out: &mut Vec<u8>,
@@ -120,8 +119,8 @@ impl RequestRules {
         Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue })
     }
 
-    /// The trailer fields that go through: some servers read them as if they had stood in the head, so that what
-    /// may not stand there may not come behind the body either.
+    /// The trailer fields that are forwarded. Some servers merge trailers into the head, so a field that may not be in the
+    /// head may not be in the trailers either.
     #[must_use]
     pub fn trailers(&self, trailers: &Fields, ask: &TemplateContext<'_>) -> Fields {
         let mut passed = Fields::new();
@@ -149,15 +148,15 @@ impl RequestRules {
         }
     }
 
-    /// Whether a field may be called so: nobody but who is `vouched` for tells who the client is, nobody tells an
-    /// application to let us send files, and applications take underscores for hyphens.
+    /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client; fields of the
+    /// `X-Accel-*` kind never pass; a name with `_` does not pass by default, because applications take `_` for `-`.
     fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
         (!claims_a_client(name) || vouched)
             && !http::is_internal(name)
             && (self.options.underscores || !name.contains(&b'_'))
     }
 
-    /// Whether a field goes through as it is.
+    /// Whether a field is forwarded unchanged.
     fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]]) -> bool {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
@@ -169,7 +168,7 @@ impl RequestRules {
                 !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
             }
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
-            // Belongs to the connection with us, not with the upstream (RFC 9110 section 11.7.1).
+            // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
@@ -184,7 +183,7 @@ impl RequestRules {
             fields.map(|field| field.value.of(ask.bytes)).filter(|value| !value.is_empty())
         };
         let sender = ask.sender().map(|address| address.ip());
-        // The client, where the sender has told of it in fields that are not the ones to be written.
+        // The client's address, if a trusted proxy sent it in the other kind of field.
         let named = |dialect: Dialect| {
             let elsewhere = ask.client.vouched.is_some_and(|vouched| vouched != dialect);
             let client = if elsewhere { ask.client_address() } else { None };
@@ -229,14 +228,14 @@ impl RequestRules {
         }
     }
 
-    /// `Connection` and what goes with it. True where a change of protocol is asked for.
+    /// Writes `Connection`, `Upgrade` and `TE`. True if the request asks for a protocol switch.
     fn write_connection(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) -> bool {
         if let Some(protocols) = self.upgrade(ask) {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", protocols);
             return true;
         }
-        // We carry trailers, so we may repeat what the client said of them (RFC 9110 section 10.1.4).
+        // The proxy forwards trailers, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).
         let trailers = ask.head.fields.iter().any(|field| {
             let value = || field.value.of(ask.bytes);
             field.id == Name::Te && scan::list(value()).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
@@ -253,8 +252,8 @@ impl RequestRules {
         false
     }
 
-    /// The protocols that the client may switch to and wants to. `h2c` must never be among them: it would open a way
-    /// around every rule here.
+    /// The protocols that the client asks for and may switch to. `h2c` must never be among them: HTTP/2 requests in the
+    /// tunnel would bypass every rule.
     fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let (head, bytes) = (ask.head, ask.bytes);
         if head.framing != Framing::None || head.version != Version::Http11 {
@@ -273,16 +272,16 @@ impl RequestRules {
     }
 }
 
-/// Fields by which proxies tell who the client is, beside those that have a [`Name`].
+/// Whether a field names the client (`X-Forwarded-*`, `X-Real-IP`); fields with a [`Name`] of their own are handled before.
 fn claims_a_client(name: &[u8]) -> bool {
     let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|n| n.eq_ignore_ascii_case(prefix));
     begins(b"x-forwarded-") || name.eq_ignore_ascii_case(b"x-real-ip")
 }
 
-/// The field names that `Connection` takes out, beside those that never go through.
+/// The field names that `Connection` lists, except those that are never forwarded.
 ///
 /// # Errors
-/// 400 where there are too many to be honest.
+/// 400 if there are more than [`NAMED_MAX`].
 pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
     let mut named = Vec::new();
     let is_usual = |token: &[u8]| {
@@ -351,7 +350,7 @@ const OCTETS: [([u8; 4], usize); 256] = {
 };
 
 fn write_ip(lines: &mut Lines<'_>, ip: IpAddr) {
-    // IPv4 without the formatting machinery: it is on every request's way.
+    // IPv4 without `format!`, because every request needs it.
     if let IpAddr::V4(v4) = ip {
         let mut text = [0; 16];
         let mut len = 0;

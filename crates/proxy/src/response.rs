@@ -1,4 +1,4 @@
-//! The response head that the client gets: written anew from the upstream's.
+//! Writes the response head for the client from the parsed head of the upstream.
 
 use http::encode::Lines;
 use http::{Fields, Name, Reject, ResponseHead};
@@ -9,7 +9,7 @@ use crate::request::{is_edited, is_named, named_by_connection, write_edits};
 use crate::reverse::Reverse;
 use crate::template::TemplateContext;
 
-/// Interim responses that an upstream may send ahead of one response.
+/// The most interim (1xx) responses that an upstream may send before the final one.
 pub(crate) const INTERIM_MAX: u32 = 32;
 
 /// The rules for response heads.
@@ -20,8 +20,7 @@ pub struct ResponseRules {
     edited: bool,
 }
 
-/// What a response's own lines need to know of the request, worked out before the head is written, and only where
-/// it is needed.
+/// The field lines that depend on the request, computed before the head is written.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// Fields that take the place of the upstream's `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
@@ -42,7 +41,7 @@ impl ResponseRules {
         }
     }
 
-    /// Works out what depends on the request.
+    /// Computes the lines that depend on the request.
     #[must_use]
     pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &TemplateContext<'_>) -> Prepared {
         let mut prepared = Prepared::default();
@@ -61,7 +60,7 @@ impl ResponseRules {
         prepared
     }
 
-    /// Writes the field lines that go through. Framing is not among them, nor what is meant for us ([`http::is_internal`]).
+    /// Writes the forwarded field lines, without framing fields and without internal fields ([`http::is_internal`]).
     pub fn write(
         &self,
         lines: &mut Lines<'_>,
@@ -95,7 +94,7 @@ impl ResponseRules {
         lines.whole(&prepared.more);
     }
 
-    /// The trailer fields that go through: what edits take out of the head does not come behind the body.
+    /// The forwarded trailer fields, without those that the edits remove.
     #[must_use]
     pub fn trailers(&self, trailers: &Fields) -> Fields {
         let mut passed = Fields::new();
@@ -122,7 +121,7 @@ impl ResponseRules {
 /// What `Connection` of a response names.
 ///
 /// # Errors
-/// Where it names too many fields.
+/// If `Connection` lists too many fields.
 pub fn named<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
     named_by_connection(&head.fields, bytes)
 }

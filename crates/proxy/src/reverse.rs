@@ -1,4 +1,4 @@
-//! What upstream servers say of their own address and paths, turned into what the client sees.
+//! Rewrites addresses and paths of upstream servers in response fields to those that the client sees.
 
 use std::borrow::Cow;
 
@@ -74,7 +74,7 @@ impl Reverse {
 
     fn path<'v>(&self, path: &'v [u8]) -> Cow<'v, [u8]> {
         match self.path.as_ref().and_then(|map| map.back(path)) {
-            // Without a prefix of its own, what is left of the upstream's may be nothing, or a query alone.
+            // If the client's prefix is empty, the rest of the path may be empty or only a query.
             Some((b"", rest)) if !rest.starts_with(b"/") => Cow::Owned([b"/", rest].concat()),
             Some((prefix, rest)) => Cow::Owned([prefix, rest].concat()),
             None => Cow::Borrowed(path),

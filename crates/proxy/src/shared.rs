@@ -35,14 +35,14 @@ pub(crate) struct Upstream {
     /// `None` for a Unix socket.
     pub(crate) names: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
-    /// IdleEntry connections to it, which other groups that ask it share.
+    /// Idle connections to it, which other groups that ask it share.
     pub(crate) idle: Arc<IdleEntry>,
     /// Its URL.
     shown: String,
 }
 
 impl GroupShared {
-    /// The state of a group. ServerAddresses are not resolved yet.
+    /// The state of a group. Names are not resolved yet.
     ///
     /// # Errors
     /// What is wrong with the options, in words: no server, certificates that cannot be read.
@@ -70,7 +70,7 @@ impl GroupShared {
     }
 
     /// The state of a group that takes the place of others: a server that was among theirs is as well or ill as it was.
-    /// IdleEntry connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
+    /// Idle connections are shared with groups `beside` it, and with those that it replaces, as far as they ask the
     /// same servers.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ fn a_request_goes_there_and_its_response_comes_back() {
     let response =
         rig.ask("POST /a?b HTTP/1.1\r\nHost: site.test\r\nContent-Length: 5\r\nX-One: 1\r\n\r\nhello");
     assert_eq!(response.status, 200);
-    // What follows our name tells us that we have passed it on.
+    // The comment in `Via` is the mark that detects loops.
     let mark = response.text().split_once(" (").unwrap().1[..16].to_owned();
     assert!(mark.bytes().all(|byte| byte.is_ascii_hexdigit()), "{mark}");
     assert_eq!(
@@ -275,7 +275,7 @@ fn a_client_that_sends_a_short_body_slowly_holds_no_upstream() {
     assert!(!origin.seen().contains("POST"), "{}", origin.seen());
     slow.send("dy");
     assert!(slow.response(Method::Post).unwrap().text().ends_with("\r\n\r\nbody"));
-    // Who stops half-way is told, and no server has heard of it.
+    // A client that stops in the middle of its body gets 400, and no server gets the request.
     let mut gone = rig.client();
     gone.send("PUT /gone HTTP/1.1\r\nHost: site.test\r\nContent-Length: 4\r\n\r\nbo");
     gone.shutdown_write();
@@ -385,14 +385,14 @@ fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
         .map(|_| {
             let mut client = rig.client();
             client.send(GET);
-            // Its first byte is here, so the upstream has sent all of it by and by.
+            // The first byte has arrived, so the upstream will send the rest.
             client.raw(1);
             client
         })
         .collect();
     assert!(origin.connections() <= 20);
     let before = origin.connections();
-    // Twenty connections lie idle, or as many as were ever needed at once: no new one is made.
+    // Twenty connections are idle, or as many as were needed at once: no new one is opened.
     assert_eq!(rig.get("/").body.len(), 40 * 1024);
     assert_eq!(origin.connections(), before);
     for client in &mut slow {

@@ -182,7 +182,7 @@ fn a_response_cut_short_looks_so_and_its_connection_is_not_used_again() {
                 let mut client = rig.client();
                 client.send(&format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"));
                 match client.response(Method::Get) {
-                    // A reset may overtake the head: then the client is told.
+                    // A reset may arrive before the head: then the client gets an error response.
                     Ok(response) if first => {
                         assert!(resets && response.status == 502, "{answer}: {response:?}")
                     }
@@ -294,7 +294,7 @@ fn a_status_may_count_as_a_failure() {
     options.ejection = None;
     let rig = Rig::with(options.clone());
     assert_eq!((rig.get("/").text(), rig.get("/").text()), ("ok".into(), "ok".into()));
-    // Where nobody else is left, the response itself goes through.
+    // If no other server is left, the client gets the response itself.
     options.servers.pop();
     let rig = Rig::with(options);
     assert_eq!((rig.get("/").status, rig.get("/").text()), (503, "busy".into()));
@@ -369,7 +369,7 @@ fn a_request_that_comes_back_is_refused() {
         assert!(refused.0 == 508 && refused.1.starts_with("the request loops"), "{refused:?}");
     }
     assert_eq!(origin.seen().matches("GET / ").count(), 10, "once for each request");
-    // Another proxy of the same name is none of ours.
+    // `Via` of another proxy with the same name is not a loop.
     let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let rig = Rig::to(&origin);
     let via = "GET / HTTP/1.1\r\nHost: a\r\nVia: 1.1 komainu, 1.1 komainu (0123456789abcdef)\r\n\r\n";

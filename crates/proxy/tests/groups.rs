@@ -1,4 +1,4 @@
-//! Groups of servers: who is asked, who is left alone, who waits.
+//! Groups of servers: balancing, ejection, limits and queues.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -64,7 +64,7 @@ fn a_server_that_fails_is_left_alone() {
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
     assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
-    // Where all have failed, one is asked all the same.
+    // If all servers have failed, one still gets the request.
     rig.shared.drain(0, true, 1);
     assert_eq!(rig.get("/").refused().0, 502);
 }
@@ -128,13 +128,13 @@ fn a_cookie_leads_back() {
         let response = again();
         assert_eq!((response.text(), response.field("Set-Cookie")), (first.text(), None));
     }
-    // Its server goes: another one, and a new cookie.
+    // The cookie's server stops: the client gets another server and a new cookie.
     rig.shared.drain(if first.text() == "a" { 0 } else { 1 }, true, 1);
     let moved = again();
     assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
 }
 
-/// An origin that answers nobody until it is told to.
+/// An origin that holds its responses until the test releases them.
 struct Held {
     origin: Origin,
     inside: Arc<AtomicUsize>,
@@ -218,7 +218,7 @@ fn a_limit_queues_and_does_not_fail() {
         extra.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         match extra.response(http::Method::Get) {
             Ok(response) => break response,
-            // It took a place in the queue: it is given up with its client.
+            // This client is in the queue: it disconnects, which frees its place.
             Err(_) => rig::reset(&extra.stream),
         }
     };
@@ -330,7 +330,7 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 4), "aaaa");
     well.store(true, Ordering::SeqCst);
-    // The request that finds b well again is a stream of events, which goes on for as long as its client stays.
+    // The request that finds b well again is a stream of events, which lasts as long as its client stays.
     let mut streams = Vec::new();
     while !b.seen().contains("GET /events") {
         let mut stream = rig.client();
@@ -355,7 +355,7 @@ fn backups_do_not_stand_in_for_those_that_are_busy() {
     held.wait_inside(1);
     assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
     assert_eq!(backup.connections(), 0);
-    // But for those that go down while somebody waits.
+    // A backup does replace a server that goes down while a request waits.
     held.release(1);
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
     rig.shared.drain(0, true, 1);
@@ -462,7 +462,7 @@ fn who_goes_away_leaves_the_queue() {
         }
         rig::reset(&gone.stream);
         drop(gone);
-        // Its place is free: another one waits there, until it goes away too.
+        // The place in the queue is free: another client waits there until it disconnects too.
         let mut next = asking(&rig);
         next.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert!(next.response(http::Method::Get).is_err(), "it waits");
@@ -492,7 +492,7 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     let changed = GroupShared::after(options.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
     assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
     assert_eq!(changed.standing(1, 0), ServerState::Up);
-    // Where servers are not ejected any more, none is.
+    // With ejection turned off, no server is ejected.
     options.ejection = None;
     let changed = GroupShared::after(options, &[changed], &[]).unwrap();
     assert_eq!(changed.standing(0, 0), ServerState::Up);

@@ -1,4 +1,4 @@
-//! Kept connections: used again, closed under us, limited.
+//! Kept connections: reuse, closing by the upstream, limits.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -32,7 +32,7 @@ fn one_connection_carries_many_requests() {
 #[test]
 fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
     use std::sync::{Arc, Barrier};
-    // Three at once make three connections; each answer says which one it came by.
+    // Three concurrent requests open three connections; each response names its connection.
     let together = Arc::new(Barrier::new(3));
     let theirs = together.clone();
     let origin = Origin::start(move |mut caller, number| {
@@ -139,7 +139,7 @@ fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_cro
     assert_eq!(rig.get("/").text(), "ok");
     assert_eq!(rig.get("/").text(), "ok");
     assert_eq!(origin.connections(), 2);
-    // A request that must not be sent twice is told of it as it is.
+    // A request that must not be sent twice gets the 408 itself.
     let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
     assert_eq!((response.status, response.text().as_str()), (408, "late"));
 }
@@ -194,7 +194,7 @@ fn each_reason_not_to_keep_a_connection() {
     for answer in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        // AwaitingProxyHeader to live for no time worth speaking of.
+        // The server announces a keep-alive timeout that is too short to use.
         "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=0\r\nContent-Length: 2\r\n\r\nok",
     ] {
         let origin = Origin::answering(answer);

@@ -23,7 +23,7 @@ fn serve(mut caller: Caller, _: usize) {
     }
 }
 
-/// So many clients at once, each with so many requests on one connection. Fails where one waits for ever.
+/// Runs concurrent clients, each with several requests on one connection. Fails if a request is never answered.
 fn load(rig: &Rig, clients: usize, requests: usize) {
     thread::scope(|scope| {
         for _ in 0..clients {
@@ -185,7 +185,7 @@ fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
             }
         });
     };
-    // At first nobody knows how many the workers are.
+    // At first the proxy does not know the number of workers.
     clients(20);
     longest.store(0, Ordering::SeqCst);
     clients(100);
@@ -216,7 +216,7 @@ fn connections_are_kept_though_some_requests_are_slow() {
         })
         .collect();
     load(&rig, 2, 2_000);
-    // Some are closed, as nobody can know at first why the slow ones wait, but not for as long as they do.
+    // Some connections are closed, because the proxy cannot know at first why the slow requests wait, but not all the time.
     assert!(origin.connections() < 1_000, "{}", origin.connections());
     *over.0.lock().unwrap() = true;
     over.1.notify_all();

@@ -100,7 +100,7 @@ fn nothing_ambiguous_reaches_an_upstream() {
         client.send_bytes(&case.sent);
         client.shutdown_write();
         let (received, _) = client.rest();
-        // The proxy has closed, or has been told to stop and has closed everything: nothing more can reach the origin.
+        // The proxy has closed the connection, or has stopped and closed all of them: nothing more can reach the origin.
         drop(rig);
         origin.wait_idle();
         let (statuses, seen) = (statuses(&received), origin.seen_bytes());

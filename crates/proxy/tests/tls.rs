@@ -125,7 +125,7 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             let length = if closes { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
             let mut response = format!("HTTP/1.1 200 OK\r\n{length}\r\n{body}");
             if more {
-                // What was asked for fills a record and a buffer to the brim; what nobody asked for comes behind it.
+                // The response fills a record and a buffer exactly; bytes that no request asked for follow it.
                 let body = "x".repeat(16 * 1024 - "HTTP/1.1 200 OK\r\nContent-Length: 16341\r\n\r\n".len());
                 response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
                 response.push_str("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
@@ -153,7 +153,7 @@ fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
     }
     assert_eq!(secure.connections.load(Ordering::SeqCst), 1);
     assert_eq!(rig.get("/large").body.len(), 3_000_000);
-    // A body that ends by closing is whole only where TLS says that it is.
+    // A body that ends with the connection is complete only after a TLS `close_notify`.
     assert_eq!(rig.get("/close").text(), "app.test");
     assert_eq!(secure.connections.load(Ordering::SeqCst), 1);
 }

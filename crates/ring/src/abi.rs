@@ -67,7 +67,7 @@ pub struct KomainuWorker(Worker);
 
 /// A request, claimed.
 pub struct KomainuRequest {
-    /// WireFields point into its head, which moves with neither.
+    /// Fields point into its head, which moves with neither.
     request: ClaimedRequest,
     fields: Vec<KomainuField>,
 }

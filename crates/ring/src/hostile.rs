@@ -2,7 +2,7 @@
 //!
 //! Two laws are checked. Whatever is scribbled anywhere: no panic, no endless loop, and when every worker is dead every slot
 //! is back or counted as quarantined. Whatever a worker scribbles on what it holds (its lane, its slots' streams): the
-//! requests of an honest worker beside it are answered as if it were not there.
+//! requests of an honest worker of the same channel are answered as if the hostile one did not exist.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -192,7 +192,7 @@ impl Play<'_> {
         let index = match (self.anywhere, own) {
             (true, _) if kind & 1 == 0 => place % shared.region.words().len(),
             (true, _) => geometry.slot(0, place % geometry.slots) + (place >> 8) % slot::WORDS,
-            // The state word is everyone's: who scribbles on it takes part in everyone's game.
+            // Not the state word: every worker uses it, so overwriting it affects all of them.
             (false, Some(own)) if kind & 3 == 0 => geometry.slot(0, own) + 1 + place % (slot::WORDS - 1),
             (false, Some(own)) if kind & 3 == 1 => {
                 let areas = (geometry.request_bytes + geometry.response_bytes) / 4;

@@ -19,7 +19,7 @@ pub(crate) fn push(shared: &SharedMemory, thread: usize, worker_slot: usize, pos
     *position = position.wrapping_add(1);
 }
 
-/// ServerSide's side: takes the tag at `position`, if there is one.
+/// Server's side: takes the tag at `position`, if there is one.
 pub(crate) fn pop(
     shared: &SharedMemory,
     thread: usize,
@@ -36,12 +36,12 @@ pub(crate) fn pop(
     Some(Tag(tag))
 }
 
-/// ServerSide's side: whether nothing stands at `position`.
+/// Server's side: whether nothing stands at `position`.
 pub(crate) fn is_empty(shared: &SharedMemory, thread: usize, worker_slot: usize, position: u32) -> bool {
     cell(shared, thread, worker_slot, position).load(Acquire) == 0
 }
 
-/// ServerSide's side, once the producer is dead: as new, for the seat's next holder.
+/// Server's side, once the producer is dead: resets the lane for the next worker in the slot.
 pub(crate) fn clear(shared: &SharedMemory, thread: usize, worker_slot: usize) {
     for position in 0..shared.geometry.cells as u32 {
         cell(shared, thread, worker_slot, position).store(0, Relaxed);

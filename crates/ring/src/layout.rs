@@ -7,7 +7,7 @@ use crate::words::{SEATS_MAX, SLOTS_MAX};
 /// What one generation of an application is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// ServerSide threads that submit requests: 1 to 256.
+    /// Server threads that submit requests: 1 to 256.
     pub threads: usize,
     /// Seats for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
@@ -72,9 +72,9 @@ pub(crate) const ABI: u32 = 1;
 pub(crate) mod slot {
     /// Packed [`SlotState`](crate::words::SlotState): the only word both sides compare and swap.
     pub(crate) const STATE: usize = 0;
-    /// ClaimedRequest stream: bytes the server produced; bit 0 says that there will be no more.
+    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
     pub(crate) const REQUEST_HEAD: usize = 1;
-    /// ClaimedRequest stream: bytes the worker consumed.
+    /// Request stream: bytes the worker consumed.
     pub(crate) const REQUEST_TAIL: usize = 2;
     /// Response stream: bytes the worker produced.
     pub(crate) const RESPONSE_HEAD: usize = 3;
@@ -172,7 +172,7 @@ impl Geometry {
     }
 
     #[cfg(not(loom))]
-    /// The geometry a header tells of; `None` if it tells nonsense or speaks another version.
+    /// The geometry in a header; `None` if the header is invalid or of another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
         let [_, _, threads, worker_slots, slots, request_bytes, response_bytes, _] =
             header.map(|word| word as usize);
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
         let many = Options { worker_slots: 4097, ..Options::default() };
         assert_eq!(Geometry::new(&many), Err(OutOfRange("seats")));
-        // 256 threads of 16384 slots of 32 MiB: more words than the header can tell.
+        // 256 threads of 16384 slots of 32 MiB: more words than the header can express.
         let huge = Options {
             threads: 256,
             slots: 16384,

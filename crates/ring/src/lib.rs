@@ -5,20 +5,21 @@
 //! knows what a request means: heads and bodies are bytes here ([`wire`] says how a head is written down, no more), starts
 //! no process, and reads no clock but for [`Worker::next`]'s limit.
 //!
-//! # The walk of a request
+//! # The path of a request
 //!
 //! ```text
-//! ServerSide::submit            head and first body bytes into a free slot (the one used last), state READY, tag into the queue
-//! ServerSide::flush_doorbells   once per tick: one idle worker is woken, if there is one
-//! Worker::next              tag from the queue, state READY -> CLAIMED|seat by compare-and-swap; wakes one more if any is left
-//! ClaimedRequest::respond, write   frames into the response stream; nothing is shown before the first flush or the end
-//! ClaimedRequest::finish           state DONE|seat, tag into the lane to that server thread; its eventfd, if it sleeps
-//! ServerSide::poll              tags out of the lanes, each checked: does this seat hold this slot in this generation?
-//! ServerSide::receive           frames out of the slot, copied once and then checked; the last one frees the slot
+//! ServerSide::submit              head and first body bytes into a free slot (the one used last), state READY, tag into the queue
+//! ServerSide::flush_doorbells     once per tick: wakes one idle worker, if there is one
+//! Worker::next                    tag from the queue, state READY -> CLAIMED|seat by compare-and-swap; wakes one more worker if a
+//!                                 request is left
+//! ClaimedRequest::respond, write  frames into the response stream; the server sees nothing before the first flush or the end
+//! ClaimedRequest::finish          state DONE|seat, tag into the lane to that server thread; wakes its eventfd, if it sleeps
+//! ServerSide::poll                tags out of the lanes, each checked: does this seat hold this slot in this generation?
+//! ServerSide::receive             frames out of the slot, copied once and then checked; the last one frees the slot
 //! ```
 //!
-//! Longer bodies go through the two streams of the slot in as many rounds as it takes: whoever finds no room waits until
-//! the other side tells of having made some. Memory is the same for a byte and for a gigabyte.
+//! Longer bodies go through the two streams of the slot in as many rounds as needed: a writer that finds no room waits
+//! until the reader reports that it has freed some. A body of a gigabyte takes no more memory than a body of a byte.
 //!
 //! # The layout
 //!
@@ -38,19 +39,19 @@
 //! claim is one compare-and-swap on it. Queue positions are hints that any worker moves on, so a worker that dies between
 //! two of its steps wedges nothing. A slot's generation rises with each use, so that no late tag is taken for another's.
 //!
-//! # Who waits for whom
+//! # Sleeping and waking
 //!
-//! Both doorbells are the same pair: *publish, fence, look who sleeps* against *say that we sleep, fence, look again*. loom
-//! runs both, and every one of the four fences is missed by it when taken out (`tests/loom.rs`). A seat whose idle bit was
-//! taken has been rung for, and owes a look at the queue before it does anything else.
+//! Both doorbells follow the same protocol: the waking side *publishes, fences, looks who sleeps*; the sleeping side
+//! *announces that it sleeps, fences, looks again*. loom checks both, and fails if any of the four fences is removed
+//! (`tests/loom.rs`). A worker whose idle bit was cleared has been woken, and must look at the queue before anything else.
 //!
-//! # Whom the server believes
+//! # What the server trusts
 //!
-//! Nobody. Positions, lengths, tags and states are copied once, checked, and only the copy is used; no reference into the
-//! payload exists. What does not check is a [`WorkerFault`]: the seat is heard no more, its answer ends as an error, and its
-//! slots come back when it dies. The wall stands around the application, not around each of its workers: they share the
-//! memory, so one that means harm can spoil the answers of its siblings, but nothing of the server's or of another
-//! application's. A worker that dies costs what it held, no more: [`ServerSide::worker_died`].
+//! Nothing that a worker writes. Positions, lengths, tags and states are copied once, checked, and only the copy is used; no reference into the
+//! payload exists. A value that fails its check is a [`WorkerFault`]: the server ignores the worker from
+//! then on, its response ends with an error, and its slots become free when it dies. Applications are isolated from each
+//! other and from the server; workers of one application are not: they share the memory, so a malicious worker can spoil
+//! the responses of its siblings. A worker that dies loses only the requests that it held: [`ServerSide::worker_died`].
 
 mod sync;
 

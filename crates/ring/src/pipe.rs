@@ -2,7 +2,7 @@
 //!
 //! A frame is one word (kind in the low byte, payload length above) and the payload, padded to a word. A frame is written
 //! and published whole, so positions are multiples of four and a frame's word never wraps. Each side keeps its own
-//! position in private memory; the shared words only tell the other side.
+//! position in private memory; the shared words only report it to the other side.
 
 use crate::error::Breach;
 use crate::shared::Pipe;
@@ -112,7 +112,7 @@ impl Writer {
         let want = u32::try_from(body.len()).unwrap_or(u32::MAX).min(pipe.payload_max());
         let Some(room) = self.room(pipe, want)? else { return Ok(0) };
         let take = room.min(want);
-        // Better one wait than crumbs. (A consumer frees at least half before it tells, or everything.)
+        // One wait is cheaper than many small frames. (A consumer reports when it has freed half of the area, or all of it.)
         if take < want && take < pipe.bytes / 4 {
             return Ok(0);
         }
@@ -127,12 +127,12 @@ impl Writer {
         pipe.head.store(self.at | if ended { ENDED } else { 0 }, Release);
     }
 
-    /// Whether the consumer has told of having taken everything.
+    /// Whether the consumer has reported that it has read everything.
     pub(crate) fn is_drained(&self, pipe: Pipe<'_>) -> bool {
         pipe.tail.load(Acquire) == self.at
     }
 
-    /// Whether the consumer told of progress since [`Writer::room`] last looked.
+    /// Whether the consumer has reported progress since [`Writer::room`] last looked.
     pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
         pipe.tail.load(Acquire) != self.tail
     }
@@ -235,13 +235,13 @@ impl Reader {
         count
     }
 
-    /// Whether telling the producer is worth it: half the area was freed, or all of it.
+    /// Whether to report to the producer: half of the area was freed, or all of it.
     pub(crate) fn owes(&self, pipe: Pipe<'_>) -> bool {
         let freed = (self.at & !3).wrapping_sub(self.reported);
         freed >= pipe.bytes / 2 || (freed > 0 && self.open.is_none() && self.at == self.head)
     }
 
-    /// Tells the producer what was consumed.
+    /// Reports to the producer what was consumed.
     pub(crate) fn report(&mut self, pipe: Pipe<'_>) {
         self.reported = self.at & !3;
         pipe.tail.store(self.reported, Release);

@@ -1,6 +1,6 @@
 //! Requests waiting for a worker: one queue per server thread, from which any worker takes.
 //!
-//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells only tell where to look: a cell may
+//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells only say where to look: a cell may
 //! name a slot that was claimed or cancelled long ago, and whoever finds that moves the head on. So a worker that dies
 //! between its claim and moving the head leaves nothing behind that stops the others.
 
@@ -79,7 +79,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// ServerSide's side: adds `tag`, whose slot is ready, at the server's own `tail`.
+    /// Server's side: adds `tag`, whose slot is ready, at the server's own `tail`.
     pub(crate) fn push(&self, tail: &mut u32, tag: Tag) {
         if tail.wrapping_sub(self.head.load(Acquire)) as usize >= self.cells.len() {
             self.rebuild(tail);
@@ -94,7 +94,7 @@ impl<'a> Queue<'a> {
         *tail = tail.wrapping_add(1);
     }
 
-    /// ServerSide's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
+    /// Server's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
     /// first. For a queue full of cancelled requests, and for one whose words a dead worker may have scribbled on.
     pub(crate) fn rebuild(&self, tail: &mut u32) {
         let slots = self.shared.geometry.slots;

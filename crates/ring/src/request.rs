@@ -25,7 +25,7 @@ const SPARE_MAX: usize = 64;
 /// A kept head's buffer is not larger than this.
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 
-/// What of a request can go on without waiting.
+/// What can be done with a request without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
     /// [`ClaimedRequest::try_read`] would not come back empty-handed.
@@ -169,7 +169,7 @@ impl ClaimedRequest {
         }
     }
 
-    /// Tells the server what was consumed, where it waits for that.
+    /// Reports to the server what was consumed, if the server waits for it.
     fn report(&mut self) {
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).request();
         if !self.reader.has_ended() && self.reader.owes(pipe) {
@@ -306,7 +306,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Gives up, for a `reason` of the worker's; what was sent already stands.
+    /// Aborts the response, for a `reason` of the worker's. Bytes that were sent already stay sent.
     pub fn abort(mut self, reason: u32) {
         self.slot().reason().store(reason, Relaxed);
         self.release(SlotPhase::Aborted);

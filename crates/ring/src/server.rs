@@ -43,11 +43,11 @@ pub struct Lost {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     Free,
-    /// Its ticket is good.
+    /// In use; its ticket is valid.
     Live,
-    /// Given up while a worker held it; free when the worker lets go.
+    /// Cancelled while a worker held it; free when the worker releases it.
     Cancelled,
-    /// Its answer was not to be believed; free when its worker is dead, or never if nobody knows whose it is.
+    /// Its response broke the protocol; free when its worker is dead, or never if its worker is unknown.
     Broken,
 }
 
@@ -55,7 +55,7 @@ enum Use {
 struct SlotRecord {
     generation: SlotGeneration,
     used: Use,
-    /// Who claimed it, once that was seen, and while he lives.
+    /// The worker that claimed it, once the server has seen that, and as long as the worker lives.
     worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
@@ -147,7 +147,7 @@ impl ServerSide {
         self.records.len() - self.free.len()
     }
 
-    /// Slots lost for good because their state was scribbled on and nobody can tell who holds them. Once it is not 0,
+    /// Number of slots lost for good: their state was overwritten, so their holder is unknown. Once it is not 0,
     /// replace the generation.
     pub fn quarantined(&self) -> usize {
         self.quarantined
@@ -159,7 +159,7 @@ impl ServerSide {
     }
 
     /// Queues a request: its head, whole, and as much of `body` as fits, whose count comes back. With `last` the request
-    /// ends with `body`, if all of it was taken; otherwise it goes on with [`ServerSide::push_body`].
+    /// ends with `body`, if all of it was taken; otherwise it continues with [`ServerSide::push_body`].
     ///
     /// # Errors
     /// See [`Refused`].
@@ -178,7 +178,7 @@ impl ServerSide {
         }
         let mut writer = Writer::new();
         writer.frame(request, FrameKind::Head, head);
-        // A tail scribbled on by now only means that nothing more fits.
+        // If a worker has overwritten the tail, the only effect is that nothing more fits.
         let taken = if body.is_empty() { 0 } else { writer.body(request, body).unwrap_or(0) };
         let ended = last && taken == body.len();
         writer.publish(request, ended);
@@ -229,7 +229,8 @@ impl ServerSide {
         Ok(taken)
     }
 
-    /// Who holds the request; `None` while it is queued, once its worker has finished, or where the memory does not tell.
+    /// The worker that holds the request; `None` while it is queued, once its worker has finished, or if the memory does not
+    /// say.
     pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
         let at = self.live(ticket).ok()?;
         if self.records[at].ending.is_some() {
@@ -238,14 +239,14 @@ impl ServerSide {
         self.records[at].worker_slot.or_else(|| self.holder(at)?.1).map(WorkerSlot)
     }
 
-    /// Whose answer it is, also once that is finished; `None` before there is news of it, or after his death. For counts:
-    /// the seat may hold another request by now.
+    /// The worker that sends the response, also once that is finished; `None` before anything has arrived, or after the
+    /// worker's death. For statistics: the worker may hold another request by now.
     pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
         self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
     }
 
-    /// Gives the request up, for a `reason` the worker may read: a queued one is gone at once, a claimed one keeps its
-    /// slot until its worker lets go or dies. The ticket is void.
+    /// Cancels the request, for a `reason` that the worker may read: a queued request is removed at once, a claimed one
+    /// keeps its slot until its worker releases it or dies. The ticket is invalid from then on.
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
         let Ok(at) = self.live(ticket) else { return };
         let view = self.slot(at);
@@ -323,7 +324,7 @@ impl ServerSide {
         self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
     }
 
-    /// Lets the worker go on that waits since a [`Part::File`]: its descriptor was taken, or is not wanted. The next
+    /// Lets the worker continue that waits since a [`Part::File`]: its descriptor was received, or is not needed. The next
     /// [`ServerSide::receive`] does the same.
     pub fn file_taken(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
@@ -365,8 +366,8 @@ impl ServerSide {
         self.shared.asleep(self.thread).swap(0, AcqRel);
     }
 
-    /// Wakes who has something to see: one idle worker if requests were queued (it wakes the next), and the workers whose
-    /// requests went on. Once, at the end of the event loop's tick: waking is what costs.
+    /// Wakes workers that have something to do: one idle worker if requests were queued (it wakes the next), and the workers
+    /// whose requests have made progress. Called once, at the end of the event loop's tick, because waking is expensive.
     pub fn flush_doorbells(&mut self) {
         if !self.queued && self.touched.is_empty() {
             return;
@@ -387,7 +388,7 @@ impl ServerSide {
         self.touched = touched;
     }
 
-    /// Takes back what the dead holder of `seat` had: answers that stand complete are still received, the others are
+    /// Takes back the slots of a dead worker: its complete responses are still received, the others are
     /// lost. Call it on every server thread, after the process is gone (pidfd), and before the seat is given to another;
     /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
     pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
@@ -400,7 +401,7 @@ impl ServerSide {
         self.shared.clear_idle(worker_slot);
         self.shared.sleep(worker_slot).store(AWAKE, Relaxed);
         self.shared.retired(worker_slot).store(0, Relaxed);
-        // It may have been the one that was woken for what is queued.
+        // It may have been the worker that was woken for the queued requests.
         let shared = Arc::clone(&self.shared);
         let queue = Queue::new(&shared, self.thread);
         queue.rebuild(&mut self.tail);
@@ -409,7 +410,7 @@ impl ServerSide {
     }
 }
 
-/// What the methods above rest on.
+/// Private helpers of the methods above.
 impl ServerSide {
     fn live(&self, ticket: Ticket) -> Result<usize, Error> {
         let at = ticket.index();
@@ -530,7 +531,7 @@ impl ServerSide {
             }
             self.release(at);
         } else if record.ending.is_none() {
-            // A worker may close its file as soon as it is told.
+            // A worker may close its file as soon as the server reports that it has received it.
             record.file = frame.kind == FrameKind::File;
             if !record.file && record.reader.owes(pipe) {
                 record.reader.report(pipe);

@@ -38,7 +38,7 @@ impl Worker {
         Worker { side: Rc::new(Side::new(shared, worker_slot)), turn: Cell::new(0) }
     }
 
-    /// Claims the oldest waiting request, without waiting. ServerSide threads are asked in turn.
+    /// Claims the oldest waiting request, without waiting. The queues of the server threads are read in turn.
     pub fn try_next(&self) -> Option<ClaimedRequest> {
         let threads = self.side.shared.geometry.threads;
         let first = self.turn.get();

@@ -1,4 +1,4 @@
-//! ServerSide threads and workers of both kinds, all at once in one process: every request is answered with its own.
+//! Server threads and workers of both kinds, all at once in one process: every request gets its own response.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,13 +50,13 @@ struct Task {
 impl Task {
     fn new(mut request: ClaimedRequest) -> Task {
         let head = request.head().to_vec();
-        // Cancelled already, it will be told so again.
+        // If the request is cancelled already, a later call reports it again.
         let _ = request.respond(&head);
         request.flush();
         Task { request, piece: Vec::new(), ended: false }
     }
 
-    /// Goes on as far as it can; whether the task is over.
+    /// Continues as far as it can. Returns whether the task is finished.
     fn run(&mut self) -> Result<bool, StopReason> {
         loop {
             while !self.piece.is_empty() {

@@ -1,6 +1,6 @@
 //! The library that the languages' modules link: the channel's C ABI, and the life of a worker process.
 //!
-//! This crate owns the process's side of the protocol in `workers/README.md`: what a process is told when it starts, how
+//! This crate owns the process's side of the protocol in `workers/README.md`: what a process receives when it starts, how
 //! it says that it is ready, how a prototype is asked to fork, and that nobody outlives the server. It never looks into
 //! a request; the channel is [`ring`]'s, whose functions are passed on.
 //!

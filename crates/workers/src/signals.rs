@@ -12,7 +12,7 @@ unsafe extern "C" {
 }
 
 const DEFAULT: usize = 0;
-/// What would end a worker that has no plans of its own for them.
+/// Signals that would end a worker whose application has no handlers for them.
 const SHARED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 

@@ -1,7 +1,7 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 //!
-//! This crate owns the house rules that a machine can check, and the instrument held against others and the known. It is never
-//! needed by the server, and no other crate imports it.
+//! This crate owns the checks of the source code (`tidy`) and the checks of `komainu bench` against other load generators
+//! and against servers of known behaviour. It is never needed by the server, and no other crate imports it.
 
 // What a command prints is its product.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

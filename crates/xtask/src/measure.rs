@@ -1,4 +1,4 @@
-//! The instrument itself on the bench: the load generator beside others, `komainu bench` beside what is known.
+//! Checks of the measuring tools: the load generator beside others, `komainu bench` beside servers of known behaviour.
 
 mod options;
 mod peer;

@@ -1,4 +1,4 @@
-//! A request under way, as its task sees it: waits for news of its ticket, and takes and gives what there is.
+//! A queued or running request, for its task: waits for news of its ticket, receives the answer and streams the body.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -12,15 +12,15 @@ use ring::{Error, Received, Ticket, WorkerSlot};
 use super::{Completion, Deadline, Dispatcher};
 use crate::mail::SupervisorCommand;
 
-/// KillReason a worker's request is cancelled: what `komainu_cancelled` returns.
+/// Why a worker's request is cancelled: what `komainu_cancelled` returns.
 mod reason {
     use std::num::NonZeroU32;
 
-    /// The client is gone, or its request is not to be believed.
+    /// The client disconnected, or its request is malformed.
     pub(super) const GONE: NonZeroU32 = NonZeroU32::MIN;
     /// The time for an answer is over.
     pub(super) const LATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
-    /// It waited for too long, or made room for another.
+    /// It waited in the queue for too long, or was refused because the queue was full.
     pub(super) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 }
 
@@ -91,7 +91,7 @@ impl PendingRequest {
     /// The next part of the answer, if any has come; see [`ServerSide::receive`].
     ///
     /// # Errors
-    /// The answer cannot be believed.
+    /// The answer breaks the channel's rules.
     pub(crate) fn receive(
         &mut self,
         into: &mut Vec<u8>,
@@ -146,12 +146,12 @@ impl PendingRequest {
         self.dispatcher.server.borrow_mut().file_taken(self.ticket);
     }
 
-    /// Whether it is over, whatever came of it.
+    /// Whether the request has ended, in whatever way.
     pub(crate) fn is_void(&self) -> bool {
         self.dispatcher.with_entry(self.ticket, |_| ()).is_none()
     }
 
-    /// ProcessRole may take descriptors out of its process, where this process may not.
+    /// Takes descriptors out of the worker's process, if this process may not.
     pub(crate) fn launcher(&self) -> Option<Arc<dyn crate::launcher::Launcher>> {
         self.dispatcher.generation.options.launcher.clone()
     }

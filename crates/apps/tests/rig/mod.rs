@@ -121,7 +121,7 @@ impl Rig {
         until(&format!("{text:?} in the log"), || self.log().contains(text));
     }
 
-    /// ProcessInfo ids of workers in this state.
+    /// Process ids of workers in this state.
     pub(crate) fn pids(&self, state: &str) -> Vec<u32> {
         self.app
             .processes()
@@ -131,7 +131,7 @@ impl Rig {
             .collect()
     }
 
-    /// Waits until there are so many workers, and tells their ids.
+    /// Waits until there are so many workers, and returns their ids.
     pub(crate) fn ready(&self, count: usize) -> Vec<u32> {
         let mut pids = Vec::new();
         until(&format!("{count} workers"), || {
@@ -175,7 +175,7 @@ pub(crate) fn kill(pid: u32, signal: &str) -> bool {
     Command::new("kill").args([signal, &pid.to_string()]).output().unwrap().status.success()
 }
 
-/// Whether there is such a process (a dead one that nobody has buried does not count).
+/// Whether there is such a process (a zombie does not count).
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))

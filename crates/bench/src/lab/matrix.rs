@@ -22,7 +22,7 @@ impl Cell {
         each.join(", ")
     }
 
-    /// What tells this cell from all others of the lab.
+    /// The key of this cell: unique in the lab.
     #[must_use]
     pub fn key(&self, lab: &Lab) -> String {
         let name = &lab.subjects[self.subject].process.name;

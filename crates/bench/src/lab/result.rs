@@ -1,4 +1,4 @@
-//! Results as they are kept: one line a measurement, so that an interrupted experiment goes on where it was.
+//! The file of results: one line a measurement, so that an interrupted experiment can resume.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,7 +28,7 @@ pub struct Kept {
     pub rows: Vec<Row>,
 }
 
-/// Tells one state of an experiment's file, and of what was asked for beside it, from another.
+/// A hash of an experiment's file and of the options: results with another fingerprint are not reused.
 #[must_use]
 pub fn fingerprint(text: &str, beside: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
@@ -37,8 +37,8 @@ pub fn fingerprint(text: &str, beside: &impl Hash) -> String {
 }
 
 impl Kept {
-    /// Opens the results at `path`; goes on with those of the same fingerprint, unless `fresh`, and begins anew else.
-    /// What was broken is not among them: whoever asks again has mended it, or wants to see it again.
+    /// Opens the results at `path`. Keeps those of the same fingerprint; starts an empty file if the fingerprint
+    /// differs or `fresh` is set. Broken cells are not kept: they are measured again.
     ///
     /// # Errors
     /// Where the file cannot be written.

@@ -1,4 +1,4 @@
-//! One cell brought to life: services and subject started, checked, and told how they are loaded.
+//! Starts and checks the services and the subject of one cell, and puts the load on them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What was wrong with more than one answer of a hundred: whoever refuses is quick, and would look good.
+    /// Errors in more than one response of a hundred: a server that refuses requests is fast, and would look good.
     #[must_use]
     pub fn wrong(&self, tally: &Tally) -> Option<String> {
         let right =
@@ -247,7 +247,7 @@ impl Stage {
         }
     }
 
-    /// Moves this thread to the servers' cores for as long as children are started, and tells the generator's.
+    /// Moves this thread to the servers' cores while children are started; returns the load generator's cores.
     fn pin(&self, cores: Option<&String>) -> Result<CpuSet, String> {
         let Some(cores) = cores else { return Ok(self.cores) };
         let wrong = || {

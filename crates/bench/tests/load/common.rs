@@ -1,4 +1,4 @@
-//! A server that does as a test tells it: one thread a connection, nothing clever.
+//! A server that behaves as a test asks: a simple one, with one thread a connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};

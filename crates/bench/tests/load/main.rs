@@ -1,4 +1,4 @@
-//! The load generator against servers that do as they are told.
+//! The load generator against servers of known behaviour.
 
 #![allow(clippy::unwrap_used)] // tests all of it
 

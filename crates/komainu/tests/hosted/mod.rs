@@ -1,4 +1,5 @@
-//! Applications in the real binary: how they are started, what the server tells of them, and clients that go on and on.
+//! Applications in the real binary: how they are started, what the server reports about them, and clients that send requests
+//! in a loop.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -60,7 +61,7 @@ pub fn only(app: &str) -> String {
     format!("[[route]]\napp = \"shop\"\n[apps.shop]\n{app}\n")
 }
 
-/// One process of an application, as `komainu status --json` tells of it.
+/// One process of an application, as `komainu status --json` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub pid: u32,
@@ -95,7 +96,7 @@ pub fn workers(rig: &Rig) -> Vec<u32> {
     processes(rig).iter().filter(|process| process.state == "ready").map(|process| process.pid).collect()
 }
 
-/// Waits until so many workers answer, and tells their ids.
+/// Waits until this many workers answer, and returns their ids.
 pub fn ready(rig: &Rig, count: usize) -> Vec<u32> {
     let mut pids = Vec::new();
     eventually(&format!("{count} workers answer"), || {

@@ -1,4 +1,4 @@
-//! Upstream servers that do as a test tells them.
+//! Upstream servers whose responses a test chooses.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::io::{Read, Write};

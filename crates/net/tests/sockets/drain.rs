@@ -22,7 +22,7 @@ fn a_drain_under_load_loses_no_request() {
                     let mut client = Client::connect(&address).unwrap();
                     client.ask("/").unwrap();
                     warm.wait();
-                    // Until told to go: each of these must be answered.
+                    // Until a response announces the close: each of these requests must be answered.
                     while !client.ask("/").unwrap().closes() {
                         answers.fetch_add(1, Ordering::Relaxed);
                     }

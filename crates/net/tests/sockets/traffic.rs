@@ -1,4 +1,4 @@
-//! Bytes in bulk and in crumbs, over sockets that have minds of their own.
+//! Large and small transfers over real sockets.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! A proxy with real sockets around it: upstream servers that do as they are told, and clients that look closely.
+//! A test rig: a proxy on real sockets, scripted upstream servers, and clients that check every byte.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)] // each test file uses a part of it
 
 use std::io::{ErrorKind, Read, Write};
@@ -219,7 +219,7 @@ pub fn server(address: SocketAddr) -> UpstreamServer {
     UpstreamServer::at(UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() })
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -320,7 +320,7 @@ impl Caller {
         while !self.bytes.ends_with(end) && self.fill() {}
     }
 
-    /// Skips a line, where the first one begins so; false where nothing comes.
+    /// Skips the first line if it has this prefix; false if the connection ends.
     pub fn skip_line(&mut self, begins: &str) -> bool {
         while self.bytes.len() < begins.len() {
             if !self.fill() {
@@ -344,7 +344,7 @@ impl Caller {
         self.send_bytes(text.as_bytes());
     }
 
-    /// Sends as much as is taken; a proxy that has gone is not an origin's affair.
+    /// Sends as much as the proxy accepts; ignores a proxy that has closed.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -489,7 +489,7 @@ impl Client {
         self.bytes.drain(..len).collect()
     }
 
-    /// Everything until the proxy closes; true where it did so in peace.
+    /// Everything until the proxy closes; true if it closed without a reset.
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let peaceful = loop {
             match self.fill() {

@@ -11,7 +11,7 @@ impl ServerSide {
         let ended = record.ending.is_some();
         let worker_slot = record.worker_slot.or_else(|| if ended { None } else { self.holder(at)?.1 });
         match worker_slot {
-            // The worker let go of it; it may be dead by now, and another in its seat.
+            // The worker has released it; it may be dead by now, with another worker in its slot.
             _ if ended => {
                 self.release(at);
                 self.mute(worker_slot, breach);
@@ -26,7 +26,7 @@ impl ServerSide {
         WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach }
     }
 
-    /// Nobody can tell who holds the slot, so nobody's death frees it: an honest worker may still write there.
+    /// The holder of the slot is unknown, so no worker's death frees it: an honest worker may still write there.
     pub(super) fn quarantine(&mut self, at: usize) {
         self.records[at].worker_slot = None;
         self.records[at].used = Use::Broken;

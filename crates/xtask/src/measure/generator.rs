@@ -109,7 +109,7 @@ impl Generator {
         let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
         tree.wait_until(TIME_MS_MAX, |_| None::<()>);
         let output = tree.output();
-        // Waited for: its whole life is in this process's account now.
+        // The child has been waited for: its whole CPU time is in this process's account now.
         drop(tree);
         let cpu_ns = used_ns().saturating_sub(before_ns);
         let (requests, seconds) = self

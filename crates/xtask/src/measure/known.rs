@@ -1,4 +1,4 @@
-//! A server whose figures are known beforehand, so that an instrument can be held against them.
+//! A server whose figures are known beforehand, so that a measuring tool can be checked against them.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::measure::Outcome;
 
-/// Memory that the server holds, so that a reading of it has something to read.
+/// Memory that the server allocates, in bytes, so that a reading of its memory has a known minimum.
 const BALLAST_BYTES: usize = 64 << 20;
-/// One request in so many is answered with an error.
+/// One request in this many is answered with an error.
 pub(crate) const ERROR_EACH: u64 = 100;
 /// Every so often it stalls, for so long.
 pub(crate) const STALL_EACH: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ pub(crate) fn run(port: &str, way: &str) -> Outcome<ExitCode> {
             break;
         }
         thread::spawn(move || {
-            // A connection that breaks is that connection's end.
+            // An error on a connection ends that connection only.
             if serve(&stream, way, began, &count).is_ok_and(|quits| quits) {
                 quit.store(1, Ordering::SeqCst);
                 let _ = TcpStream::connect(to_self);
@@ -93,7 +93,7 @@ pub(crate) fn run(port: &str, way: &str) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One connection; true where it asked for the end.
+/// Serves one connection; true if it requested `/quit`.
 fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut from = BufReader::new(stream);

@@ -1,4 +1,4 @@
-//! What a comparison may be told.
+//! Options of a comparison.
 
 use std::path::PathBuf;
 

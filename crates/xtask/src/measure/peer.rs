@@ -21,7 +21,7 @@ pub(crate) struct PeerServer {
     _tree: ProcessTree,
 }
 
-/// A port that nobody listens on now.
+/// A free port.
 pub(crate) fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,8 +1,8 @@
-//! What a rule has to say.
+//! The findings of rules.
 
 use std::fmt;
 
-/// One breach of one rule, and the way out.
+/// One violation of one rule, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TidyFinding {
     /// Relative to the repository.
@@ -11,17 +11,17 @@ pub(crate) struct TidyFinding {
     pub(crate) line: usize,
     pub(crate) what: String,
     pub(crate) remedy: &'static str,
-    /// Whether it is only told.
+    /// Whether this is a warning and does not fail the check.
     pub(crate) warning: bool,
 }
 
 impl TidyFinding {
-    /// A breach that fails the check.
+    /// A violation that fails the check.
     pub(crate) fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
         TidyFinding { file: file.to_string(), line, what: what.into(), remedy, warning: false }
     }
 
-    /// The same, only told.
+    /// The same finding as a warning.
     pub(crate) fn warning_only(self) -> TidyFinding {
         TidyFinding { warning: true, ..self }
     }

@@ -5,7 +5,7 @@ use crate::tidy::modules::{Named, collect, roots};
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
-/// One crate's place in the house.
+/// One crate's layer: which crates it may use and which paths it must not name.
 struct Layer {
     /// Its folder under `crates`; the folders below it count too.
     folder: &'static str,
@@ -65,7 +65,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
 ];
 
-/// All findings about crates and their walls.
+/// All findings about crates and their dependencies.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
     for (name, text) in tree.files() {

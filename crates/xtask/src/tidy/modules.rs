@@ -160,7 +160,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
                 while at < end {
                     let next = collect(tokens, at, &path, found);
                     at = next.max(at + 1);
-                    // On to what follows the comma; an alias is of no interest.
+                    // Continue after the comma; an alias is ignored.
                     while at < end && tokens[at - 1].text != "," {
                         at += 1;
                     }

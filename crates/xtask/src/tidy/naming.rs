@@ -1,4 +1,4 @@
-//! Names that say nothing.
+//! Names without meaning.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;

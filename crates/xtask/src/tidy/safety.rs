@@ -4,7 +4,7 @@ use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::SourceTree;
 
-/// Folders and files with leave to be unsafe. In `net` each file is a wrapper around a few system calls.
+/// Folders and files in which `unsafe` is allowed. In `net` each file is a wrapper around a few system calls.
 const ALLOWED: &[&str] = &[
     "crates/ring/",
     "crates/workers/",

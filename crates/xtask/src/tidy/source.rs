@@ -1,7 +1,7 @@
 //! A Rust file as rules look at it: code without comments and literals, comments by line, tokens, and which lines are
 //! tests.
 
-/// A file, taken apart.
+/// A parsed source file.
 pub(crate) struct SourceFile {
     /// The text with comments and the insides of literals blanked; as long as the original, line by line.
     code: String,

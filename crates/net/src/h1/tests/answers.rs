@@ -238,7 +238,7 @@ fn a_record_reports_of_its_own_request_alone() {
     rig.settle();
     let log = rig.engine.service.log.take();
     let reported: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
-    // Who went away before an answer was told nothing: neither what the request before it was, nor that all is well.
+    // A client that disconnected before its response is logged with 499, not with 200 or the previous status.
     assert_eq!(reported, [(200, 150), (400, 0), (404, 0), (499, 0)]);
 }
 

@@ -73,7 +73,7 @@ fn a_stopping_server_says_so_with_the_next_answer() {
     busy.client_closes();
     rig.settle();
     assert_eq!(rig.open(), 1);
-    // IdleClient ones park at the latest when their moment is over, and whoever drains can close them.
+    // Idle connections park at the latest after their linger time; a server that drains can close them.
     rig.pass(1_100);
     assert_eq!(rig.core.running(), 0);
     rig.core.close_parked();

@@ -16,7 +16,7 @@ pub(super) enum Act {
     HalfClose,
     Close,
     Reset,
-    /// The server is told to stop.
+    /// The server begins to stop.
     Drain,
 }
 
@@ -119,7 +119,7 @@ impl Script {
         self.expected.push(Expected { method, status, body, after });
     }
 
-    /// A request that is answered. Tells whether the client asked for the connection to close.
+    /// Adds a request that is answered. Returns whether the client asked for the connection to close.
     fn add_plain(&mut self, dice: &Dice) -> Option<After> {
         let n = dice.roll(1_000);
         let path = [
@@ -328,12 +328,12 @@ fn chunks(dice: &Dice, mut body: &[u8]) -> Vec<u8> {
 pub(super) struct Verdict {
     /// Responses that came whole.
     pub(super) whole: usize,
-    /// The last one is one that a server sends to whom it gives up: 400, 408.
+    /// The last response is one after which a server closes the connection: 400, 408.
     pub(super) given_up: bool,
 }
 
-/// Reads `got` as the answers to `expected`. Panics where they are others, where a cut one looks whole, or where
-/// the connection goes on after a response that ends it.
+/// Reads `got` as the responses to `expected`. Panics if they differ, if a truncated one looks complete, or if
+/// the connection continues after a response that ends it.
 pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verdict {
     let mut rest = got;
     let mut verdict = Verdict { whole: 0, given_up: false };
