@@ -39,9 +39,9 @@ const BACKLOG: i32 = 4096;
 #[derive(Clone, Debug)]
 pub(crate) enum Listening {
     /// One socket a core, told apart by the kernel (SO_REUSEPORT).
-    DefaultFields(Arc<OwnedFd>),
+    PerCore(Arc<OwnedFd>),
     /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
-    SharedListener(Arc<SharedListener>),
+    Shared(Arc<SharedListener>),
 }
 
 /// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
@@ -69,16 +69,16 @@ impl SharedListener {
 impl Listening {
     pub(crate) fn fd(&self) -> &OwnedFd {
         match self {
-            Listening::DefaultFields(fd) => fd,
-            Listening::SharedListener(shared) => &shared.socket,
+            Listening::PerCore(fd) => fd,
+            Listening::Shared(shared) => &shared.socket,
         }
     }
 
     /// The cores that share it, if they do.
     fn shared(&self) -> Option<&SharedListener> {
         match self {
-            Listening::DefaultFields(_) => None,
-            Listening::SharedListener(shared) => Some(shared),
+            Listening::PerCore(_) => None,
+            Listening::Shared(shared) => Some(shared),
         }
     }
 }
@@ -132,11 +132,9 @@ impl Listener {
         let sockets = match descriptors.pop() {
             Some(socket) if matches!(address, Bind::Unix(_)) => {
                 let shared = SharedListener { socket, acceptors: Mutex::default() };
-                vec![Listening::SharedListener(Arc::new(shared)); threads.max(1)]
+                vec![Listening::Shared(Arc::new(shared)); threads.max(1)]
             }
-            last => {
-                descriptors.into_iter().chain(last).map(|fd| Listening::DefaultFields(Arc::new(fd))).collect()
-            }
+            last => descriptors.into_iter().chain(last).map(|fd| Listening::PerCore(Arc::new(fd))).collect(),
         };
         Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
     }
@@ -168,7 +166,7 @@ fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
     match bind {
         Bind::Unix(path) => {
             let shared = SharedListener { socket: bind_unix(path)?, acceptors: Mutex::default() };
-            Ok((bind.clone(), vec![Listening::SharedListener(Arc::new(shared)); cores]))
+            Ok((bind.clone(), vec![Listening::Shared(Arc::new(shared)); cores]))
         }
         Bind::Tcp(address) => {
             let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores)?;
@@ -213,7 +211,7 @@ fn bind_once(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(So
         let socket = tcp_socket(bound, v6_only, true)?;
         rustix::net::bind(&socket, &bound)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        sockets.push(Listening::DefaultFields(Arc::new(socket)));
+        sockets.push(Listening::PerCore(Arc::new(socket)));
     }
     Ok((bound, sockets))
 }
