@@ -175,7 +175,7 @@ fn encrypt_file(
     }
     let mut room = [MaybeUninit::<u8>::uninit(); TLS_FILE_BYTES];
     match rustix::io::pread(file, &mut room[..len.min(TLS_FILE_BYTES)], *at) {
-        Ok((bytes, _)) if bytes.is_empty() => Ok(Some(0)),
+        Ok(([], _)) => Ok(Some(0)),
         Ok((bytes, _)) => {
             let taken = tls.try_write(bytes, b"")?;
             *at += taken as u64;
