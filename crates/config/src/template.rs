@@ -4,16 +4,16 @@ use crate::check::{InvalidValue, shortened};
 use crate::near::nearest;
 use std::fmt;
 
-/// A property of the request that a text may name.
+/// A property of the request that a text may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variable {
     /// `$path`: the path that routes match, percent-encoded.
     Path,
-    /// `$rest`: what the final `*` of the route's path stands for in this request's path, percent-encoded.
+    /// `$rest`: what the final `*` of the route's path matched in this request's path, percent-encoded.
     Rest,
     /// `$query`: the query as the client sent it, with its `?`; empty if there is none.
     Query,
-    /// `$host`: the host that the request is for, in lower case, without port.
+    /// `$host`: the host of the request, in lower case, without port.
     Host,
     /// `$scheme`: `http` or `https`.
     Scheme,
@@ -28,7 +28,7 @@ impl Variable {
     pub const ALL: [Self; 7] =
         [Self::Path, Self::Rest, Self::Query, Self::Host, Self::Scheme, Self::Method, Self::RemoteAddr];
 
-    /// Whether that is one of its names.
+    /// Whether this is one of its names.
     fn is_named(self, name: &str) -> bool {
         self.name() == name || (self == Self::RemoteAddr && name == "client_ip")
     }
@@ -50,9 +50,9 @@ impl Variable {
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplatePart {
-    /// Text as it is.
+    /// Literal text.
     Text(String),
-    /// What the request says.
+    /// A variable of the request.
     Variable(Variable),
 }
 
@@ -92,7 +92,7 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// True if the variable is named.
+    /// True if it contains the variable.
     pub fn uses(&self, variable: Variable) -> bool {
         self.parts.contains(&TemplatePart::Variable(variable))
     }
@@ -106,7 +106,7 @@ impl Template {
     }
 }
 
-/// The name after the dollar sign, and where the text goes on; `$` for a second dollar sign.
+/// The name after the dollar sign, and where the text continues; `$` for a second dollar sign.
 pub(crate) fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), InvalidValue> {
     let after = &text[dollar + 1..];
     if after.starts_with('$') {
@@ -132,7 +132,7 @@ fn unknown(name: &str, allowed: &[Variable]) -> InvalidValue {
     no_variable(name, &names)
 }
 
-/// The fault of a `$name` that is none of those known.
+/// The error for a `$name` that is not known.
 pub(crate) fn no_variable(name: &str, known: &[&str]) -> InvalidValue {
     let message = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `${near}`?"),
