@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::body::Body;
+use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
-use http::{Framing, Method, Name, Status};
+use http::{Method, Name, Status};
 use net::client::Bell;
 use net::{Fault, Link};
 
@@ -250,7 +251,7 @@ impl LoadConnection {
             if *at == bytes.len() {
                 break true;
             }
-            match link.try_write(&bytes[*at..], &[])? {
+            match link.try_write(&[&bytes[*at..]], false)? {
                 0 => break false,
                 len => (*at, after) = (*at + len, after + len),
             }

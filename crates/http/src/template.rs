@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::ops::Range;
 
 use crate::encode::decimal;
+use crate::head::Head;
 use crate::line::Field;
 use crate::name::Name;
 use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix};
-use crate::request::RequestHead;
 use crate::scan;
 use crate::target::split_port;
 
@@ -110,9 +109,7 @@ impl Variable {
             Variable::Scheme => out.extend_from_slice(if values.is_secure { b"https" } else { b"http" }),
             Variable::Method => out.extend_from_slice(values.head.method_name.of(values.bytes)),
             Variable::RemoteAddr => match values.client {
-                Some(address) => {
-                    write!(out, "{}", address.ip().to_canonical()).expect("a `Vec` takes every byte");
-                }
+                Some(address) => out.extend_from_slice(address.ip().to_canonical().to_string().as_bytes()),
                 None => out.extend_from_slice(b"unix:"),
             },
             Variable::ClientPort => {
@@ -129,7 +126,7 @@ impl Variable {
 #[derive(Clone, Copy)]
 pub struct Values<'x> {
     /// The parsed head.
-    pub head: &'x RequestHead,
+    pub head: &'x Head,
     /// The bytes that the head's spans refer to.
     pub bytes: &'x [u8],
     /// How empty segments in the path are treated.
@@ -348,6 +345,7 @@ impl fmt::Display for Template {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RequestHead;
     use crate::line::Limits;
 
     fn parse(text: &str) -> Result<Template, TemplateError<'_>> {

@@ -3,7 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use http::encode::Outgoing;
-use http::{Fields, Framing, Status, Version};
+use http::framing::Framing;
+use http::{Fields, Status, Version};
 
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::conn::{Conn, OUT_BYTES_MAX, ResponseState};
@@ -134,7 +135,7 @@ impl Conn {
         while at < end {
             let owned = file.try_clone_to_owned()?;
             let wanted = (end - at).min(OUT_BYTES_MAX as u64) as usize;
-            let core = self.stream.core().clone();
+            let core = self.link.core().clone();
             let read = core.offload(move || {
                 let mut bytes = vec![0; wanted];
                 let len = rustix::io::retry_on_intr(|| rustix::io::pread(&owned, &mut bytes[..], at))?;
@@ -169,7 +170,7 @@ impl Conn {
         if outgoing.framing == Framing::UntilClose {
             // Its end is the connection's. Whatever ends the connection before the response is whole (a panic,
             // the end of the process) must not look like that.
-            self.stream.reset_on_close(true);
+            self.link.stream().reset_on_close(true);
         }
     }
 

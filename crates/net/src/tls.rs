@@ -160,6 +160,8 @@ impl TlsStream {
                 Err(_) => return Err(Fault::Gone),
             }
             if !self.receive()? {
+                // A wait to read ends also when it could be written, as long as something is left to send.
+                self.flush()?;
                 return Ok(None);
             }
         }
@@ -203,12 +205,17 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Announces the end of what is sent and closes the sending side.
-    pub fn shutdown_write(&mut self) {
+    /// Whether a read would return something without the socket: decrypted bytes, or the end that the peer has announced.
+    #[must_use]
+    pub(crate) fn has_input(&self) -> bool {
+        !self.tls.is_handshaking() && !self.tls.wants_read()
+    }
+
+    /// Announces the end of what is sent.
+    pub(crate) fn announce_end(&mut self) {
         self.tls.send_close_notify();
-        // The peer may be gone already; then nobody is left to be told.
+        // The peer may be gone already, and then nobody reads it.
         let _ = self.flush();
-        self.stream.shutdown_write();
     }
 
     /// Takes in what has come; true where there was something (or the end).

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
 use http::template::Values;
-use http::{Reject, RequestHead};
+use http::{Head, Reject};
 use net::{Client, Peer, Request};
 
 /// One request, as the rules for heads see it.
 #[derive(Clone, Copy)]
 pub struct TemplateContext<'x> {
     /// Its parsed head.
-    pub head: &'x RequestHead,
+    pub head: &'x Head,
     /// The bytes that the head's spans refer to.
     pub bytes: &'x [u8],
     /// Who sent it to us.
