@@ -14,9 +14,11 @@ mod notice;
 mod clients;
 mod memory;
 mod engine;
-mod upstreams;
 mod privilege;
 mod link;
+mod config_files;
+mod inherited;
+mod upstreams;
 mod hosting;
 mod control;
 mod watch;
@@ -24,6 +26,7 @@ mod status;
 mod router;
 mod assemble;
 mod check;
+mod answers;
 mod parent;
 mod supervise;
 
@@ -35,7 +38,7 @@ use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
-use crate::parent::Inherited;
+use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::supervise::Start;
 
@@ -111,7 +114,7 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
         let reread: supervise::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            let text = parent::text_of(packet).map_err(|error| error.to_string())?;
+            let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
             check::parse_silently(&path, &text)
         });
         let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };
