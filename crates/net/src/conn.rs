@@ -7,12 +7,12 @@ use http::{EmptySegments, Status};
 
 use crate::address::{Client, Peer};
 use crate::compress::{Compressing, Compression};
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::page::{ErrorPages, FieldEdits};
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
 use crate::spill::Overflow;
-use crate::stream::Stream;
 use crate::work::ConnectionBuffers;
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
@@ -43,7 +43,7 @@ pub(crate) enum ResponseState {
 /// A busy connection.
 pub(crate) struct Conn {
     // Dropped before the permit: the socket closes, then the permit is released.
-    pub(crate) stream: Stream,
+    pub(crate) link: Link,
     pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
     /// The PROXY protocol header received ahead of the first request.
@@ -87,13 +87,13 @@ impl Conn {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        self.stream.core().now_ms()
+        self.link.core().now_ms()
     }
 
     // ---- memory ----
 
     pub(crate) fn pressure(&self) -> Pressure {
-        self.stream.core().memory().pressure()
+        self.link.core().memory().pressure()
     }
 
     /// Counts what the connection holds now.
@@ -158,7 +158,7 @@ impl Conn {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {
             self.moved_bytes = 0;
-            self.stream.core().yield_now().await;
+            self.link.core().yield_now().await;
         }
     }
 }

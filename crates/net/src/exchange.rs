@@ -175,7 +175,7 @@ impl<'c> Exchange<'c> {
     /// The engine that runs this: its clock, timers and blocking threads.
     #[must_use]
     pub fn core(&self) -> &Core {
-        self.conn.stream.core()
+        self.conn.link.core()
     }
 
     /// Sets how many bytes of memory the handler itself holds for this request, until the next call or until the handler
@@ -332,7 +332,7 @@ impl<'c> Exchange<'c> {
         let (method, version) = (conn.work.machine.head.method, conn.version());
         let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
         let work = &mut *conn.work;
-        conn.stream.core().clock().with_common(|common| {
+        conn.link.core().clock().with_common(|common| {
             let date_at = after_server(common);
             let common = match (own.server, own.date) {
                 (false, false) => common,

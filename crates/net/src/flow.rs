@@ -120,7 +120,7 @@ impl Exchange<'_> {
     pub fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         let input = &mut self.conn.work.input;
         if input.is_empty() {
-            return self.conn.stream.try_read(buffer);
+            return self.conn.link.try_read(buffer);
         }
         let len = input.rest().len().min(buffer.len());
         buffer[..len].copy_from_slice(&input.rest()[..len]);
@@ -144,7 +144,7 @@ impl Exchange<'_> {
 
     /// Closes the sending side of an upgraded connection, once all has been flushed.
     pub fn shutdown_write(&mut self) {
-        self.conn.stream.shutdown_write();
+        self.conn.link.shutdown_write();
     }
 
     /// The next piece of the request's body without waiting. Before a wait for more, flush: the client may be
@@ -184,10 +184,10 @@ impl Exchange<'_> {
         if self.conn.pressure() >= Pressure::High { bytes_max.min(AHEAD_BYTES_SHORT) } else { bytes_max }
     }
 
-    /// Bytes that wait in memory to be sent.
+    /// Bytes that wait in memory to be sent; at least 1 while TLS holds encrypted bytes that the kernel has not taken.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.conn.backlog()
+        self.conn.backlog().max(usize::from(self.conn.link.is_behind()))
     }
 
     /// Sends what the client takes now; true where nothing is left.
@@ -202,7 +202,7 @@ impl Exchange<'_> {
     /// Whether the client has closed its sending side: most clients that do so have disconnected.
     #[must_use]
     pub fn is_half_closed(&self) -> bool {
-        self.conn.stream.source().ready() & HALF_CLOSED != 0
+        self.conn.link.stream().source().ready() & HALF_CLOSED != 0
     }
 
     /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
@@ -210,14 +210,14 @@ impl Exchange<'_> {
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
-        reported.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
+        reported.map_or_else(|| self.conn.link.stream().local_address(), |ends| Some(ends.destination))
     }
 
     /// The port of that address. Cheap for every request.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
         let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
-        reported.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
+        reported.map_or_else(|| self.conn.link.stream().local_port(), |ends| Some(ends.destination.port()))
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.

@@ -22,12 +22,12 @@ use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, ResponseState};
 use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
 use crate::service::{RequestRecord, Service};
-use crate::source::{GONE, READ};
-use crate::stream::Stream;
+use crate::source::GONE;
 use crate::work::ConnectionBuffers;
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
@@ -51,7 +51,7 @@ pub(crate) struct Engine<S> {
 
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
-    stream: Stream,
+    link: Link,
     permit: ConnectionPermit,
     engine: Rc<Engine<S>>,
     peer: Peer,
@@ -64,11 +64,11 @@ pub(crate) struct IdleClient<S> {
 
 impl<S: Service> IdleClient<S> {
     /// A connection that has just been accepted.
-    pub(crate) fn new(engine: &Rc<Engine<S>>, stream: Stream, peer: Peer) -> Box<IdleClient<S>> {
+    pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer) -> Box<IdleClient<S>> {
         let permit = ConnectionPermit::take(&engine.context);
-        let since_ms = stream.core().now_ms();
+        let since_ms = link.core().now_ms();
         Box::new(IdleClient {
-            stream,
+            link,
             permit,
             engine: engine.clone(),
             peer,
@@ -81,15 +81,19 @@ impl<S: Service> IdleClient<S> {
 
     /// Lets it wait for its first byte, with nothing allocated but itself.
     pub(crate) fn park(self: Box<Self>) {
-        let core = self.stream.core().clone();
-        self.stream.source().set_deadline(self.deadline_ms());
-        let source = self.stream.source_rc();
+        let core = self.link.core().clone();
+        self.link.stream().source().set_deadline(self.deadline_ms());
+        let source = self.link.stream().source_rc();
         core.park(&source, self);
     }
 
     /// The bytes' way in and out, for what is spoken ahead of HTTP.
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
     }
 
     /// Who is at the other end.
@@ -115,15 +119,15 @@ impl<S: Service> IdleClient<S> {
 
     /// Waits for bytes, with its future for a moment, then parked.
     async fn wait(&self) -> Wait {
-        let (source, core) = (self.stream.source(), self.stream.core());
-        if source.ready() & READ != 0 {
+        let (source, core) = (self.link.stream().source(), self.link.core());
+        if self.link.has_input() {
             return Wait::Bytes;
         }
         let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
         let lingers = self.begun.is_empty() && !context.draining.get() && !context.connection_limit.crowded();
         if lingers && core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX {
             let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
-            if self.stream.readable(linger_ms).await.is_ok() {
+            if self.link.readable(linger_ms).await.is_ok() {
                 return Wait::Bytes;
             }
         }
@@ -146,13 +150,13 @@ enum Wait {
 impl<S: Service> IdleTask for IdleClient<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         // The deadline that woke it, if one did, is looked at again by the clock.
-        self.stream.source().take_expired();
-        self.stream.source().set_deadline(u64::MAX);
+        self.link.stream().source().take_expired();
+        self.link.stream().source().set_deadline(u64::MAX);
         in_place(|| drive(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        let is_silent = self.served > 0 || self.stream.core().now_ms() >= self.since_ms + SILENT_MS;
+        let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
         (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
 }
@@ -209,7 +213,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     // A new connection's first head is awaited since the accept, a later one since its first byte.
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
-        stream: idle.stream,
+        link: idle.link,
         permit: idle.permit,
         peer: idle.peer,
         reported: idle.reported,
@@ -242,11 +246,11 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
-    let Conn { stream, permit, peer, reported, served, work, .. } = conn;
+    let Conn { link, permit, peer, reported, served, work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len());
     engine.context.works.give_back(work);
-    Box::new(IdleClient { stream, permit, engine, peer, reported, served, since_ms, begun })
+    Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })
 }
 
 /// Serves what has come in, request after request; `None` when the connection is over.
@@ -285,7 +289,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
-            match sends_more || conn.stream.source().ready() & READ != 0 {
+            match sends_more || conn.link.has_input() {
                 true => closing(engine, conn).await,
                 false => close(engine, conn).await,
             }
@@ -342,10 +346,10 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
                 if now_ms >= deadline_ms {
                     return Err(Fault::Timeout);
                 }
-                if now_ms >= linger_ms || conn.stream.core().running() > LINGERING_MAX {
+                if now_ms >= linger_ms || conn.link.core().running() > LINGERING_MAX {
                     return Ok(ReadOutcome::Nothing);
                 }
-                match conn.stream.readable(linger_ms).await {
+                match conn.link.readable(linger_ms).await {
                     Ok(()) | Err(Fault::Timeout) => {}
                     Err(fault) => return Err(fault),
                 }
@@ -358,7 +362,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let (served, note) = {
-        let source = conn.stream.source_rc();
+        let source = conn.link.stream().source_rc();
         let is_short = conn.pressure() >= Pressure::Critical;
         let mut exchange = Exchange::new(conn);
         // Pinned here and passed by reference: by value it would stand twice in every connection's future.
@@ -452,7 +456,7 @@ async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
 
 /// What comes next must not look like the end of a response.
 fn cut_off(conn: &Conn) -> bool {
-    conn.stream.reset_on_close(true);
+    conn.link.stream().reset_on_close(true);
     false
 }
 
@@ -476,7 +480,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
         duration_ms: 0,
         note: 0,
         fault: Some(&fault),
-        unix_s: conn.stream.core().unix_s(),
+        unix_s: conn.link.core().unix_s(),
     };
     engine.service.log(&record);
 }
@@ -492,7 +496,7 @@ fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option
         duration_ms: conn.now_ms().saturating_sub(conn.started_ms),
         note,
         fault,
-        unix_s: conn.stream.core().unix_s(),
+        unix_s: conn.link.core().unix_s(),
     };
     engine.service.log(&record);
 }
@@ -508,7 +512,10 @@ async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
 async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {
-        conn.stream.reset_on_close(false);
+        conn.link.stream().reset_on_close(false);
+        conn.link.announce_end();
+        // It is on its way unless the client does not read; then the connection is cut.
+        let _ = conn.flush().await;
     }
     sent
 }
@@ -520,26 +527,26 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
         return;
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
-    let Conn { stream, permit, work, .. } = conn;
+    let Conn { mut link, permit, work, .. } = conn;
     engine.context.works.give_back(work);
     permit.hold(0);
-    stream.shutdown_write();
+    link.stream().shutdown_write();
     let mut bytes = 0;
-    while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {
-        match throw_away(&stream) {
+    while bytes < CLOSING_BYTES_MAX && link.core().now_ms() < deadline_ms {
+        match throw_away(&mut link) {
             Ok(Some(0)) | Err(_) => break,
             Ok(Some(len)) => bytes += len,
-            Ok(None) if stream.readable(deadline_ms).await.is_err() => break,
+            Ok(None) if link.readable(deadline_ms).await.is_err() => break,
             Ok(None) => {}
         }
     }
-    drop(stream);
+    drop(link);
     drop(permit);
 }
 
 /// Its buffer is on the stack for one call, not in every connection's future.
-fn throw_away(stream: &Stream) -> Result<Option<usize>, Fault> {
-    stream.try_read(&mut [0; 4096])
+fn throw_away(link: &mut Link) -> Result<Option<usize>, Fault> {
+    link.try_read(&mut [0; 4096])
 }
 
 #[cfg(test)]

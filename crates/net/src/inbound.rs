@@ -26,7 +26,7 @@ impl Conn {
     /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
     pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
         let head_bytes_max = self.context().limits.head.head_bytes_max;
-        let read = self.stream.try_read(self.work.input.head_room(head_bytes_max))?;
+        let read = self.link.try_read(self.work.input.head_room(head_bytes_max))?;
         Ok(match read {
             Some(0) => None,
             Some(len) => {
@@ -50,7 +50,7 @@ impl Conn {
                 BodyChunk::Pending => {
                     self.flush().await?;
                     self.settle();
-                    self.stream.readable(self.after_ms(self.body_ms)).await?;
+                    self.link.readable(self.after_ms(self.body_ms)).await?;
                 }
             }
         }
@@ -99,7 +99,7 @@ impl Conn {
     fn fill_body(&mut self) -> Result<bool, Fault> {
         let head_len = self.work.machine.head.len;
         let is_short = self.pressure() >= Pressure::High;
-        let read = self.stream.try_read(self.work.input.body_room(head_len, is_short))?;
+        let read = self.link.try_read(self.work.input.body_room(head_len, is_short))?;
         self.weigh();
         match read {
             Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),

@@ -12,9 +12,10 @@ use http::framing::Framing;
 use crate::conn::{Conn, ResponseState};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
-use crate::stream::{self, Interest, Stream};
+use crate::stream::{self, Interest};
 
 /// Once a file is in use, bytes are collected up to here before they are written to it.
 pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
@@ -37,7 +38,7 @@ impl Conn {
         if self.backlog() == 0 {
             return Ok(());
         }
-        let core = self.stream.core().clone();
+        let core = self.link.core().clone();
         let announced = match self.reply {
             ResponseState::Body(Framing::Length(left)) => left,
             _ => 0,
@@ -100,9 +101,9 @@ impl Conn {
             if turn_bytes >= TURN_BYTES {
                 return Ok(false);
             }
-            let core = self.stream.core().clone();
+            let core = self.link.core().clone();
             let Some((file, mut at, len)) = overflow.file.window(&core) else { return Ok(false) };
-            match self.stream.try_sendfile(file, &mut at, len)? {
+            match self.link.try_sendfile(file, &mut at, len)? {
                 None => return Ok(false),
                 Some(0) => return Err(Fault::Broken("a temporary file shrank")),
                 Some(sent) => {
@@ -202,24 +203,29 @@ impl Exchange<'_> {
         .await
     }
 
-    /// Waits until the client's connection or another stream can do what is wanted of it.
+    /// Waits until the client's connection or another one can do what is wanted of it.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn either(
         &self,
         client: Interest,
-        other: (&Stream, Interest),
+        other: (&Link, Interest),
         deadline_ms: u64,
     ) -> Result<(), Fault> {
-        let client = (&self.conn.stream, self.conn.waitable(client));
-        stream::either(client, other, deadline_ms, || self.conn.has_loaded()).await
+        let (link, (other, others)) = (&self.conn.link, other);
+        let is_done = || self.conn.has_loaded() || link.holds(client) || other.holds(others);
+        let client = (link.stream(), self.conn.waitable(client));
+        stream::either(client, (other.stream(), others), deadline_ms, is_done).await
     }
 
     /// Whether the client's connection can do what is wanted of it now. If not, the current task runs again when it
     /// can: for futures that wait for more than streams.
     #[must_use]
     pub fn poll_client(&self, client: Interest) -> bool {
-        self.conn.has_loaded() || stream::is_met_or_waits(&self.conn.stream, self.conn.waitable(client))
+        let link = &self.conn.link;
+        self.conn.has_loaded()
+            || link.holds(client)
+            || stream::is_met_or_waits(link.stream(), self.conn.waitable(client))
     }
 }

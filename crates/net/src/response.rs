@@ -135,7 +135,7 @@ impl Conn {
         while at < end {
             let owned = file.try_clone_to_owned()?;
             let wanted = (end - at).min(OUT_BYTES_MAX as u64) as usize;
-            let core = self.stream.core().clone();
+            let core = self.link.core().clone();
             let read = core.offload(move || {
                 let mut bytes = vec![0; wanted];
                 let len = rustix::io::retry_on_intr(|| rustix::io::pread(&owned, &mut bytes[..], at))?;
@@ -170,7 +170,7 @@ impl Conn {
         if outgoing.framing == Framing::UntilClose {
             // Its end is the connection's. Whatever ends the connection before the response is whole (a panic,
             // the end of the process) must not look like that.
-            self.stream.reset_on_close(true);
+            self.link.stream().reset_on_close(true);
         }
     }
 

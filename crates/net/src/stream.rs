@@ -27,7 +27,6 @@ use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 /// Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none; a stream has
 /// one deadline at a time, that of its latest wait.
 pub struct Stream {
-    core: Core,
     source: Registered,
     transport: Transport,
     /// Closing resets the connection.
@@ -48,6 +47,12 @@ impl Interest {
     #[must_use]
     pub const fn of(read: bool, write: bool) -> Interest {
         Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
+    }
+
+    /// Whether it is, among other things, that there is something to read.
+    #[must_use]
+    pub(crate) const fn is_to_read(self) -> bool {
+        self.0 & READ != 0
     }
 
     /// The same, but not that it can be written.
@@ -86,7 +91,7 @@ pub(crate) async fn either(
         }
         for (stream, interest) in both {
             if stream.source.take_expired() {
-                if stream.core.now_ms() >= deadline_ms {
+                if stream.core().now_ms() >= deadline_ms {
                     return Poll::Ready(Err(Fault::Timeout));
                 }
                 // The deadline of an earlier wait, reported late.
@@ -156,7 +161,6 @@ impl Stream {
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
         Ok(Stream {
-            core: core.clone(),
             source: Registered::new(core, source),
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
@@ -182,13 +186,7 @@ impl Stream {
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
         let transport = Transport::Socket(socket);
-        Some(Stream {
-            core: core.clone(),
-            source,
-            transport,
-            resets: Cell::new(false),
-            port: OnceCell::new(),
-        })
+        Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() })
     }
 
     /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
@@ -205,12 +203,12 @@ impl Stream {
         wire.attach(source.token);
         let (source, transport) =
             (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
-        Stream { core: core.clone(), source, transport, resets: Cell::new(false), port: OnceCell::new() }
+        Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() }
     }
 
     /// The core it lives on.
     pub fn core(&self) -> &Core {
-        &self.core
+        &self.source.core
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -269,6 +267,12 @@ impl Stream {
                 None => self.readable(deadline_ms).await?,
             }
         }
+    }
+
+    /// Whether a read would return something now, as far as is known without a system call.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.source.ready() & READ != 0
     }
 
     /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
@@ -449,7 +453,7 @@ impl Stream {
                 return Poll::Ready(Ok(()));
             }
             if self.source.take_expired() {
-                if self.core.now_ms() >= deadline_ms {
+                if self.core().now_ms() >= deadline_ms {
                     return Poll::Ready(Err(Fault::Timeout));
                 }
                 self.source.set_deadline(deadline_ms);
@@ -465,10 +469,10 @@ impl Stream {
     /// The current task is to run at these.
     fn wait(&self, bits: u8) {
         if bits & (READ | HALF_CLOSED | GONE) != 0 {
-            self.source.wait_read(self.core.current());
+            self.source.wait_read(self.core().current());
         }
         if bits & WRITE != 0 {
-            self.source.wait_write(self.core.current());
+            self.source.wait_write(self.core().current());
         }
     }
 
