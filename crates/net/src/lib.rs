@@ -74,6 +74,10 @@ pub use source::Source;
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
-pub use tls::{TlsClient, TlsClientOptions, TlsStream};
+pub use tls::{
+    CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity, HandshakeFailure,
+    ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions, TlsSession, TlsSite,
+    TlsStream,
+};
 pub use tunnel::tunnel;
 pub use wait::Interest;
