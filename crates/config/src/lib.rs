@@ -46,6 +46,8 @@ mod group;
 
 mod app;
 
+mod acme;
+
 mod site;
 
 mod server;
@@ -56,6 +58,7 @@ mod schema;
 
 pub mod matcher;
 
+pub use acme::{Acme, AcmeChallenge, AcmeDirectory, ExternalAccountBinding};
 pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};

@@ -1,5 +1,6 @@
 //! The whole configuration: the server's own directives, and the sites.
 
+use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
@@ -102,6 +103,8 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Certificates that the server obtains by itself.
+        "acme" acme: Acme = {}, table();
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// How long the server waits.

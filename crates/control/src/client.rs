@@ -3,7 +3,6 @@
 
 use std::error::Error as StdError;
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -40,26 +39,19 @@ pub(crate) struct WebClient {
 }
 
 impl WebClient {
-    /// A client that trusts what the system trusts, and the certificates of `extra`, a PEM file.
+    /// A client that trusts what the system trusts, and the certificates of `extra`, a PEM text.
     ///
     /// # Errors
-    /// Where the file cannot be read, or TLS cannot be set up.
-    pub(crate) fn new(extra: Option<&Path>, request_max: Duration) -> Result<WebClient, String> {
+    /// Where a certificate cannot be read, or TLS cannot be set up.
+    pub(crate) fn new(extra: &[u8], request_max: Duration) -> Result<WebClient, String> {
         let mut roots = RootCertStore::empty();
         // A system without certificates is seen when a directory is not trusted.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = extra {
-            let failed = |error: &dyn std::fmt::Display| format!("`[acme] ca` {}: {error}", path.display());
-            let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
-            let mut added = 0;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| failed(&error))?;
-                roots.add(certificate).map_err(|error| failed(&error))?;
-                added += 1;
-            }
-            if added == 0 {
-                return Err(failed(&"there is no certificate in it"));
-            }
+        for certificate in CertificateDer::pem_slice_iter(extra) {
+            let added = certificate
+                .map_err(|error| error.to_string())
+                .and_then(|certificate| roots.add(certificate).map_err(|error| error.to_string()));
+            added.map_err(|error| format!("`[acme] ca`: {error}"))?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -200,7 +192,7 @@ mod tests {
 
     fn get(response: &[u8], request_max: Duration) -> (Result<u16, String>, Option<Duration>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = WebClient::new(None, request_max).unwrap();
+        let client = WebClient::new(b"", request_max).unwrap();
         let status = runtime.block_on(client.get(&serve(response.to_vec())));
         (status, client.take_retry_after())
     }
@@ -221,7 +213,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // Nobody answers: the listener never accepts.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = WebClient::new(None, Duration::from_millis(50)).unwrap();
+        let client = WebClient::new(b"", Duration::from_millis(50)).unwrap();
         let url = format!("http://{}/", silent.local_addr().unwrap());
         assert!(runtime.block_on(client.get(&url)).unwrap_err().contains("no response within"));
     }

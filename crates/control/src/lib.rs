@@ -43,4 +43,4 @@ pub use sink::{CertificateSink, HttpChallenges};
 pub use status::{CertificateStatus, list};
 pub use store::StateFolder;
 pub use subject::{Issuer, Subject};
-pub use trust::{TrustStores, trust, untrust};
+pub use trust::{TrustReport, TrustStores, trust, untrust};

@@ -23,6 +23,17 @@ use crate::subject::Subject;
 pub struct Directory {
     /// An `https` URL.
     pub url: String,
+    /// The account that new ACME accounts are bound to.
+    pub external_account: Option<ExternalAccount>,
+    /// The profile of certificates, such as `shortlived`.
+    pub profile: Option<String>,
+}
+
+impl Directory {
+    /// A directory of which no more is known than its URL.
+    pub fn at(url: impl Into<String>) -> Directory {
+        Directory { url: url.into(), external_account: None, profile: None }
+    }
 }
 
 /// An account at the authority that a new ACME account is bound to (RFC 8555 section 7.3.4).
@@ -84,18 +95,14 @@ pub struct Options {
     pub directories: Vec<Directory>,
     /// Where the authority writes to about the account.
     pub email: Option<String>,
-    /// The account that new ACME accounts are bound to.
-    pub external_account: Option<ExternalAccount>,
-    /// The profile of certificates, such as `shortlived`.
-    pub profile: Option<String>,
     /// Ways to show control over a name: the next one is taken after each failure.
     pub challenges: Vec<ChallengeKind>,
     /// The command of DNS-01 challenges, in words.
     pub dns_hook: Option<Vec<OsString>>,
     /// The state folder.
     pub state: PathBuf,
-    /// Certificates that are trusted for directories beside the system's, as a PEM file.
-    pub root_file: Option<PathBuf>,
+    /// Certificates that are trusted for directories beside the system's, as PEM text.
+    pub roots_pem: Vec<u8>,
 }
 
 impl Options {
@@ -228,9 +235,7 @@ impl<'a> OrderContext<'a> {
             let builder = Account::builder_with_http(Box::new(self.client.clone()));
             return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
         }
-        let external = self
-            .options
-            .external_account
+        let external = directory.external_account
             .as_ref()
             .map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
@@ -300,7 +305,7 @@ impl<'a> OrderContext<'a> {
         };
         let identifiers = [identifier];
         let profiles: Vec<&str> = account.profiles().map(|profile| profile.name).collect();
-        let profile = match &self.options.profile {
+        let profile = match &directory.profile {
             Some(name) if !profiles.contains(&name.as_str()) => {
                 let text = match profiles.as_slice() {
                     [] => format!("{} has no profiles: remove `profile` from `[acme]`", directory.url),
@@ -528,12 +533,10 @@ mod tests {
         Options {
             directories: Vec::new(),
             email: None,
-            external_account: None,
-            profile: None,
             challenges: challenges.to_vec(),
             dns_hook: None,
             state: PathBuf::new(),
-            root_file: None,
+            roots_pem: Vec::new(),
         }
     }
 

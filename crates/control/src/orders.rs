@@ -154,7 +154,7 @@ impl Orders {
     /// Which of them cannot be used, and why.
     pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, String> {
         let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
-        let client = WebClient::new(options.root_file.as_deref(), state.environment.intervals.request_max)?;
+        let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
         Ok(Orders { state: state.clone(), options: options.clone(), store, client, permits })
     }

@@ -211,7 +211,7 @@ mod tests {
         if Command::new("certutil").arg("-H").stdin(Stdio::null()).output().is_err() {
             #[allow(clippy::print_stderr, reason = "a skipped test says so")]
             {
-                eprintln!("skipped: certutil is not installed (libnss3-tools)");
+                eprintln!("SKIPPED: certutil is not installed (libnss3-tools)");
             }
             return;
         }

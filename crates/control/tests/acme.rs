@@ -133,14 +133,15 @@ fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
 
 fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
     Options {
-        directories: pebbles.iter().map(|pebble| Directory { url: pebble.directory.clone() }).collect(),
+        directories: pebbles.iter().map(|pebble| Directory::at(&pebble.directory)).collect(),
         email: Some("admin@komainu-test.com".into()),
-        external_account: None,
-        profile: None,
         challenges: vec![ChallengeKind::Http],
         dns_hook: None,
         state: scratch.0.join("state"),
-        root_file: pebbles.first().map(|pebble| pebble.directory_root()),
+        roots_pem: pebbles
+            .first()
+            .map(|pebble| fs::read(pebble.directory_root()).unwrap())
+            .unwrap_or_default(),
     }
 }
 
@@ -303,7 +304,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
     let scratch = Scratch::new("fallback");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
-    let down = Directory { url: format!("https://127.0.0.1:{}/dir", free_port()) };
+    let down = Directory::at(format!("https://127.0.0.1:{}/dir", free_port()));
     let mut first = options(&scratch, &[&pebble]);
     first.directories.insert(0, down.clone());
     let name = "a.komainu-test.com";
@@ -341,7 +342,7 @@ fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
     let rig = Rig::start(bound.clone(), &[name], &challenges);
     let refused = rig.until(name, "an error", |status| status.last_error.is_some());
     assert!(refused.last_error.unwrap().1.contains("externalAccountRequired"));
-    bound.external_account = Some(ExternalAccount { id: "kid-1".into(), key: vec![0; 32] });
+    bound.directories[0].external_account = Some(ExternalAccount { id: "kid-1".into(), key: vec![0; 32] });
     rig.renewer.serve(bound.clone(), vec![Subject::parse(name).unwrap()]);
     let first = rig.obtained(name);
     // The stored account is replaced by one that Pebble does not know.
@@ -360,12 +361,12 @@ fn profiles_and_addresses() {
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
     let mut profile = options(&scratch, &[&pebble]);
-    profile.profile = Some("cheap".into());
+    profile.directories[0].profile = Some("cheap".into());
     let name = "a.komainu-test.com";
     let rig = Rig::start(profile.clone(), &[name], &challenges);
     let refused = rig.until(name, "an error", |status| status.last_error.is_some()).last_error.unwrap().1;
     assert!(refused.contains("no profile \"cheap\"") && refused.contains("shortlived"), "{refused}");
-    profile.profile = Some("shortlived".into());
+    profile.directories[0].profile = Some("shortlived".into());
     rig.renewer.serve(profile, vec![Subject::parse(name).unwrap()]);
     rig.obtained(name);
 }
@@ -391,14 +392,12 @@ fn a_state_folder_that_cannot_be_written_is_told_of_and_nothing_is_ordered() {
     let state = scratch.0.join("state");
     fs::write(&state, "a file").unwrap();
     let options = Options {
-        directories: vec![Directory { url: format!("https://127.0.0.1:{}/dir", free_port()) }],
+        directories: vec![Directory::at(format!("https://127.0.0.1:{}/dir", free_port()))],
         email: None,
-        external_account: None,
-        profile: None,
         challenges: vec![ChallengeKind::Http],
         dns_hook: None,
         state: state.clone(),
-        root_file: None,
+        roots_pem: Vec::new(),
     };
     let rig = Rig::start(options, &["a.komainu-test.com", "b.localhost"], &HttpChallenges::default());
     let failed = rig.until("b.localhost", "an error", |status| status.last_error.is_some());

@@ -46,6 +46,11 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
+    /// Show and renew the certificates that a server obtains by itself
+    #[command(subcommand)]
+    Cert(Cert),
+    /// Have this machine trust the local authority, which issues certificates for localhost and private names
+    Trust(Trust),
     /// Put load on a server, and measure what it does and what it costs
     Bench(Box<BenchArguments>),
     /// Put load on a server with the flags of ab, and print its report
@@ -196,6 +201,59 @@ pub(crate) struct StatusArguments {
     /// As JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cert {
+    /// Show the names with their issuer, lifetime, next renewal and last error
+    List(CertList),
+    /// Show one certificate
+    Show {
+        /// The name: example.com, *.example.com or an IP address
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        of: CertPlace,
+    },
+    /// Have a running server renew certificates now
+    Renew {
+        /// The names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// The server of this process id; not needed where one runs
+        #[arg(long, value_parser = process_id)]
+        pid: Option<u32>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CertList {
+    #[command(flatten)]
+    pub(crate) of: CertPlace,
+    /// As JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where certificates are looked up.
+#[derive(Debug, Args)]
+pub(crate) struct CertPlace {
+    /// The server of this process id; all of this user unless given
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+    /// Read this state folder, and ask no server
+    #[arg(long, value_name = "FOLDER", conflicts_with = "pid")]
+    pub(crate) state: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trust {
+    /// Remove what `komainu trust` installed
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// The state folder that holds the authority [default: that of a server which this user starts]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "undo")]
+    pub(crate) state: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -112,6 +112,8 @@ pub(crate) struct ServerInfo {
     pub(crate) memory: net::MemoryBudget,
     /// The process id of the supervisor, and the link to it, where there is one.
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
+    /// The certificates that it obtains by itself, where it does.
+    pub(crate) certificates: Arc<OnceLock<Certificates>>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
 }
@@ -228,6 +230,15 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
+        ("certificates", "") => {
+            let statuses = info.certificates.get().map(Certificates::statuses).unwrap_or_default();
+            json!({ "certificates": statuses.iter().map(certificate).collect::<Vec<_>>() })
+        }
+        ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
+            Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
+            Some(Err(error)) => json!({ "error": error }),
+            None => json!({ "error": "the server obtains no certificates: no site has `tls = \"auto\"`" }),
+        },
         (other, _) => json!({ "error": format!("unknown command {other:?}: send \"status\" or \"reload\"") }),
     };
     send(client, &document)
@@ -316,6 +327,25 @@ fn status(info: &ServerInfo) -> Value {
             "refused": info.memory.refused(),
         },
         "apps": apps.collect::<Vec<_>>(),
+    })
+}
+
+/// A certificate, for `komainu cert`; times in seconds since 1970.
+pub(crate) fn certificate(status: &CertificateStatus) -> Value {
+    let unix_s = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let facts = status.info.as_ref();
+    json!({
+        "name": status.name,
+        "names": facts.map(|facts| facts.subjects.iter().map(ToString::to_string).collect::<Vec<_>>()),
+        "issuer": facts.map(|facts| &facts.issuer),
+        "serial": facts.map(|facts| &facts.serial),
+        "not_before": facts.map(|facts| unix_s(facts.not_before)),
+        "not_after": facts.map(|facts| unix_s(facts.not_after)),
+        "directory": status.directory,
+        "renew_at": status.renew_at.map(unix_s),
+        "retry_at": status.retry_at.map(unix_s),
+        "last_error": status.last_error.as_ref().map(|(_, text)| text),
+        "last_error_at": status.last_error.as_ref().map(|(at, _)| unix_s(*at)),
     })
 }
 

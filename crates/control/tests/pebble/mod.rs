@@ -72,7 +72,7 @@ impl Pebble {
     /// Starts it with its files in `folder`; `None`, said on stderr, where it is not built.
     pub(crate) fn start(folder: &Path, options: &PebbleOptions) -> Option<Pebble> {
         let (Some(pebble), Some(dns)) = (program("pebble"), program("pebble-challtestsrv")) else {
-            eprintln!("skipped: Pebble is not built: install Go, then scripts/setup test");
+            eprintln!("SKIPPED: Pebble is not built: install Go, then scripts/setup test");
             return None;
         };
         fs::create_dir_all(folder).unwrap();

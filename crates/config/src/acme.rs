@@ -1,0 +1,217 @@
+//! Certificates that the server obtains (ACME, RFC 8555).
+
+use crate::check::{Checker, InvalidValue};
+use crate::node::Node;
+use crate::record::{brief, directives, table};
+use crate::shape::{Maybe, OneOrMore, PathShape, Text, Word};
+use std::path::{Path, PathBuf};
+
+/// How the server shows an authority that it has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// By a file on port 80 (RFC 8555 section 8.3).
+    Http01,
+    /// By a certificate on port 443 (RFC 8737).
+    TlsAlpn01,
+    /// By a TXT record (RFC 8555 section 8.4).
+    Dns01,
+}
+
+/// Names of directories, and their URLs.
+const DIRECTORIES: [(&str, &str); 2] = [
+    ("letsencrypt", "https://acme-v02.api.letsencrypt.org/directory"),
+    ("letsencrypt-staging", "https://acme-staging-v02.api.letsencrypt.org/directory"),
+];
+const PROFILE: Text<String> = Text { what: "a profile such as \"shortlived\"", parse: profile };
+
+directives! {
+    /// Where certificates come from that the server obtains by itself: those of sites with `tls = "auto"`. Whoever uses a
+    /// directory agrees to the terms of its authority.
+    ///
+    /// ```toml
+    /// [acme]
+    /// email = "admin@example.com"
+    /// directory = ["letsencrypt", { url = "https://acme.example.net/directory", eab = { id = "kid", key = "c2VjcmV0" } }]
+    /// ```
+    ///
+    /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the authority says
+    /// (RFC 9773). Names that no public authority issues for (`localhost`, names below `test`, `local`, `internal` and
+    /// `home.arpa`, addresses of private networks) get certificates of a local authority: see `komainu trust`.
+    Acme in "`[acme]`", check acme_agrees {
+        /// Directories of authorities: `"letsencrypt"`, `"letsencrypt-staging"` (for tests: browsers do not trust it), or a
+        /// URL. With several, the next one is tried where one fails.
+        "directory" directories: Vec<AcmeDirectory> = ["letsencrypt"], OneOrMore(brief::<AcmeDirectory>("url"));
+        /// Where the authority writes to about the account.
+        "email" email: Option<String> = absent("none"),
+            Maybe(Text { what: "an address such as \"admin@example.com\"", parse: email });
+        /// The account at the authority that the server's account is bound to, for directories without an `eab` of their own.
+        "eab" eab: Option<ExternalAccountBinding> = absent("none"), Maybe(table::<ExternalAccountBinding>());
+        /// The profile of certificates, for directories without a `profile` of their own: at Let's Encrypt `"tlsserver"`,
+        /// or `"shortlived"` for six days.
+        "profile" profile: Option<String> = absent("what the authority chooses"), Maybe(PROFILE);
+        /// How the server shows that it has a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
+        /// `"dns-01"` `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
+        "challenge" challenges: Vec<AcmeChallenge> = absent("all that the addresses in `listen` and `dns_hook` allow"),
+            OneOrMore(Word(&[
+                ("http-01", AcmeChallenge::Http01),
+                ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
+                ("dns-01", AcmeChallenge::Dns01),
+            ]));
+        /// The command that sets TXT records: a program, or a list of it and its arguments. It is called with `add` or
+        /// `remove`, the record's name and its value, and ends once the authority will see the change.
+        "dns_hook" dns_hook: Vec<String> = absent("none"),
+            OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
+        /// The folder of accounts, keys and certificates. The server's user writes to it. Servers that share it order each
+        /// certificate once.
+        "state" state: Option<PathBuf> =
+            absent("$STATE_DIRECTORY, or /var/lib/komainu started as root, or else ~/.local/state/komainu"),
+            Maybe(PathShape("a folder"));
+        /// Certificates (PEM) that are trusted for directories, beside those that the system trusts.
+        "ca" ca: Option<PathBuf> = absent("none"), Maybe(PathShape("a file"));
+    }
+}
+
+directives! {
+    /// A directory of an authority. Just its URL stands for `url` alone.
+    AcmeDirectory in "`directory` of `[acme]`" {
+        /// `"letsencrypt"`, `"letsencrypt-staging"`, or a URL.
+        "url" url: String = required(""),
+            Text { what: "\"letsencrypt\" or a URL such as \"https://acme.example.net/directory\"", parse: directory };
+        /// The account at the authority that the server's account is bound to (RFC 8555 section 7.3.4).
+        "eab" eab: Option<ExternalAccountBinding> = absent("that of `[acme]`"), Maybe(table::<ExternalAccountBinding>());
+        /// The profile of certificates.
+        "profile" profile: Option<String> = absent("that of `[acme]`"), Maybe(PROFILE);
+    }
+}
+
+directives! {
+    /// An account at an authority, as it shows it to its customers.
+    ExternalAccountBinding in "`eab` of `[acme]`" {
+        /// The key's identifier.
+        "id" id: String = required(""), Text { what: "a key identifier", parse: word };
+        /// The HMAC key, in base64url: a secret.
+        "key" key: Vec<u8> = required(""), Text { what: "a key in base64url", parse: base64 };
+    }
+}
+
+/// DNS-01 needs its command, which may be given relative to the file's folder.
+fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
+    if let Some(program) = acme.dns_hook.first_mut()
+        && program.contains('/')
+        && !Path::new(program).is_absolute()
+    {
+        *program = check.resolve(program).to_string_lossy().into_owned();
+    }
+    let is_dns = acme.challenges.contains(&AcmeChallenge::Dns01);
+    match (node.entry("challenge"), node.entry("dns_hook")) {
+        (Some(entry), None) if is_dns => {
+            let finding =
+                check.error(&entry.value.at, "`dns-01` without `dns_hook`".to_owned(), "by which command?");
+            finding.help("write `dns_hook = \"/etc/komainu/dns-hook\"`: a command that sets TXT records");
+        }
+        (Some(_), Some(entry)) if !is_dns => {
+            let finding =
+                check.warning(&entry.key_at, "`dns_hook` without `dns-01`".to_owned(), "nobody calls this");
+            finding.help("add \"dns-01\" to `challenge`, or leave `challenge` out");
+        }
+        _ => {}
+    }
+}
+
+fn directory(text: &str) -> Result<String, InvalidValue> {
+    if let Some((_, url)) = DIRECTORIES.iter().find(|(name, _)| *name == text) {
+        return Ok((*url).to_owned());
+    }
+    let remedy = "write \"letsencrypt\", \"letsencrypt-staging\", or the URL of a directory, which begins with https://";
+    let Some(rest) = text.strip_prefix("https://") else {
+        return Err(InvalidValue::new("this is no directory", remedy));
+    };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match !host.is_empty() && !host.contains('@') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is no URL of a directory", remedy)),
+    }
+}
+
+fn email(text: &str) -> Result<String, InvalidValue> {
+    let bare = text.strip_prefix("mailto:").unwrap_or(text);
+    let is_address = bare.split_once('@').is_some_and(|(user, host)| !user.is_empty() && host.contains('.'));
+    // A comma would make it two, a question mark fields of a message (RFC 6068).
+    let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'?'));
+    match is_address && is_plain {
+        true => Ok(bare.to_owned()),
+        false => {
+            Err(InvalidValue::new("this is no e-mail address", "write one such as \"admin@example.com\""))
+        }
+    }
+}
+
+fn profile(text: &str) -> Result<String, InvalidValue> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match !text.is_empty() && text.len() <= 100 && text.bytes().all(is_word) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is no profile", "write a word such as \"shortlived\"")),
+    }
+}
+
+fn word(text: &str) -> Result<String, InvalidValue> {
+    match text.is_empty() || text.contains('\0') {
+        true => Err(InvalidValue::new("an empty word, or one with a NUL", "")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Base64, of both alphabets, with or without padding (RFC 4648 sections 4 and 5).
+fn base64(text: &str) -> Result<Vec<u8>, InvalidValue> {
+    let wrong = || InvalidValue::new("this is no base64url", "copy the key as the authority shows it");
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' | b'+' => 62,
+            b'_' | b'/' => 63,
+            _ => return Err(wrong()),
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    if bytes.len() < 8 || count == 6 { Err(wrong()) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_addresses_and_keys() {
+        assert!(directory("letsencrypt").unwrap().starts_with("https://acme-v02."));
+        assert_eq!(directory("https://127.0.0.1:14000/dir").unwrap(), "https://127.0.0.1:14000/dir");
+        for wrong in [
+            "",
+            "lets-encrypt",
+            "http://acme.test/dir",
+            "https://",
+            "https:///x",
+            "https://a b/",
+            "https://u@h/",
+        ] {
+            assert!(directory(wrong).unwrap_err().remedy.contains("letsencrypt"), "{wrong}");
+        }
+        assert_eq!(email("mailto:a@b.c").unwrap(), "a@b.c");
+        for wrong in ["", "a", "@b.c", "a@b", "a b@c.d", "a@b.c,d@e.f", "a@b.c?cc=d@e.f"] {
+            assert!(email(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(base64("AAECAwQFBgcI-_8").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 251, 255]);
+        assert_eq!(base64("AAECAwQFBgcI+/8=").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 251, 255]);
+        for wrong in ["", "AAAA", "AAECAwQFBgcI-", "AAECAwQFB gcI"] {
+            assert!(base64(wrong).is_err(), "{wrong}");
+        }
+        assert!(profile("short lived").is_err() && profile("").is_err() && word("").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use bench::table::TextTable;
+use control::{LocalAuthority, StateFolder, TrustReport, TrustStores};
+use serde_json::Value;
+
+use crate::access::Utc;
+use crate::certificates::{default_state_folder, host_name};
+use crate::cli::{Cert, CertPlace, Trust};
+use crate::control as socket;
+
+/// `komainu cert`: the text to print.
+///
+/// # Errors
+/// Where no server runs and no folder can be read, or there is no such name.
+pub(crate) fn cert(command: &Cert) -> Result<String, String> {
+    match command {
+        Cert::List(list) => {
+            let all = certificates(&list.of)?;
+            match list.json {
+                true => Ok(format!("{:#}\n", Value::Array(all))),
+                false => Ok(printable(&listed(&all))),
+            }
+        }
+        Cert::Show { name, of } => {
+            let all = certificates(of)?;
+            let found = all.iter().find(|one| one["name"].as_str() == Some(name.as_str()));
+            let found = found.ok_or_else(|| format!("there is no certificate for {name}: `komainu cert list` shows the names"))?;
+            Ok(printable(&shown(found)))
+        }
+        Cert::Renew { names, pid } => renew(names, *pid),
+    }
+}
+
+/// Another user's server may say anything: nothing of it reaches the terminal but text.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+/// What servers or the state folder say, one for each name.
+fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
+    let pids = match (&of.state, of.pid) {
+        (Some(_), _) => Vec::new(),
+        (None, Some(pid)) => vec![pid],
+        (None, None) => socket::running(),
+    };
+    if pids.is_empty() {
+        let folder = of.state.clone().unwrap_or_else(own_state_folder);
+        let listed = control::list(&folder);
+        let listed = listed.map_err(|error| {
+            format!("no server of this user is running, and the state folder {} cannot be read: {error}", folder.display())
+        })?;
+        return Ok(listed.iter().map(socket::certificate).collect());
+    }
+    let mut all = Vec::new();
+    for pid in pids {
+        let answer = socket::ask(pid, "certificates")?;
+        all.extend(answer["certificates"].as_array().cloned().unwrap_or_default());
+    }
+    Ok(all)
+}
+
+/// The state folder of a server that this user starts.
+fn own_state_folder() -> PathBuf {
+    default_state_folder(rustix::process::geteuid().is_root())
+}
+
+/// A moment, in UTC.
+fn moment(value: &Value) -> Option<String> {
+    value.as_u64().map(|unix_s| Utc::at(unix_s).rfc3339())
+}
+
+/// A span of time, in its largest unit.
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// How far a moment is from now.
+fn relative(value: &Value, now: SystemTime) -> String {
+    let Some(unix_s) = value.as_u64() else { return "-".into() };
+    // A server may say anything.
+    let Some(at) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix_s)) else { return "?".into() };
+    match at.duration_since(now) {
+        Ok(left) => format!("in {}", span(left)),
+        Err(past) => format!("{} ago", span(past.duration())),
+    }
+}
+
+fn listed(all: &[Value]) -> String {
+    if all.is_empty() {
+        return "no certificates: no site has `tls = \"auto\"`\n".into();
+    }
+    let now = SystemTime::now();
+    let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt", "last error"]);
+    for one in all {
+        let text = |key: &str| one[key].as_str().unwrap_or("-").to_owned();
+        let next = if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
+        table.row(vec![
+            text("name"),
+            text("issuer"),
+            relative(&one["not_after"], now),
+            relative(&one[next], now),
+            text("last_error"),
+        ]);
+    }
+    table.plain("")
+}
+
+fn shown(one: &Value) -> String {
+    let now = SystemTime::now();
+    let text = |key: &str| one[key].as_str().map(str::to_owned);
+    let at = |key: &str| moment(&one[key]).map(|at| format!("{at} ({})", relative(&one[key], now)));
+    let names = one["names"].as_array().map(|names| {
+        names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+    });
+    let rows = [
+        ("names", names),
+        ("issuer", text("issuer")),
+        ("serial", text("serial")),
+        ("valid from", at("not_before")),
+        ("valid until", at("not_after")),
+        ("directory", Some(text("directory").unwrap_or_else(|| "none: the local authority".into())).filter(|_| one["issuer"].is_string())),
+        ("renewal", at("renew_at")),
+        ("next attempt", at("retry_at")),
+        ("last error", text("last_error")),
+        ("of", at("last_error_at").filter(|_| one["last_error"].is_string())),
+    ];
+    let rows = rows.into_iter().filter_map(|(key, value)| Some(format!("{key:<13} {}\n", value?)));
+    rows.collect()
+}
+
+fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
+    let pids = pid.map_or_else(socket::running, |pid| vec![pid]);
+    let pid = match pids.as_slice() {
+        [pid] => *pid,
+        [] => return Err("no server of this user is running: certificates are renewed by a running server".into()),
+        _ => return Err("several servers run: name one with --pid".into()),
+    };
+    let mut text = String::new();
+    for name in names {
+        let answer = socket::ask(pid, &format!("renew {name}"))?;
+        text += &format!("{}\n", answer["done"].as_str().unwrap_or("done"));
+    }
+    Ok(printable(&text) + "`komainu cert list` shows what becomes of it\n")
+}
+
+/// `komainu trust`: the text to print.
+///
+/// # Errors
+/// What could not be done, beside what could.
+pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
+    let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
+    let stores = TrustStores::of_machine(&homes);
+    if arguments.undo {
+        let report = control::untrust(&stores);
+        return told(&report, "nothing to remove: no local authority of Komainu is trusted here\n");
+    }
+    let path = arguments.state.clone().unwrap_or_else(own_state_folder);
+    // The folder of a server that runs is another user's, perhaps; its authority is read and not made then.
+    let mut root = StateFolder::existing(&path).root_path();
+    if !root.exists() {
+        let store = StateFolder::open(&path).map_err(|error| format!("error: {error}"))?;
+        LocalAuthority::open(&store, &host_name(), SystemTime::now()).map_err(|error| format!("error: {error}"))?;
+        root = store.root_path();
+    }
+    let report = control::trust(&root, &stores);
+    let report = report.map_err(|error| format!("error: cannot read {}: {error}", root.display()))?;
+    told(&report, "").map(|text| format!("the local authority of {}\n{text}", path.display()))
+}
+
+/// What was done, and what was not: an error where nothing was.
+fn told(report: &TrustReport, nothing: &str) -> Result<String, String> {
+    let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
+    let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();
+    match (report.done.is_empty(), report.failed.is_empty()) {
+        (true, true) => Ok(nothing.to_owned()),
+        (true, false) => Err(failed.trim_end().to_owned()),
+        _ => Ok(done + &failed),
+    }
+}

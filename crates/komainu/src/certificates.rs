@@ -1,0 +1,303 @@
+//! Certificates that the server obtains by itself: what the configuration says of them, for `control`; and what serves
+//! with them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
+use control::{
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment, ExternalAccount,
+    HttpChallenges, Intervals, Options, Subject,
+};
+use net::{CertificateStore, ServerCertificate};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+
+use crate::config_files::ConfigFiles;
+use crate::notice::ErrorLog;
+use crate::privilege::Identity;
+
+/// The state folder of a server that was started as root.
+const SYSTEM_FOLDER: &str = "/var/lib/komainu";
+/// Names of the default site where it is to have certificates by itself: those of this machine.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// What serves with the certificates.
+struct ServerSink {
+    store: CertificateStore,
+    log: ErrorLog,
+}
+
+impl CertificateSink for ServerSink {
+    fn install(&self, name: &str, pem: &str) -> Result<(), String> {
+        let certificate = ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes())?;
+        self.store.install(&[name], &certificate);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) {
+        self.store.remove(&[name]);
+    }
+
+    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
+        let certificate = ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes())?;
+        self.store.challenge(server_name, Some(certificate));
+        Ok(())
+    }
+
+    fn remove_challenge(&self, server_name: &str) {
+        self.store.challenge(server_name, None);
+    }
+
+    fn info(&self, text: &str) {
+        self.log.info(text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.log.warn(text);
+    }
+
+    fn error(&self, text: &str) {
+        self.log.error(text);
+    }
+}
+
+/// What obtains and renews certificates while the server runs.
+pub(crate) struct Certificates {
+    renewer: CertificateRenewer,
+    is_system: bool,
+}
+
+impl Certificates {
+    /// Installs what is stored, and starts the thread; `None` where no site has `tls = "auto"`. Failures are logged: the
+    /// server serves without.
+    pub(crate) fn start(
+        config: &Config,
+        files: &ConfigFiles,
+        is_system: bool,
+        store: CertificateStore,
+        challenges: HttpChallenges,
+        log: &ErrorLog,
+    ) -> Option<Certificates> {
+        let subjects = subjects(config, log);
+        if subjects.is_empty() {
+            return None;
+        }
+        let environment = Environment {
+            now: Arc::new(SystemTime::now),
+            random: Arc::new(|| fastrand::u64(..)),
+            intervals: Intervals::default(),
+            host: host_name(),
+        };
+        let sink = Arc::new(ServerSink { store, log: log.clone() });
+        let options = options(config, files, is_system).and_then(|options| {
+            CertificateRenewer::start(options, subjects, environment, sink, challenges)
+        });
+        match options {
+            Ok(renewer) => Some(Certificates { renewer, is_system }),
+            Err(error) => {
+                log.error(&format!("certificates are neither obtained nor renewed: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Goes over to another configuration.
+    ///
+    /// # Errors
+    /// A file that cannot be read; the names of before keep their certificates then.
+    pub(crate) fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
+        self.renewer.serve(options(config, files, self.is_system)?, subjects(config, log));
+        Ok(())
+    }
+
+    /// What is known of each certificate.
+    pub(crate) fn statuses(&self) -> Vec<CertificateStatus> {
+        self.renewer.statuses()
+    }
+
+    /// Has the certificate of a name renewed now.
+    ///
+    /// # Errors
+    /// Where there is no such name.
+    pub(crate) fn renew(&self, name: &str) -> Result<(), String> {
+        let subject = Subject::parse(name)?;
+        match self.renewer.renew(&subject) {
+            true => Ok(()),
+            false => Err(format!("the server obtains no certificate for {name}: `komainu cert list` shows the names")),
+        }
+    }
+}
+
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The names that certificates are obtained for: the hosts of sites with `tls = "auto"`.
+fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
+    let automatic = config.sites.iter().filter(|site| {
+        site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
+    });
+    let mut subjects = BTreeSet::new();
+    for site in automatic {
+        let hosts = site.hosts.iter().map(|host| match host {
+            HostPattern::Exact(name) => name.clone(),
+            HostPattern::Below(name) => format!("*{name}"),
+        });
+        let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
+        for name in hosts.chain(own) {
+            match Subject::parse(&name) {
+                Ok(subject) => _ = subjects.insert(subject),
+                Err(error) => log.error(&format!("certificates: {error}")),
+            }
+        }
+    }
+    subjects.into_iter().collect()
+}
+
+fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
+    let acme = &config.acme;
+    let external = |binding: &config::ExternalAccountBinding| ExternalAccount {
+        id: binding.id.clone(),
+        key: binding.key.clone(),
+    };
+    let directories = acme.directories.iter().map(|directory| Directory {
+        url: directory.url.clone(),
+        external_account: directory.eab.as_ref().or(acme.eab.as_ref()).map(external),
+        profile: directory.profile.clone().or_else(|| acme.profile.clone()),
+    });
+    let hook: Vec<OsString> = acme.dns_hook.iter().map(OsString::from).collect();
+    Ok(Options {
+        directories: directories.collect(),
+        email: acme.email.clone(),
+        challenges: challenges(config),
+        dns_hook: (!hook.is_empty()).then_some(hook),
+        state: state_folder(config, is_system),
+        roots_pem: acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// The challenges that can be answered: those that are configured, or those that the addresses allow.
+fn challenges(config: &Config) -> Vec<ChallengeKind> {
+    let configured = config.acme.challenges.iter().map(|challenge| match challenge {
+        AcmeChallenge::Http01 => ChallengeKind::Http,
+        AcmeChallenge::TlsAlpn01 => ChallengeKind::TlsAlpn,
+        AcmeChallenge::Dns01 => ChallengeKind::Dns,
+    });
+    let mut kinds: Vec<ChallengeKind> = configured.collect();
+    if !kinds.is_empty() {
+        return kinds;
+    }
+    let port = |listener: &config::Listener| match &listener.address {
+        Listen::Tcp(address) => Some(address.port()),
+        Listen::Any(port) => Some(*port),
+        Listen::Localhost(_) | Listen::Unix(_) => None,
+    };
+    let listens = |wanted: Option<u16>, is_tls: bool| {
+        let with = |listener: &config::Listener| {
+            listener.is_tls() == is_tls && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
+        };
+        config.listen.iter().any(with)
+    };
+    if !config.acme.dns_hook.is_empty() {
+        kinds.push(ChallengeKind::Dns);
+    }
+    let of = |http: Option<u16>, tls: Option<u16>| {
+        [(listens(http, false), ChallengeKind::Http), (listens(tls, true), ChallengeKind::TlsAlpn)]
+    };
+    let mut reachable: Vec<ChallengeKind> =
+        of(Some(80), Some(443)).into_iter().filter_map(|(is, kind)| is.then_some(kind)).collect();
+    if reachable.is_empty() {
+        // Other ports of this machine may be what the authority reaches as 80 and 443.
+        reachable.extend(of(None, None).into_iter().filter_map(|(is, kind)| is.then_some(kind)));
+    }
+    kinds.extend(reachable);
+    kinds
+}
+
+/// The state folder: that of the configuration, of systemd's unit, of the system, or of the user.
+pub(crate) fn state_folder(config: &Config, is_system: bool) -> PathBuf {
+    config.acme.state.clone().unwrap_or_else(|| default_state_folder(is_system))
+}
+
+/// The state folder where none is configured. `is_system` for a server that was started as root.
+pub(crate) fn default_state_folder(is_system: bool) -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(folders) = variable("STATE_DIRECTORY")
+        && let Some(first) = std::env::split_paths(&folders).next()
+    {
+        return first;
+    }
+    if is_system {
+        return SYSTEM_FOLDER.into();
+    }
+    match (variable("XDG_STATE_HOME"), variable("HOME")) {
+        (Some(folder), _) => Path::new(&folder).join("komainu"),
+        (None, Some(home)) => Path::new(&home).join(".local/state/komainu"),
+        (None, None) => SYSTEM_FOLDER.into(),
+    }
+}
+
+/// In the supervisor: makes the state folder for the user who serves. One that is there is given to the user only while it
+/// is empty.
+///
+/// # Errors
+/// Why it cannot be made.
+pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
+    let is_automatic = |site: &config::Site| {
+        site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
+    };
+    if !config.sites.iter().any(is_automatic) {
+        return Ok(());
+    }
+    let path = state_folder(config, true);
+    let made = || {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        // What is opened here is what changes its owner, whatever the path names by then.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&path, flags, Mode::empty())?;
+        let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
+        let is_empty = fs::read_dir(&path)?.next().is_none();
+        if is_roots && is_empty {
+            rustix::fs::fchown(&folder, Some(Uid::from_raw(identity.uid)), Some(Gid::from_raw(identity.gid)))?;
+        }
+        Ok(())
+    };
+    made().map_err(|error| io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, "test.toml", Path::new("/etc/komainu")).unwrap().0
+    }
+
+    #[test]
+    fn challenges_are_those_that_the_addresses_allow() {
+        use ChallengeKind::{Dns, Http, TlsAlpn};
+        let of = |listen: &str, acme: &str| {
+            let site = "[[site]]\nhosts = \"example.com\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
+            challenges(&config(&format!("listen = {listen}\n[acme]\n{acme}\n{site}")))
+        };
+        assert_eq!(of("[\":80\", \":443\"]", ""), [Http, TlsAlpn]);
+        assert_eq!(of("\":443\"", ""), [TlsAlpn]);
+        assert_eq!(of("[\":8080\", \":443\"]", ""), [TlsAlpn]);
+        assert_eq!(of("[\":8080\", { address = \":8443\", tls = true }]", ""), [Http, TlsAlpn]);
+        assert_eq!(of("[\":80\", \":443\"]", "dns_hook = \"/bin/true\""), [Dns, Http, TlsAlpn]);
+        assert_eq!(of("[\":80\", \":443\"]", "challenge = \"tls-alpn-01\""), [TlsAlpn]);
+    }
+}

@@ -1,0 +1,238 @@
+//! Certificates that the server obtains by itself, from Pebble and from the local authority, asked for by curl.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+#[path = "../../control/tests/pebble/mod.rs"]
+mod pebble;
+mod rig;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Output;
+
+use pebble::{Pebble, PebbleOptions, free_port};
+use rig::{Folder, Rig, curl, eventually, komainu, text};
+
+const NAME: &str = "a.komainu-test.com";
+
+/// A server and the ports where Pebble looks for it.
+struct Ports {
+    http: u16,
+    tls: u16,
+}
+
+impl Ports {
+    fn new() -> Ports {
+        Ports { http: free_port(), tls: free_port() }
+    }
+
+    /// Pebble that reaches the server at these ports; `None` where it is not built.
+    fn pebble(&self, folder: &Folder) -> Option<Pebble> {
+        let options = PebbleOptions { http_port: self.http, tls_port: self.tls, ..PebbleOptions::default() };
+        Pebble::start(&folder.at("pebble"), &options)
+    }
+
+    /// A configuration for the name, with more of `[acme]`.
+    fn config(&self, directory: &str, ca: &Path, acme: &str) -> String {
+        let Ports { http, tls } = self;
+        format!(
+            "listen = [\"127.0.0.1:{http}\", {{ address = \"127.0.0.1:{tls}\", tls = true }}]\n\
+             [acme]\nstate = \"state\"\ndirectory = \"{directory}\"\nca = \"{}\"\n{acme}\n\
+             [[site]]\nhosts = [\"{NAME}\", \"x.localhost\"]\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+            ca.display()
+        )
+    }
+
+    /// A request through TLS that trusts `root` alone.
+    fn get(&self, name: &str, root: &Path) -> Output {
+        let resolve = format!("{name}:{}:127.0.0.1", self.tls);
+        let url = format!("https://{name}:{}/", self.tls);
+        curl(&["--cacert", root.to_str().unwrap(), "--resolve", &resolve, "-w", "%{num_connects}", &url])
+    }
+
+    fn is_served(&self, name: &str, root: &Path) -> bool {
+        let output = self.get(name, root);
+        output.status.success() && text(&output.stdout) == "fine1"
+    }
+
+    /// A request through TLS that looks at the status of the handshake alone.
+    fn is_refused(&self, name: &str) -> bool {
+        let resolve = format!("{name}:{}:127.0.0.1", self.tls);
+        let output = curl(&["-k", "--resolve", &resolve, &format!("https://{name}:{}/", self.tls)]);
+        // 35: the handshake failed.
+        output.status.code() == Some(35)
+    }
+}
+
+fn start(folder: Folder, config: &str) -> Rig {
+    folder.write("komainu.toml", format!("{}{config}", rig::as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+/// `komainu cert …` of a server.
+fn cert(rig: &Rig, words: &[&str]) -> String {
+    let pid = rig.child.id().to_string();
+    let output = komainu().arg("cert").args(words).args(["--pid", &pid]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Ends the server as an operator does, and gives its folder back.
+fn stopped(mut rig: Rig) -> Folder {
+    rig.signal("-TERM");
+    rig.ended();
+    std::mem::replace(&mut rig.folder, Folder::new())
+}
+
+fn issuing_root(pebble: &Pebble, folder: &Folder) -> std::path::PathBuf {
+    folder.write("root.pem", pebble.issuing_root());
+    folder.at("root.pem")
+}
+
+/// Every file is the owner's alone.
+fn assert_private(folder: &Path) {
+    let metadata = fs::metadata(folder).unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o077, 0, "{}", folder.display());
+    if metadata.is_dir() {
+        fs::read_dir(folder).unwrap().for_each(|entry| assert_private(&entry.unwrap().path()));
+    }
+}
+
+#[test]
+fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let Some(pebble) = ports.pebble(&folder) else { return };
+    let root = issuing_root(&pebble, &folder);
+    let config = ports.config(&pebble.directory, &pebble.directory_root(), "challenge = \"http-01\"");
+    let rig = start(folder, &config);
+    eventually("a certificate", || ports.is_served(NAME, &root));
+    // Requests without TLS are redirected, all but those of the authority.
+    let redirected = curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("Host: {NAME}"), &rig.url("/")]);
+    assert_eq!(text(&redirected.stdout), "308");
+    let listed = cert(&rig, &["list"]);
+    assert!(listed.contains(NAME) && listed.contains("Pebble Intermediate CA") && listed.contains("in 89 d"), "{listed}");
+    let shown = || cert(&rig, &["show", NAME]);
+    let first = shown();
+    assert!(first.contains(&pebble.directory), "{first}");
+    assert_private(&rig.folder.at("state"));
+    // Another one, now.
+    cert(&rig, &["renew", NAME]);
+    let serial = |text: &str| text.lines().find(|line| line.starts_with("serial")).unwrap().to_owned();
+    eventually("another certificate", || serial(&shown()) != serial(&first));
+    assert!(ports.is_served(NAME, &root));
+    let last = serial(&shown());
+    // Without an authority a restart serves what is stored, from the first connection on.
+    let issued = pebble.issued();
+    assert_eq!(issued, 2);
+    let folder = stopped(rig);
+    drop(pebble);
+    let state = folder.at("state");
+    let output = komainu().args(["cert", "show", NAME, "--state"]).arg(&state).output().unwrap();
+    assert_eq!(serial(&text(&output.stdout)), last);
+    let rig = start(folder, &config);
+    assert!(ports.is_served(NAME, &root), "{}", rig.reported());
+    assert_eq!(serial(&cert(&rig, &["show", NAME])), last);
+}
+
+#[test]
+fn tls_alpn_01_brings_a_certificate() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let Some(pebble) = ports.pebble(&folder) else { return };
+    let root = issuing_root(&pebble, &folder);
+    let config = ports.config(&pebble.directory, &pebble.directory_root(), "challenge = \"tls-alpn-01\"");
+    let rig = start(folder, &config);
+    eventually("a certificate", || ports.is_served(NAME, &root));
+    assert!(!pebble.log().contains("http-01 validation"), "{}", rig.reported());
+}
+
+/// Whoever is refused is told of it, and nobody waits.
+#[test]
+fn a_directory_that_is_down_delays_nothing() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    folder.certify();
+    let ca = folder.at("cert.pem");
+    let rig = start(folder, &ports.config(&format!("https://127.0.0.1:{}/dir", free_port()), &ca, ""));
+    // The private name has its certificate all the same.
+    let root = rig.folder.at("state/local/root.crt");
+    assert!(ports.is_served("x.localhost", &root), "{}", text(&ports.get("x.localhost", &root).stderr));
+    assert!(ports.is_refused(NAME));
+    eventually("an error", || cert(&rig, &["list"]).contains("cannot connect"));
+    let shown = cert(&rig, &["show", NAME]);
+    assert!(shown.contains("next attempt") && !shown.contains("issuer"), "{shown}");
+    assert!(rig.reported().contains("cannot connect"), "{}", rig.reported());
+    let again = cert(&rig, &["show", "x.localhost"]);
+    assert!(again.contains("Komainu local authority") && again.contains("in 7 d") || again.contains("in 6 d"), "{again}");
+}
+
+#[test]
+fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let Ports { http, tls } = ports;
+    let config = |name: &str| {
+        format!(
+            "{}listen = [\"127.0.0.1:{http}\", {{ address = \"127.0.0.1:{tls}\", tls = true }}]\n\
+             acme.state = \"state\"\n[[site]]\nhosts = \"{name}\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+            rig::as_we_are()
+        )
+    };
+    let ports = Ports { http, tls };
+    let rig = start(folder, config("x.localhost").trim_start_matches(rig::as_we_are()));
+    let root = rig.folder.at("state/local/root.crt");
+    let first = fs::read(&root).unwrap();
+    assert!(ports.is_served("x.localhost", &root));
+    rig.folder.write("komainu.toml", config("y.localhost"));
+    rig.signal("-HUP");
+    eventually("the other name", || ports.is_served("y.localhost", &root));
+    eventually("the name is gone", || !ports.is_served("x.localhost", &root));
+    let folder = stopped(rig);
+    let rig = start(folder, config("x.localhost").trim_start_matches(rig::as_we_are()));
+    let root = rig.folder.at("state/local/root.crt");
+    assert_eq!(fs::read(&root).unwrap(), first);
+    assert!(ports.is_served("x.localhost", &root));
+}
+
+/// Started as root, the server has another user; the state folder is that user's.
+#[test]
+fn the_state_folder_belongs_to_the_user_who_serves() {
+    if !rig::is_root() {
+        return;
+    }
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let config = format!(
+        "user = \"nobody\"\nlisten = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
+         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+        ports.http, ports.tls
+    );
+    folder.write("komainu.toml", config);
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let state = rig.folder.at("state");
+    let root = state.join("local/root.crt");
+    assert!(ports.is_served("x.localhost", &root), "{}", rig.reported());
+    let (owner, mode) = (fs::metadata(&state).unwrap().uid(), fs::metadata(&state).unwrap().mode() & 0o777);
+    assert_eq!((owner != 0, mode), (true, 0o700));
+    assert_private(&state);
+    stopped(rig);
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_is_told_of_and_the_server_serves() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    folder.write("state", "a file");
+    let config = format!(
+        "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
+         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\nredirect_https = false\n\
+         [[site.route]]\nrespond = \"fine\"\n",
+        ports.http, ports.tls
+    );
+    let rig = start(folder, &config);
+    eventually("a line of the log", || rig.reported().contains("no certificate can be obtained"));
+    assert!(rig.reported().contains("[acme] state"), "{}", rig.reported());
+    let served = curl(&["-H", "Host: x.localhost", &rig.url("/")]);
+    assert_eq!(text(&served.stdout), "fine");
+    assert!(ports.is_refused("x.localhost"));
+}
