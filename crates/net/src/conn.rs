@@ -99,7 +99,13 @@ impl Conn {
     /// Counts what the connection holds now.
     pub(crate) fn weigh(&self) {
         let encoder_bytes = self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes);
-        self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
+        self.permit.hold(
+            BUSY_BYTES
+                + self.link.weight_bytes()
+                + self.work.weight_bytes()
+                + encoder_bytes
+                + self.handler_bytes,
+        );
     }
 
     /// Called before a wait that may be long: releases buffers if memory is short, and counts the rest.
@@ -144,7 +150,8 @@ impl Conn {
 
     /// Who sends requests, as long as nobody says more.
     pub(crate) fn direct(&self) -> Client {
-        let secure = self.reported.as_ref().is_some_and(|reported| reported.secure);
+        let secure =
+            self.link.session().is_some() || self.reported.as_ref().is_some_and(|reported| reported.secure);
         Client::direct(self.peer, secure)
     }
 

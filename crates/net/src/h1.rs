@@ -28,6 +28,7 @@ use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
 use crate::service::{RequestRecord, Service};
 use crate::source::GONE;
+use crate::tls::{ServerConnection, TlsSession};
 use crate::work::ConnectionBuffers;
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
@@ -94,6 +95,29 @@ impl<S: Service> IdleClient<S> {
 
     pub(crate) fn link_mut(&mut self) -> &mut Link {
         &mut self.link
+    }
+
+    /// The core's connections and what serves them.
+    pub(crate) fn engine(&self) -> &Rc<Engine<S>> {
+        &self.engine
+    }
+
+    /// Sets how many bytes the connection holds for what comes ahead of HTTP.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.permit.hold(bytes);
+    }
+
+    /// Takes the bytes that were read after the PROXY protocol header.
+    pub(crate) fn take_begun(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// The same connection, whose bytes go through TLS from now on.
+    pub(crate) fn secured(self: Box<Self>, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
+        let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun } = *self;
+        let link = link.secured(tls, session);
+        permit.hold(link.weight_bytes());
+        Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })
     }
 
     /// Who is at the other end.
@@ -248,7 +272,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
     let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
     let Conn { link, permit, peer, reported, served, work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
-    permit.hold(begun.len());
+    permit.hold(begun.len() + link.weight_bytes());
     engine.context.works.give_back(work);
     Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })
 }

@@ -2,13 +2,14 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use rustix::io::Errno;
 
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::stream::{Interest, Stream};
-use crate::tls::TlsStream;
+use crate::tls::{ServerConnection, TlsSession, TlsStream};
 
 /// Bytes of a file that one call sends through TLS: four records, which leave in one call of the kernel's.
 const TLS_FILE_BYTES: usize = 64 * 1024;
@@ -31,6 +32,31 @@ impl Link {
         match self {
             Link::Plain(stream) => stream,
             Link::Tls(tls) => tls.stream(),
+        }
+    }
+
+    /// The same connection, whose bytes go through TLS from now on.
+    pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Link {
+        match self {
+            Link::Plain(stream) => Link::Tls(Box::new(TlsStream::accepted(stream, tls, session))),
+            secured => secured,
+        }
+    }
+
+    /// What is known of a client's connection through TLS.
+    #[must_use]
+    pub fn session(&self) -> Option<&Rc<TlsSession>> {
+        match self {
+            Link::Plain(_) => None,
+            Link::Tls(tls) => tls.session(),
+        }
+    }
+
+    /// What TLS holds of memory for it, in bytes.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        match self {
+            Link::Plain(_) => 0,
+            Link::Tls(tls) => tls.weight_bytes(),
         }
     }
 

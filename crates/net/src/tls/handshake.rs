@@ -39,7 +39,7 @@ pub struct ClientIdentity {
 }
 
 /// A handshake that has begun.
-pub struct TlsHandshake {
+pub(crate) struct TlsHandshake {
     acceptor: TlsAcceptor,
     state: State,
     /// The first byte of all, which shows what does not speak TLS.
@@ -58,7 +58,7 @@ enum State {
 }
 
 /// How far a handshake is.
-pub enum HandshakeStep {
+pub(crate) enum HandshakeStep {
     /// It waits until the socket can be read.
     Reads,
     /// It waits until the socket can be written.
@@ -102,7 +102,7 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// Where they are more than a first message can have.
-    pub fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
+    pub(crate) fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
         let mut hello = Box::<Acceptor>::default();
         let mut rest = begun;
         while !rest.is_empty() {
@@ -116,7 +116,7 @@ impl TlsHandshake {
     }
 
     /// Whether the client has sent anything.
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.first.is_some()
     }
 
@@ -124,7 +124,7 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// Why it failed; the client has been sent an alert, if it was there to receive one.
-    pub fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
+    pub(crate) fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Hello(mut hello) => match hello.accept() {
@@ -140,10 +140,6 @@ impl TlsHandshake {
                     Err((error, alert)) => return Err(self.refused(&error, alert, stream)),
                 },
                 State::Running { mut tls, policy, is_challenge } => {
-                    if !sent(&mut tls, stream)? {
-                        self.state = State::Running { tls, policy, is_challenge };
-                        return Ok(HandshakeStep::Writes);
-                    }
                     if !tls.is_handshaking() {
                         if is_challenge {
                             tls.send_close_notify();
@@ -152,7 +148,12 @@ impl TlsHandshake {
                             return Ok(HandshakeStep::Challenged);
                         }
                         let session = session(&tls, policy)?;
+                        // What is left to be sent (tickets) goes out with the first response, or when HTTP waits.
                         return Ok(HandshakeStep::Done(tls, Rc::new(session)));
+                    }
+                    if !sent(&mut tls, stream)? {
+                        self.state = State::Running { tls, policy, is_challenge };
+                        return Ok(HandshakeStep::Writes);
                     }
                     let came = received(tls.read_tls(&mut TlsSocket(stream)))?;
                     if came && let Err(error) = tls.process_new_packets() {
