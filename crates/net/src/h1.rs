@@ -113,8 +113,8 @@ impl<S: Service> IdleClient<S> {
     }
 
     /// The same connection, whose bytes go through TLS from now on.
-    pub(crate) fn secured(self: Box<Self>, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
-        let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun } = *self;
+    pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
+        let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun } = self;
         let link = link.secured(tls, session);
         permit.hold(link.weight_bytes());
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })

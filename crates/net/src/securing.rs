@@ -85,7 +85,7 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             // At the deadline the loop ends it.
             Ok(HandshakeStep::Writes) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
-                return serve_after(this.idle.secured(tls, session)).await;
+                return serve_after((*this.idle).secured(tls, session)).await;
             }
             Ok(HandshakeStep::Challenged) => {
                 idle.link_mut().shutdown_write();
