@@ -4,7 +4,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
-use crate::shape::{Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
+use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -69,8 +69,8 @@ impl Listen {
         }
         if port_text.split_whitespace().any(|word| word == "ssl") {
             return Err(InvalidValue::new(
-                "TLS for clients is not supported yet",
-                "put a TLS proxy in front, and listen without `ssl`",
+                "`ssl` has no place here",
+                "port 443 speaks TLS; for another port write { address = \":8443\", tls = true }",
             ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
@@ -188,6 +188,9 @@ directives! {
         /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` or `"*:80"` for every address of the machine, IPv4 and IPv6, `"localhost:8080"`, or `"unix:/run/k.sock"`.
         /// `"[::]:80"` takes IPv6 connections alone. Port 0 is any free port.
         "address" address: Listen = required(""), Address;
+        /// Whether connections speak TLS, after a PROXY protocol header if one is expected. The sites' `tls` says with which
+        /// certificates.
+        "tls" tls: Option<bool> = absent("`true` at port 443, `false` elsewhere"), Maybe(Flag);
         /// Whether a proxy in front says who the client is ahead of HTTP, by the PROXY protocol, version 1 or 2: a list of
         /// the networks it may come from, or `true` for those of `trusted_proxies`. Everything then sees the client as if
         /// it were connected itself. Connections from anywhere else, or without the header, are refused; over a Unix
@@ -201,6 +204,15 @@ impl Listener {
     /// An address where nothing but HTTP is spoken.
     pub fn at(address: Listen) -> Self {
         Self { address, ..Self::default() }
+    }
+
+    /// Whether connections speak TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.unwrap_or(match &self.address {
+            Listen::Any(port) | Listen::Localhost(port) => *port == 443,
+            Listen::Tcp(address) => address.port() == 443,
+            Listen::Unix(_) => false,
+        })
     }
 }
 

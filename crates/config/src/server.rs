@@ -20,6 +20,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
+use crate::tls::Tls;
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -101,6 +102,8 @@ directives! {
         /// is another path than `/a/b` for them, and `files` finds nothing there; slashes at the start are merged all
         /// the same.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// TLS with clients: what holds for every site.
+        "tls" tls: Tls = {}, table();
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// How long the server waits.
@@ -386,6 +389,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
     }
     listeners_agree(config, node, check);
+    tls_agrees(config, node, check);
     apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
@@ -433,6 +437,30 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             let finding = check.error(&entry.value.at, title, "from whom?");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
+    }
+}
+
+/// Where an address speaks TLS, a site has certificates, and the other way round.
+fn tls_agrees(config: &Config, node: &Node, check: &mut Checker) {
+    if check.report.errors() > 0 {
+        return;
+    }
+    let mut with_tls = node.items("site").iter().filter_map(|item| item.entry("tls"));
+    let listener = config.listen.iter().position(Listener::is_tls);
+    let has_tls = config.sites.iter().any(|site| site.tls.is_some());
+    if let (Some(index), false, Some(entry)) = (listener, has_tls, node.entry("listen")) {
+        let at = node.items("listen").get(index).map_or(&entry.value.at, |item| &item.at);
+        let title = format!("`{}` speaks TLS, and no site has `tls`", config.listen[index].address);
+        let finding = check.error(at, title, "with which certificate?");
+        finding.help(
+            "give a site its certificate: `tls = { certificate = \"cert.pem\", key = \"key.pem\" }`; \
+             or write `{ address = \":443\", tls = false }`",
+        );
+    }
+    if let (None, true, Some(entry)) = (listener, has_tls, with_tls.next()) {
+        let title = "`tls` without an address that speaks it".to_owned();
+        let finding = check.warning(&entry.key_at, title, "nobody uses this");
+        finding.help("add \":443\" to `listen`, or `{ address = \":8443\", tls = true }`");
     }
 }
 
