@@ -95,7 +95,8 @@ const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",
     parse: HostPattern::parse,
 });
-const HSTS: Text<String> = Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
+const HSTS: Text<String> =
+    Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
 const PATHS: OneOrMore<Text<PathPattern>> =
     OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
 const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });

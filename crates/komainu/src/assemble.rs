@@ -19,6 +19,7 @@ use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
 use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
 /// Error pages are held in memory; a larger one is refused when the server starts.
@@ -36,6 +37,10 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
 /// A configuration, and the state of its upstream groups: what all cores share.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
+    /// TLS with clients, where a site has it.
+    pub(crate) tls: Option<TlsPlan>,
+    /// The port that requests without TLS are redirected to.
+    pub(crate) https_port: Option<u16>,
     groups: GroupPlan,
 }
 
@@ -54,9 +59,13 @@ impl ServerPlan {
             Some(hosting) => hosting.spill().clone(),
             None => spill_store(&config)?,
         };
-        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let files = hosting.map(Hosting::files).unwrap_or_default();
-        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill, &files)?, config };
+        let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
+        // Addresses change only at a restart.
+        let https_port = before.and_then(|plan| plan.https_port);
+        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let groups = GroupPlan::new(&config, before, &spill, &files)?;
+        let plan = ServerPlan { groups, tls, https_port, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,

@@ -9,7 +9,10 @@ use config::{Level, Template, Variable};
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
 use http::{EmptySegments, Fields, Method, Name, Reject, Status};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Request, RequestRecord, Service};
+use net::{
+    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
+    Service,
+};
 use proxy::Proxy;
 
 use crate::access::Access;
@@ -339,6 +342,11 @@ impl Service for SharedRouter {
             Some(fault) => self.0.notices.debug(&reported(record, fault)),
             None => {}
         }
+    }
+
+    fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
+        let line = || format!("{peer}: TLS handshake: {failure}");
+        self.0.notices.once_a_second(Level::Info, format!("TLS handshake: {}", failure.reason), line);
     }
 }
 

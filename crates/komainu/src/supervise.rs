@@ -43,6 +43,8 @@ struct Current {
     plan: Mutex<Arc<ServerPlan>>,
     hosting: Arc<Hosting>,
     cores: usize,
+    /// Where connections speak TLS.
+    tls: Option<net::TlsAcceptor>,
 }
 
 impl Current {
@@ -121,14 +123,14 @@ enum ServerEvent {
 ///
 /// # Errors
 /// What keeps the server from starting, for people.
-pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
+pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Url])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, warning } = start;
     let (events, happened) = channel();
     // Before anything is started: a signal that comes early must find us listening.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
-    let options = engine::options(&config, &descriptors);
+    let mut options = engine::options(&config, &descriptors);
     let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
@@ -149,13 +151,18 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
-    let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
+    let mut plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
+    plan.https_port = https_port(&plan.config, &listeners);
+    let certificates = net::CertificateStore::new();
+    options.tls =
+        plan.tls.as_ref().map(|tls| tls.acceptor(&plan.config, certificates.clone())).transpose()?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
         plan: Mutex::new(Arc::new(plan)),
         hosting: hosting.clone(),
         cores,
+        tls: options.tls.clone(),
     });
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
@@ -169,10 +176,10 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    ready(server.addresses());
+    ready(server.urls());
     link.iter().for_each(|link| link.report("ready"));
     let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
-    let addresses = addresses(server.addresses());
+    let addresses = addresses(server.urls());
     match whom {
         Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
@@ -328,6 +335,17 @@ fn listeners(
     each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, threads)).collect()
 }
 
+/// The port of the first address that speaks TLS.
+fn https_port(config: &Config, listeners: &[net::Listener]) -> Option<u16> {
+    let listens = engine::listens(config);
+    let (_, listener) = listens.iter().zip(listeners).find(|(listen, _)| listen.tls)?;
+    match listener.address() {
+        net::Bind::Tcp(address) => Some(address.port()),
+        net::Bind::Any(port) => Some(*port),
+        net::Bind::Unix(_) => None,
+    }
+}
+
 /// The control socket, and its file if it is this process's.
 type Control = io::Result<(UnixListener, Option<Socket>)>;
 
@@ -359,7 +377,7 @@ fn serve_control(
     };
     let info = ServerInfo {
         hosting: hosting.clone(),
-        addresses: server.addresses().iter().map(ToString::to_string).collect(),
+        addresses: server.urls().iter().map(ToString::to_string).collect(),
         since: Instant::now(),
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
@@ -381,8 +399,8 @@ fn serve_control(
     }
 }
 
-fn addresses(binds: &[net::Bind]) -> String {
-    binds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn addresses(urls: &[net::Url]) -> String {
+    urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// One core's router.
@@ -505,6 +523,12 @@ fn reload(
         failures.iter().for_each(|text| notices.warn(text));
     }
     if let Err(error) = current.hosting.apply(&plan.config.apps) {
+        notices.error(&error.to_string());
+        failures.push(error.to_string());
+    }
+    if let (Some(tls), Some(acceptor)) = (&plan.tls, &current.tls)
+        && let Err(error) = tls.put_in_force(&plan.config, acceptor)
+    {
         notices.error(&error.to_string());
         failures.push(error.to_string());
     }

@@ -127,7 +127,7 @@ impl ServerCertificate {
     }
 
     /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and
-    /// `fullchain.pem` with `privkey.pem` in the folder and in those below it, as certbot lays them out. `read` reads a file.
+    /// `fullchain.pem` with `privkey.pem`, as certbot names them. `files` are those of the folder with their contents.
     ///
     /// # Errors
     /// The first file that cannot be read or is not valid, by name; or that there is no pair.

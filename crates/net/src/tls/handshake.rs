@@ -23,7 +23,7 @@ pub struct TlsSession {
     pub server_name: Option<Box<str>>,
     /// Whether it goes on with the keys of an earlier connection.
     pub resumed: bool,
-    /// Which policy on client certificates has admitted it ([`TlsAcceptor::policy`]); 0 for none.
+    /// Which policy on client certificates has admitted it ([`super::ClientCertificates::policy`]); 0 for none.
     pub policy: u64,
     /// The certificate that the client has shown, once it is verified.
     pub client: Option<ClientIdentity>,
