@@ -18,7 +18,7 @@ use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
-use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
@@ -117,6 +117,7 @@ pub(crate) fn table(
     let mut pages = Vec::new();
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
+    let mut https = Vec::new();
     let server_pages = error_pages([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -130,8 +131,13 @@ pub(crate) fn table(
         let own = error_pages([&site.error_pages, &config.error_pages]);
         pages.push(own.map_err(|error| placed("error_pages", "site", site.line, &error))?);
         let settings = config.settings(Some(site_index), None);
-        edits.push(self::edits(&settings.response_headers));
+        edits.push(secure_edits(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
+        let redirects = site.tls.is_some() && site.redirect_https;
+        https.push(SiteHttps {
+            redirect_port: plan.https_port.filter(|_| redirects),
+            policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+        });
     }
     pages.push(server_pages);
     edits.push(self::edits(&config.settings(None, None).response_headers));
@@ -143,6 +149,7 @@ pub(crate) fn table(
         empty_segments,
         pages,
         edits,
+        https,
         introducers,
     })
 }
@@ -234,7 +241,7 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
-        edits: edits(&settings.response_headers),
+        edits: secure_edits(&settings.response_headers, &config.sites[site]),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
@@ -253,6 +260,20 @@ fn fixed_response(respond: &config::Respond) -> Handler {
 
 fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
+}
+
+/// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
+    let Some(hsts) = &site.hsts else { return edits(levels) };
+    let value = http::Template::parse(&hsts.replace('$', "$$"), |_| false);
+    let value = value.expect("the configuration checked it");
+    let own = config::ResponseHeaders {
+        set: vec![("Strict-Transport-Security".to_owned(), value)],
+        ..config::ResponseHeaders::default()
+    };
+    // What the configuration says of the field itself comes after it.
+    let with: Vec<_> = std::iter::once(&own).chain(levels.iter().copied()).collect();
+    RouteEdits::Secure { plain: Box::new(edits(levels)), secure: Box::new(edits(&with)) }
 }
 
 fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {

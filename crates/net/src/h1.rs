@@ -378,6 +378,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    state.tls = conn.link.session().cloned();
     let served = {
         let source = conn.link.stream().source_rc();
         let is_short = conn.pressure() >= Pressure::Critical;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
+use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
 use rustls::{Error, PeerIncompatible, ProtocolVersion};
 
@@ -36,6 +37,32 @@ pub struct ClientIdentity {
     pub info: CertificateInfo,
     /// The certificate in DER.
     pub der: Box<[u8]>,
+}
+
+impl TlsValues for TlsSession {
+    fn write(&self, variable: TlsVariable, out: &mut Vec<u8>) {
+        let info = self.client.as_ref().map(|client| &client.info);
+        let of_client = |text: fn(&CertificateInfo) -> &str| info.map(text).unwrap_or_default();
+        let text = match variable {
+            TlsVariable::Version => self.version,
+            TlsVariable::Cipher => self.cipher,
+            TlsVariable::ServerName => self.server_name.as_deref().unwrap_or_default(),
+            TlsVariable::ClientVerify => {
+                if info.is_some() {
+                    "SUCCESS"
+                } else {
+                    "NONE"
+                }
+            }
+            TlsVariable::ClientSubject => of_client(|info| &info.subject),
+            TlsVariable::ClientIssuer => of_client(|info| &info.issuer),
+            TlsVariable::ClientSan => of_client(|info| &info.alternatives),
+            TlsVariable::ClientSerial => of_client(|info| &info.serial),
+            TlsVariable::ClientFingerprint => of_client(|info| &info.sha256),
+        };
+        // Whoever signs certificates may write any character into a name; a field's value is one line.
+        out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+    }
 }
 
 /// A handshake that has begun.
