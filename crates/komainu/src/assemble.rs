@@ -265,7 +265,8 @@ fn status(code: u16) -> Status {
 /// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
 fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
     let Some(hsts) = &site.hsts else { return edits(levels) };
-    let value = http::Template::parse(&hsts.replace('$', "$$"), |_| false);
+    let text = hsts.replace('$', "$$");
+    let value = http::Template::parse(&text, |_| false);
     let value = value.expect("the configuration checked it");
     let own = config::ResponseHeaders {
         set: vec![("Strict-Transport-Security".to_owned(), value)],
