@@ -6,6 +6,7 @@ use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
 use crate::header::ResponseHeaders;
+use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::near::nearest;
 use crate::network::TrustedProxies;
@@ -21,6 +22,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
+use crate::tls::{CertificateSource, SiteTls, Tls};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -103,6 +105,8 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// TLS with clients: what holds for every site.
+        "tls" tls: Tls = {}, table();
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
         /// Limits on connections and requests.
@@ -389,6 +393,8 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
     listeners_agree(config, node, check);
+    tls_by_default(config, node);
+    tls_agrees(config, node, check);
     apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
@@ -436,6 +442,49 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             let finding = check.error(&entry.value.at, title, "from whom?");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
+    }
+}
+
+/// Where an address speaks TLS, sites with names have certificates, unless they say otherwise.
+fn tls_by_default(config: &mut Config, node: &Node) {
+    if !config.listen.iter().any(Listener::is_tls) {
+        return;
+    }
+    // The default site of routes at the top of the file stands in no line, and has no names.
+    let sites = config.sites.iter_mut().filter(|site| site.line > 0);
+    for (site, item) in sites.zip(node.items("site")) {
+        let is_certifiable = |host: &HostPattern| match host {
+            HostPattern::Exact(name) => name == "localhost" || name.contains(['.', ':']),
+            // It takes a DNS hook.
+            HostPattern::Below(_) => false,
+        };
+        if item.entry("tls").is_none() && site.hosts.iter().any(is_certifiable) {
+            site.tls = Some(SiteTls { certificate: CertificateSource::Auto, ..SiteTls::default() });
+        }
+    }
+}
+
+/// Where an address speaks TLS, a site has certificates, and the other way round.
+fn tls_agrees(config: &Config, node: &Node, check: &mut Checker) {
+    if check.report.errors() > 0 {
+        return;
+    }
+    let mut with_tls = node.items("site").iter().filter_map(|item| item.entry("tls"));
+    let listener = config.listen.iter().position(Listener::is_tls);
+    let has_tls = config.sites.iter().any(|site| site.tls.is_some());
+    if let (Some(index), false, Some(entry)) = (listener, has_tls, node.entry("listen")) {
+        let at = node.items("listen").get(index).map_or(&entry.value.at, |item| &item.at);
+        let title = format!("`{}` speaks TLS, and no site has `tls`", config.listen[index].address);
+        let finding = check.error(at, title, "with which certificate?");
+        finding.help(
+            "give a site its certificate: `tls = { certificate = \"cert.pem\", key = \"key.pem\" }`; \
+             or write `{ address = \":443\", tls = false }`",
+        );
+    }
+    if let (None, true, Some(entry)) = (listener, has_tls, with_tls.next()) {
+        let title = "`tls` without an address that speaks it".to_owned();
+        let finding = check.warning(&entry.key_at, title, "nobody uses this");
+        finding.help("add \":443\" to `listen`, or `{ address = \":8443\", tls = true }`");
     }
 }
 

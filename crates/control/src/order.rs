@@ -235,9 +235,8 @@ impl<'a> OrderContext<'a> {
             let builder = Account::builder_with_http(Box::new(self.client.clone()));
             return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
         }
-        let external = directory.external_account
-            .as_ref()
-            .map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
+        let external =
+            directory.external_account.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         let terms =

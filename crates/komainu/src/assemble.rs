@@ -18,7 +18,8 @@ use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
-use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
 /// Error pages are held in memory; a larger one is refused when the server starts.
@@ -36,6 +37,10 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
 /// A configuration, and the state of its upstream groups: what all cores share.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
+    /// TLS with clients, where a site has it.
+    pub(crate) tls: Option<TlsPlan>,
+    /// The port that requests without TLS are redirected to.
+    pub(crate) https_port: Option<u16>,
     groups: GroupPlan,
 }
 
@@ -54,9 +59,13 @@ impl ServerPlan {
             Some(hosting) => hosting.spill().clone(),
             None => spill_store(&config)?,
         };
-        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let files = hosting.map(Hosting::files).unwrap_or_default();
-        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill, &files)?, config };
+        let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
+        // Addresses change only at a restart.
+        let https_port = before.and_then(|plan| plan.https_port);
+        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let groups = GroupPlan::new(&config, before, &spill, &files)?;
+        let plan = ServerPlan { groups, tls, https_port, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -108,6 +117,7 @@ pub(crate) fn table(
     let mut pages = Vec::new();
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
+    let mut https = Vec::new();
     let server_pages = error_pages([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -121,8 +131,13 @@ pub(crate) fn table(
         let own = error_pages([&site.error_pages, &config.error_pages]);
         pages.push(own.map_err(|error| placed("error_pages", "site", site.line, &error))?);
         let settings = config.settings(Some(site_index), None);
-        edits.push(self::edits(&settings.response_headers));
+        edits.push(secure_edits(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
+        let redirects = site.tls.is_some() && site.redirect_https;
+        https.push(SiteHttps {
+            redirect_port: plan.https_port.filter(|_| redirects),
+            policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+        });
     }
     pages.push(server_pages);
     edits.push(self::edits(&config.settings(None, None).response_headers));
@@ -134,6 +149,7 @@ pub(crate) fn table(
         empty_segments,
         pages,
         edits,
+        https,
         introducers,
     })
 }
@@ -225,7 +241,7 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
-        edits: edits(&settings.response_headers),
+        edits: secure_edits(&settings.response_headers, &config.sites[site]),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
@@ -244,6 +260,21 @@ fn fixed_response(respond: &config::Respond) -> Handler {
 
 fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
+}
+
+/// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
+    let Some(hsts) = &site.hsts else { return edits(levels) };
+    let text = hsts.replace('$', "$$");
+    let value = http::Template::parse(&text, |_| false);
+    let value = value.expect("the configuration checked it");
+    let own = config::ResponseHeaders {
+        set: vec![("Strict-Transport-Security".to_owned(), value)],
+        ..config::ResponseHeaders::default()
+    };
+    // What the configuration says of the field itself comes after it.
+    let with: Vec<_> = std::iter::once(&own).chain(levels.iter().copied()).collect();
+    RouteEdits::Secure { plain: Box::new(edits(levels)), secure: Box::new(edits(&with)) }
 }
 
 fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {

@@ -28,7 +28,9 @@ pub(crate) fn cert(command: &Cert) -> Result<String, String> {
         Cert::Show { name, of } => {
             let all = certificates(of)?;
             let found = all.iter().find(|one| one["name"].as_str() == Some(name.as_str()));
-            let found = found.ok_or_else(|| format!("there is no certificate for {name}: `komainu cert list` shows the names"))?;
+            let found = found.ok_or_else(|| {
+                format!("there is no certificate for {name}: `komainu cert list` shows the names")
+            })?;
             Ok(printable(&shown(found)))
         }
         Cert::Renew { names, pid } => renew(names, *pid),
@@ -51,7 +53,10 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
         let listed = control::list(&folder);
         let listed = listed.map_err(|error| {
-            format!("no server of this user is running, and the state folder {} cannot be read: {error}", folder.display())
+            format!(
+                "no server of this user is running, and the state folder {} cannot be read: {error}",
+                folder.display()
+            )
         })?;
         return Ok(listed.iter().map(socket::certificate).collect());
     }
@@ -102,7 +107,8 @@ fn listed(all: &[Value]) -> String {
     let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt", "last error"]);
     for one in all {
         let text = |key: &str| one[key].as_str().unwrap_or("-").to_owned();
-        let next = if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
+        let next =
+            if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
         table.row(vec![
             text("name"),
             text("issuer"),
@@ -118,16 +124,20 @@ fn shown(one: &Value) -> String {
     let now = SystemTime::now();
     let text = |key: &str| one[key].as_str().map(str::to_owned);
     let at = |key: &str| moment(&one[key]).map(|at| format!("{at} ({})", relative(&one[key], now)));
-    let names = one["names"].as_array().map(|names| {
-        names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-    });
+    let names = one["names"]
+        .as_array()
+        .map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
     let rows = [
         ("names", names),
         ("issuer", text("issuer")),
         ("serial", text("serial")),
         ("valid from", at("not_before")),
         ("valid until", at("not_after")),
-        ("directory", Some(text("directory").unwrap_or_else(|| "none: the local authority".into())).filter(|_| one["issuer"].is_string())),
+        (
+            "directory",
+            Some(text("directory").unwrap_or_else(|| "none: the local authority".into()))
+                .filter(|_| one["issuer"].is_string()),
+        ),
         ("renewal", at("renew_at")),
         ("next attempt", at("retry_at")),
         ("last error", text("last_error")),
@@ -141,7 +151,11 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
     let pids = pid.map_or_else(socket::running, |pid| vec![pid]);
     let pid = match pids.as_slice() {
         [pid] => *pid,
-        [] => return Err("no server of this user is running: certificates are renewed by a running server".into()),
+        [] => {
+            return Err(
+                "no server of this user is running: certificates are renewed by a running server".into()
+            );
+        }
         _ => return Err("several servers run: name one with --pid".into()),
     };
     let mut text = String::new();
@@ -168,7 +182,8 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let mut root = StateFolder::existing(&path).root_path();
     if !root.exists() {
         let store = StateFolder::open(&path).map_err(|error| format!("error: {error}"))?;
-        LocalAuthority::open(&store, &host_name(), SystemTime::now()).map_err(|error| format!("error: {error}"))?;
+        LocalAuthority::open(&store, &host_name(), SystemTime::now())
+            .map_err(|error| format!("error: {error}"))?;
         root = store.root_path();
     }
     let report = control::trust(&root, &stores);

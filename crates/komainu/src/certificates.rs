@@ -12,8 +12,8 @@ use std::time::SystemTime;
 
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use control::{
-    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment, ExternalAccount,
-    HttpChallenges, Intervals, Options, Subject,
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
+    ExternalAccount, HttpChallenges, Intervals, Options, Subject,
 };
 use net::{CertificateStore, ServerCertificate};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -45,8 +45,7 @@ impl CertificateSink for ServerSink {
     }
 
     fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
-        let certificate = ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes())?;
-        self.store.challenge(server_name, Some(certificate));
+        self.store.challenge(server_name, Some(ServerCertificate::of_challenge(pem.as_bytes())?));
         Ok(())
     }
 
@@ -95,9 +94,8 @@ impl Certificates {
             host: host_name(),
         };
         let sink = Arc::new(ServerSink { store, log: log.clone() });
-        let options = options(config, files, is_system).and_then(|options| {
-            CertificateRenewer::start(options, subjects, environment, sink, challenges)
-        });
+        let options = options(config, files, is_system)
+            .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
             Ok(renewer) => Some(Certificates { renewer, is_system }),
             Err(error) => {
@@ -129,7 +127,9 @@ impl Certificates {
         let subject = Subject::parse(name)?;
         match self.renewer.renew(&subject) {
             true => Ok(()),
-            false => Err(format!("the server obtains no certificate for {name}: `komainu cert list` shows the names")),
+            false => Err(format!(
+                "the server obtains no certificate for {name}: `komainu cert list` shows the names"
+            )),
         }
     }
 }
@@ -141,9 +141,10 @@ pub(crate) fn host_name() -> String {
 
 /// The names that certificates are obtained for: the hosts of sites with `tls = "auto"`.
 fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
-    let automatic = config.sites.iter().filter(|site| {
-        site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
-    });
+    let automatic = config
+        .sites
+        .iter()
+        .filter(|site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto));
     let mut subjects = BTreeSet::new();
     for site in automatic {
         let hosts = site.hosts.iter().map(|host| match host {
@@ -201,7 +202,8 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
     };
     let listens = |wanted: Option<u16>, is_tls: bool| {
         let with = |listener: &config::Listener| {
-            listener.is_tls() == is_tls && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
+            listener.is_tls() == is_tls
+                && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
         };
         config.listen.iter().any(with)
     };
@@ -250,9 +252,8 @@ pub(crate) fn default_state_folder(is_system: bool) -> PathBuf {
 /// # Errors
 /// Why it cannot be made.
 pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
-    let is_automatic = |site: &config::Site| {
-        site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
-    };
+    let is_automatic =
+        |site: &config::Site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto);
     if !config.sites.iter().any(is_automatic) {
         return Ok(());
     }
@@ -271,11 +272,17 @@ pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Res
         let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
         let is_empty = fs::read_dir(&path)?.next().is_none();
         if is_roots && is_empty {
-            rustix::fs::fchown(&folder, Some(Uid::from_raw(identity.uid)), Some(Gid::from_raw(identity.gid)))?;
+            rustix::fs::fchown(
+                &folder,
+                Some(Uid::from_raw(identity.uid)),
+                Some(Gid::from_raw(identity.gid)),
+            )?;
         }
         Ok(())
     };
-    made().map_err(|error| io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display())))
+    made().map_err(|error| {
+        io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display()))
+    })
 }
 
 #[cfg(test)]

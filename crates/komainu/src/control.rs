@@ -9,16 +9,18 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::getuid;
 use serde_json::{Value, json};
 
+use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
 
+use crate::certificates::Certificates;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
@@ -332,7 +334,8 @@ fn status(info: &ServerInfo) -> Value {
 
 /// A certificate, for `komainu cert`; times in seconds since 1970.
 pub(crate) fn certificate(status: &CertificateStatus) -> Value {
-    let unix_s = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let unix_s =
+        |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let facts = status.info.as_ref();
     json!({
         "name": status.name,

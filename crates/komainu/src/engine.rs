@@ -193,7 +193,8 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
             unix: matches!(listener.address, config::Listen::Unix(_)),
             ..sources(from)
         });
-        let listen = move |at| Listen { at, proxy_protocol: sources.clone() };
+        let tls = listener.is_tls();
+        let listen = move |at| Listen { at, proxy_protocol: sources.clone(), tls };
         binds(&listener.address).into_iter().map(listen)
     };
     config.listen.iter().flat_map(listens).collect()

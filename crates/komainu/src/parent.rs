@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, lock};
+use crate::certificates;
 use crate::control::Socket;
 use crate::engine;
 use crate::link::{self, SupervisorOrder};
@@ -85,6 +86,9 @@ pub(crate) fn supervise(
     let listeners = listens.into_iter().map(|listen| engine::bind(listen, threads));
     let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
     let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
+    if let Err(error) = certificates::make_state_folder(&config, &identity) {
+        notices.error(&error.to_string());
+    }
     let control = Socket::bind();
     if let Err(error) = &control {
         notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));

@@ -6,9 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::control::HttpChallenges;
 use config::{AccessLog, Config};
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -17,6 +18,7 @@ use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, CoreContext, ServerPlan};
+use crate::certificates::Certificates;
 use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
@@ -43,6 +45,40 @@ struct Current {
     plan: Mutex<Arc<ServerPlan>>,
     hosting: Arc<Hosting>,
     cores: usize,
+    /// Where connections speak TLS.
+    tls: Option<net::TlsAcceptor>,
+    certificates: AutomaticCertificates,
+}
+
+/// Certificates that the server obtains by itself.
+#[derive(Clone, Default)]
+struct AutomaticCertificates {
+    /// Set where a site has them, at the start or by a reload.
+    running: Arc<OnceLock<Certificates>>,
+    store: net::CertificateStore,
+    challenges: HttpChallenges,
+}
+
+impl AutomaticCertificates {
+    /// Puts a configuration in force.
+    fn apply(
+        &self,
+        config: &Config,
+        hosting: &Hosting,
+        is_system: bool,
+        notices: &ErrorLog,
+    ) -> io::Result<()> {
+        let files = hosting.files();
+        if let Some(running) = self.running.get() {
+            return running.reload(config, &files, notices);
+        }
+        let (store, challenges) = (self.store.clone(), self.challenges.clone());
+        if let Some(started) = Certificates::start(config, &files, is_system, store, challenges, notices) {
+            // Nobody else sets it: reloads follow each other.
+            let _ = self.running.set(started);
+        }
+        Ok(())
+    }
 }
 
 impl Current {
@@ -121,14 +157,14 @@ enum ServerEvent {
 ///
 /// # Errors
 /// What keeps the server from starting, for people.
-pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
+pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Url])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, warning } = start;
     let (events, happened) = channel();
     // Before anything is started: a signal that comes early must find us listening.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
-    let options = engine::options(&config, &descriptors);
+    let mut options = engine::options(&config, &descriptors);
     let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
@@ -149,13 +185,21 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
-    let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
+    let mut plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
+    plan.https_port = https_port(&plan.config, &listeners);
+    let certificates = AutomaticCertificates::default();
+    let store = &certificates.store;
+    options.tls = plan.tls.as_ref().map(|tls| tls.acceptor(&plan.config, store.clone())).transpose()?;
+    // Before connections are accepted: a restart serves what is stored from the first one on.
+    certificates.apply(&plan.config, &hosting, is_system(link.as_ref()), &logs.notices)?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
         plan: Mutex::new(Arc::new(plan)),
         hosting: hosting.clone(),
         cores,
+        tls: options.tls.clone(),
+        certificates,
     });
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
@@ -165,14 +209,14 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     // Its file is removed at the end.
     let memory = options.memory.clone();
     let _control =
-        serve_control(control, &hosting, &server, inherited.as_ref(), memory, &events, &logs.notices);
+        serve_control(control, &current, &server, inherited.as_ref(), memory, &events, &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    ready(server.addresses());
+    ready(server.urls());
     link.iter().for_each(|link| link.report("ready"));
     let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
-    let addresses = addresses(server.addresses());
+    let addresses = addresses(server.urls());
     match whom {
         Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
@@ -310,6 +354,11 @@ fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEve
     Ok(())
 }
 
+/// Whether the server was started as root.
+fn is_system(link: Option<&SupervisorLink>) -> bool {
+    link.is_some() || rustix::process::geteuid().is_root()
+}
+
 /// The bound sockets: the supervisor's, or made here.
 fn listeners(
     config: &Config,
@@ -328,6 +377,17 @@ fn listeners(
     each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, threads)).collect()
 }
 
+/// The port of the first address that speaks TLS.
+fn https_port(config: &Config, listeners: &[net::Listener]) -> Option<u16> {
+    let listens = engine::listens(config);
+    let (_, listener) = listens.iter().zip(listeners).find(|(listen, _)| listen.tls)?;
+    match listener.address() {
+        net::Bind::Tcp(address) => Some(address.port()),
+        net::Bind::Any(port) => Some(*port),
+        net::Bind::Unix(_) => None,
+    }
+}
+
 /// The control socket, and its file if it is this process's.
 type Control = io::Result<(UnixListener, Option<Socket>)>;
 
@@ -344,7 +404,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
 /// A server that cannot be asked serves all the same.
 fn serve_control(
     control: Control,
-    hosting: &Arc<Hosting>,
+    current: &Current,
     server: &net::Server,
     inherited: Option<&Inherited>,
     memory: net::MemoryBudget,
@@ -358,8 +418,9 @@ fn serve_control(
         sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
     };
     let info = ServerInfo {
-        hosting: hosting.clone(),
-        addresses: server.addresses().iter().map(ToString::to_string).collect(),
+        hosting: current.hosting.clone(),
+        certificates: current.certificates.running.clone(),
+        addresses: server.urls().iter().map(ToString::to_string).collect(),
         since: Instant::now(),
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
@@ -381,8 +442,8 @@ fn serve_control(
     }
 }
 
-fn addresses(binds: &[net::Bind]) -> String {
-    binds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn addresses(urls: &[net::Url]) -> String {
+    urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// One core's router.
@@ -398,6 +459,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
         renewer(core.clone(), handles, groups, current.clone(), logs.notices.clone()),
         access,
         logs.notices.clone(),
+        current.certificates.challenges.clone(),
     ));
     if logs.access.is_some() {
         let (flushed, clock) = (router.clone(), core.clone());
@@ -505,6 +567,17 @@ fn reload(
         failures.iter().for_each(|text| notices.warn(text));
     }
     if let Err(error) = current.hosting.apply(&plan.config.apps) {
+        notices.error(&error.to_string());
+        failures.push(error.to_string());
+    }
+    if let (Some(tls), Some(acceptor)) = (&plan.tls, &current.tls)
+        && let Err(error) = tls.put_in_force(&plan.config, acceptor)
+    {
+        notices.error(&error.to_string());
+        failures.push(error.to_string());
+    }
+    let certificates = &current.certificates;
+    if let Err(error) = certificates.apply(&plan.config, &current.hosting, is_system(link), notices) {
         notices.error(&error.to_string());
         failures.push(error.to_string());
     }

@@ -110,10 +110,14 @@ fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart(
     let rig = start(folder, &config);
     eventually("a certificate", || ports.is_served(NAME, &root));
     // Requests without TLS are redirected, all but those of the authority.
-    let redirected = curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("Host: {NAME}"), &rig.url("/")]);
+    let redirected =
+        curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("Host: {NAME}"), &rig.url("/")]);
     assert_eq!(text(&redirected.stdout), "308");
     let listed = cert(&rig, &["list"]);
-    assert!(listed.contains(NAME) && listed.contains("Pebble Intermediate CA") && listed.contains("in 89 d"), "{listed}");
+    assert!(
+        listed.contains(NAME) && listed.contains("Pebble Intermediate CA") && listed.contains("in 89 d"),
+        "{listed}"
+    );
     let shown = || cert(&rig, &["show", NAME]);
     let first = shown();
     assert!(first.contains(&pebble.directory), "{first}");
@@ -164,7 +168,10 @@ fn a_directory_that_is_down_delays_nothing() {
     assert!(shown.contains("next attempt") && !shown.contains("issuer"), "{shown}");
     assert!(rig.reported().contains("cannot connect"), "{}", rig.reported());
     let again = cert(&rig, &["show", "x.localhost"]);
-    assert!(again.contains("Komainu local authority") && again.contains("in 7 d") || again.contains("in 6 d"), "{again}");
+    assert!(
+        again.contains("Komainu local authority") && again.contains("in 7 d") || again.contains("in 6 d"),
+        "{again}"
+    );
 }
 
 #[test]

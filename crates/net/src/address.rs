@@ -35,12 +35,33 @@ pub struct Listen {
     pub at: Bind,
     /// Connections begin with a PROXY protocol header, and these may make them; nobody else may. `None` for none.
     pub proxy_protocol: Option<Sources>,
+    /// Connections speak TLS, after that header if there is one; [`crate::Options::tls`] says how.
+    pub tls: bool,
+}
+
+/// Where a server can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// The address, with the port that the kernel chose.
+    pub at: Bind,
+    /// Through TLS.
+    pub is_tls: bool,
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = self.at.to_string();
+        match text.strip_prefix("http:").filter(|_| self.is_tls) {
+            Some(rest) => write!(f, "https:{rest}"),
+            None => f.write_str(&text),
+        }
+    }
 }
 
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None }
+        Listen { at, proxy_protocol: None, tls: false }
     }
 }
 

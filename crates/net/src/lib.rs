@@ -46,11 +46,12 @@ pub mod flow;
 pub mod tunnel;
 pub mod service;
 mod h1;
+mod securing;
 mod announced;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, Peer, Sources};
+pub use address::{Bind, Client, Dial, Listen, Peer, Sources, Url};
 pub use cidr::Cidr;
 pub use compress::Compression;
 pub use core::Core;

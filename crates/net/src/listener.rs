@@ -20,6 +20,7 @@ use crate::h1::{Engine, IdleClient};
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::remote::Remote;
+use crate::securing::AwaitingHandshake;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::{self, Stream};
@@ -84,14 +85,23 @@ impl Listening {
     }
 }
 
-/// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
-pub(crate) type Door = (Listening, Option<Arc<Sources>>);
+/// A listening socket, and what its connections speak ahead of HTTP.
+pub(crate) type Door = (Listening, Preliminaries);
+
+/// What connections speak ahead of HTTP.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Preliminaries {
+    /// A PROXY protocol header, from these alone.
+    pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    /// TLS, after that.
+    pub(crate) is_tls: bool,
+}
 
 /// The listening sockets of one address. A process that may bind them can hand their descriptors to one that may not.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) address: Bind,
-    pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    pub(crate) preliminaries: Preliminaries,
     pub(crate) sockets: Vec<Listening>,
     /// Removed with the listener, by the process that bound it.
     file: Option<SocketFile>,
@@ -103,14 +113,15 @@ impl Listener {
     /// # Errors
     /// The system's, with the address that could not be bound.
     pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, tls } = listen;
         let (address, sockets) = bind(&at, threads.max(1))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
         let file = match &address {
             Bind::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,
         };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file })
+        let preliminaries = Preliminaries { proxy_protocol: proxy_protocol.map(Arc::new), is_tls: tls };
+        Ok(Listener { address, preliminaries, sockets, file })
     }
 
     /// The listener of descriptors that another process has bound to this address.
@@ -118,7 +129,7 @@ impl Listener {
     /// # Errors
     /// `InvalidInput` where they are not one for each thread, or one for a Unix socket; the system's.
     pub fn adopt(listen: Listen, mut descriptors: Vec<OwnedFd>, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, tls } = listen;
         let wanted = if matches!(at, Bind::Unix(_)) { 1 } else { threads.max(1) };
         let (Some(first), true) = (descriptors.first(), descriptors.len() == wanted) else {
             let text = format!("{at}: {} descriptors where {wanted} are needed", descriptors.len());
@@ -137,7 +148,8 @@ impl Listener {
             }
             last => descriptors.into_iter().chain(last).map(|fd| Listening::PerCore(Arc::new(fd))).collect(),
         };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
+        let preliminaries = Preliminaries { proxy_protocol: proxy_protocol.map(Arc::new), is_tls: tls };
+        Ok(Listener { address, preliminaries, sockets, file: None })
     }
 
     /// Its address, with the port that the kernel chose.
@@ -286,7 +298,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
 pub(crate) async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
-    (listening, announcers): Door,
+    (listening, preliminaries): Door,
     source: Rc<Source>,
 ) {
     let core = engine.context.core.clone();
@@ -297,7 +309,7 @@ pub(crate) async fn accept<S: Service>(
         shared.acceptors().push((core.remote(), core.current()));
     }
     loop {
-        match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref()) {
+        match accept_batch(&engine, listening.fd(), is_tcp, &preliminaries) {
             Pause::Empty if engine.context.draining.get() => break,
             Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
@@ -368,7 +380,7 @@ fn accept_batch<S: Service>(
     engine: &Rc<Engine<S>>,
     listener: &OwnedFd,
     is_tcp: bool,
-    announcers: Option<&Arc<Sources>>,
+    preliminaries: &Preliminaries,
 ) -> Pause {
     let context = &engine.context;
     let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
@@ -391,9 +403,10 @@ fn accept_batch<S: Service>(
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
                 let idle =
                     IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
-                match announcers {
-                    None => idle.park(),
-                    Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),
+                match (&preliminaries.proxy_protocol, preliminaries.is_tls) {
+                    (Some(sources), is_tls) => AwaitingProxyHeader::park(idle, sources.clone(), is_tls),
+                    (None, true) => AwaitingHandshake::park(idle),
+                    (None, false) => idle.park(),
                 }
             }
             Err(Errno::AGAIN) => return Pause::Empty,

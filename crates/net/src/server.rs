@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::address::{Bind, Listen};
+use crate::address::{Bind, Listen, Url};
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -23,6 +23,7 @@ use crate::work::BufferPool;
 /// A server that runs.
 pub struct Server {
     addresses: Vec<Bind>,
+    urls: Vec<Url>,
     socket_files: Vec<SocketFile>,
     counters: Vec<Arc<Counters>>,
     stop: Stop,
@@ -83,6 +84,7 @@ impl Server {
         let mut listening: PerCore = vec![Vec::new(); options.threads.max(1)];
         let mut server = Server {
             addresses: Vec::new(),
+            urls: Vec::new(),
             socket_files: Vec::new(),
             counters: Vec::new(),
             stop: Stop { draining: Arc::default(), remotes: Vec::new() },
@@ -90,9 +92,10 @@ impl Server {
         };
         for mut listener in listeners {
             server.socket_files.extend(listener.take_file());
+            server.urls.push(Url { at: listener.address.clone(), is_tls: listener.preliminaries.is_tls });
             server.addresses.push(listener.address);
             for (core, socket) in listening.iter_mut().zip(listener.sockets) {
-                core.push((socket, listener.proxy_protocol.clone()));
+                core.push((socket, listener.preliminaries.clone()));
             }
         }
         let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
@@ -138,6 +141,12 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[Bind] {
         &self.addresses
+    }
+
+    /// The same, with what is spoken there.
+    #[must_use]
+    pub fn urls(&self) -> &[Url] {
+        &self.urls
     }
 
     /// The counters of each core.
@@ -189,6 +198,7 @@ fn run_core<S: Service>(
         limits: options.limits,
         timeouts: options.timeouts,
         works: BufferPool::new(core.memory()),
+        tls: options.tls.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),

@@ -99,7 +99,13 @@ impl ClientCertificates {
         builder.build().map_err(|error| format!("client certificates: {error}"))
     }
 
-    /// A number for exactly this policy.
+    /// A number for exactly this policy on clients' certificates, which connections carry that it has admitted
+    /// ([`super::TlsSession::policy`]); never 0.
+    #[must_use]
+    pub fn policy(&self) -> u64 {
+        self.digest().first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1))
+    }
+
     fn digest(&self) -> Vec<u8> {
         let mut all = vec![u8::from(self.required)];
         for text in std::iter::once(&self.authorities_pem).chain(&self.revoked_pem) {
@@ -205,14 +211,6 @@ impl TlsAcceptor {
         &self.0.store
     }
 
-    /// The policy on client certificates that holds for a host; 0 for none.
-    #[must_use]
-    pub fn policy(&self, host: &str) -> u64 {
-        let table = self.table();
-        let site = (table.find)(host).and_then(|site| table.sites.get(site)?.as_ref());
-        site.map_or(0, |site| site.policy)
-    }
-
     fn table(&self) -> Arc<SiteTable> {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -272,14 +270,14 @@ impl SiteTable {
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
             }
             // A session that is kept by its ID does not know which certificates it was admitted for.
-            config.session_storage = match site.client {
+            config.session_storage = match &site.client {
                 Some(_) => Arc::new(NoServerSessionStorage {}),
                 None => sessions.clone(),
             };
             if options.tickets.is_none() {
                 config.send_tls13_tickets = 0;
             }
-            let policy = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes).max(1));
+            let policy = site.client.as_ref().map_or(0, ClientCertificates::policy);
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
             Ok(SiteTls { presented, config: Arc::new(config), client_order: Arc::new(client_order), policy })
