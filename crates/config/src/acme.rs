@@ -31,7 +31,7 @@ directives! {
     /// ```toml
     /// [acme]
     /// email = "admin@example.com"
-    /// directory = ["letsencrypt", { url = "https://acme.example.net/directory", eab = { id = "kid", key = "c2VjcmV0" } }]
+    /// directory = ["letsencrypt", { url = "https://acme.example.net/directory", eab = { id = "kid", key = "c2VjcmV0LXNlY3JldA" } }]
     /// ```
     ///
     /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the authority says
@@ -163,7 +163,12 @@ fn word(text: &str) -> Result<String, InvalidValue> {
 
 /// Base64, of both alphabets, with or without padding (RFC 4648 sections 4 and 5).
 fn base64(text: &str) -> Result<Vec<u8>, InvalidValue> {
-    let wrong = || InvalidValue::new("this is no base64url", "copy the key as the authority shows it");
+    let wrong = || {
+        InvalidValue::new(
+            "this is no key in base64url, or a very short one",
+            "copy the key as the authority shows it",
+        )
+    };
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
     for byte in text.trim_end_matches('=').bytes() {
         let value = match byte {

@@ -142,7 +142,7 @@ impl Rig {
             let Some(Ok(line)) = lines.next() else {
                 panic!("did not start: {}", fs::read_to_string(&stderr).unwrap());
             };
-            if let Some((_, address)) = line.split_once("http://") {
+            if let Some((_, address)) = line.split_once("http://").or_else(|| line.split_once("https://")) {
                 break address.split_whitespace().next().unwrap().parse().unwrap();
             }
         };

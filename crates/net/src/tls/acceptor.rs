@@ -168,6 +168,8 @@ pub(super) enum NotAdmitted {
     NoCertificate,
     /// The client verifies the signatures of none of them.
     NoSignature,
+    /// The client offers no cipher suite that this server has.
+    NoCipher,
 }
 
 impl TlsAcceptor {
@@ -225,16 +227,14 @@ impl TlsAcceptor {
         }
         let site = (table.find)(name).and_then(|site| table.sites.get(site)?.as_ref());
         let site = site.ok_or(NotAdmitted::UnknownName)?;
+        let first = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
+        let first = *first.ok_or(NotAdmitted::NoCipher)?;
         let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
                 self.0.store.miss(name);
             }
         })?;
-        let prefers_chacha = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
-        let mut config = match prefers_chacha {
-            Some(suite) if is_chacha(*suite) => site.client_order.clone(),
-            _ => site.config.clone(),
-        };
+        let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };
         if hello.server_name().is_none() {
             // The resolver does not know the address that stands for the name.
             Arc::make_mut(&mut config).cert_resolver =

@@ -215,6 +215,7 @@ impl TlsHandshake {
                 }
                 NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
                 NotAdmitted::NoCertificate => (INTERNAL_ERROR, "there is no certificate for this name"),
+                NotAdmitted::NoCipher => (HANDSHAKE_FAILURE, "no shared cipher suite"),
                 NotAdmitted::NoSignature => {
                     (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
                 }
@@ -326,6 +327,8 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
         Error::NoCertificatesPresented => "the client shows no certificate",
         Error::InvalidCertificate(rustls::CertificateError::Revoked) => "the client's certificate is revoked",
         Error::InvalidCertificate(_) => client_certificate(error),
+        // The resolver has none for the cipher suites and signatures of a client of TLS 1.2.
+        Error::General(_) => "no certificate fits the client's cipher suites and signatures",
         Error::NoApplicationProtocol => "no shared application protocol (ALPN)",
         Error::AlertReceived(_) => "the client refused the server's certificate or answer",
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "an invalid TLS message",
