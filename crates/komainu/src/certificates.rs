@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
@@ -19,6 +19,7 @@ use net::{CertificateStore, ServerCertificate};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::config_files::ConfigFiles;
+use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 
@@ -75,7 +76,7 @@ pub(crate) struct Certificates {
 impl Certificates {
     /// Installs what is stored, and starts the thread; `None` where no site has `tls = "auto"`. Failures are logged: the
     /// server serves without.
-    pub(crate) fn start(
+    fn start(
         config: &Config,
         files: &ConfigFiles,
         is_system: bool,
@@ -109,7 +110,7 @@ impl Certificates {
     ///
     /// # Errors
     /// A file that cannot be read; the names of before keep their certificates then.
-    pub(crate) fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
+    fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
         self.renewer.serve(options(config, files, self.is_system)?, subjects(config, log));
         Ok(())
     }
@@ -132,6 +133,44 @@ impl Certificates {
             )),
         }
     }
+}
+
+/// The certificates that the server obtains by itself, if a site has such; what serves with them. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct AutomaticCertificates {
+    /// Set where a site has them, at the start or by a reload.
+    pub(crate) running: Arc<OnceLock<Certificates>>,
+    pub(crate) store: CertificateStore,
+    pub(crate) challenges: HttpChallenges,
+}
+
+impl AutomaticCertificates {
+    /// Puts a configuration in force.
+    ///
+    /// # Errors
+    /// As [`Certificates::reload`].
+    pub(crate) fn apply(
+        &self,
+        config: &Config,
+        files: &ConfigFiles,
+        is_system: bool,
+        log: &ErrorLog,
+    ) -> io::Result<()> {
+        if let Some(running) = self.running.get() {
+            return running.reload(config, files, log);
+        }
+        let (store, challenges) = (self.store.clone(), self.challenges.clone());
+        if let Some(started) = Certificates::start(config, files, is_system, store, challenges, log) {
+            // Nobody else sets it: reloads follow each other.
+            let _ = self.running.set(started);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server was started as root.
+pub(crate) fn is_system(link: Option<&SupervisorLink>) -> bool {
+    link.is_some() || rustix::process::geteuid().is_root()
 }
 
 /// The name of this machine.

@@ -6,10 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::control::HttpChallenges;
 use config::{AccessLog, Config};
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -18,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, CoreContext, ServerPlan};
-use crate::certificates::Certificates;
+use crate::certificates::{AutomaticCertificates, is_system};
 use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
@@ -48,37 +47,6 @@ struct Current {
     /// Where connections speak TLS.
     tls: Option<net::TlsAcceptor>,
     certificates: AutomaticCertificates,
-}
-
-/// Certificates that the server obtains by itself.
-#[derive(Clone, Default)]
-struct AutomaticCertificates {
-    /// Set where a site has them, at the start or by a reload.
-    running: Arc<OnceLock<Certificates>>,
-    store: net::CertificateStore,
-    challenges: HttpChallenges,
-}
-
-impl AutomaticCertificates {
-    /// Puts a configuration in force.
-    fn apply(
-        &self,
-        config: &Config,
-        hosting: &Hosting,
-        is_system: bool,
-        notices: &ErrorLog,
-    ) -> io::Result<()> {
-        let files = hosting.files();
-        if let Some(running) = self.running.get() {
-            return running.reload(config, &files, notices);
-        }
-        let (store, challenges) = (self.store.clone(), self.challenges.clone());
-        if let Some(started) = Certificates::start(config, &files, is_system, store, challenges, notices) {
-            // Nobody else sets it: reloads follow each other.
-            let _ = self.running.set(started);
-        }
-        Ok(())
-    }
 }
 
 impl Current {
@@ -191,7 +159,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Url])) -> io::Result
     let store = &certificates.store;
     options.tls = plan.tls.as_ref().map(|tls| tls.acceptor(&plan.config, store.clone())).transpose()?;
     // Before connections are accepted: a restart serves what is stored from the first one on.
-    certificates.apply(&plan.config, &hosting, is_system(link.as_ref()), &logs.notices)?;
+    certificates.apply(&plan.config, &hosting.files(), is_system(link.as_ref()), &logs.notices)?;
     hosting.apply(&plan.config.apps)?;
     let current = Arc::new(Current {
         generation: AtomicU64::new(0),
@@ -352,11 +320,6 @@ fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEve
         })
     })?;
     Ok(())
-}
-
-/// Whether the server was started as root.
-fn is_system(link: Option<&SupervisorLink>) -> bool {
-    link.is_some() || rustix::process::geteuid().is_root()
 }
 
 /// The bound sockets: the supervisor's, or made here.
@@ -577,7 +540,7 @@ fn reload(
         failures.push(error.to_string());
     }
     let certificates = &current.certificates;
-    if let Err(error) = certificates.apply(&plan.config, &current.hosting, is_system(link), notices) {
+    if let Err(error) = certificates.apply(&plan.config, &current.hosting.files(), is_system(link), notices) {
         notices.error(&error.to_string());
         failures.push(error.to_string());
     }
