@@ -441,7 +441,15 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
 }
 
 /// Where an address speaks TLS, a site has certificates, and the other way round.
-fn tls_agrees(config: &Config, node: &Node, check: &mut Checker) {
+fn tls_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
+    // Sites stand in the order of the file, and that of the routes at the top among them.
+    let mut items = node.items("site").iter();
+    for site in &mut config.sites {
+        let says_itself = site.line > 0 && items.next().is_some_and(|item| item.entry("tls").is_some());
+        if !says_itself {
+            site.tls.clone_from(&config.tls.default_site);
+        }
+    }
     if check.report.errors() > 0 {
         return;
     }
