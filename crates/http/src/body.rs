@@ -261,7 +261,8 @@ impl Body {
     }
 }
 
-const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");
+/// What a request is refused with whose content is longer than it may be.
+pub const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");
 
 /// Fields that would change how a message already under way is understood (RFC 9110 section 6.5.1).
 fn forbidden_in_trailers(id: Name) -> bool {
