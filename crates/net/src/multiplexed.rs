@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::mux::{Machine, MuxConn, MuxEvent, ResetReason, StreamLane};
+use crate::mux::{MuxConn, MuxEvent, MuxProtocol, ResetReason, StreamLane};
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};
@@ -40,7 +40,7 @@ pub(crate) enum Opening {
     Http1,
     /// More bytes must come.
     Undecided,
-    Multiplexed(Box<dyn Machine>),
+    Multiplexed(Box<dyn MuxProtocol>),
 }
 
 /// What protocol a connection speaks that has sent something.
@@ -74,7 +74,7 @@ struct Wire {
 }
 
 /// Serves a connection whose client has begun to speak the machine's protocol, to its end.
-pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn Machine>) {
+pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
     let (client, local) = (conn.direct(), conn.local_address());
     let Conn { link, permit, peer, work, .. } = conn;
     let input = work.input.rest().to_vec();
@@ -170,7 +170,7 @@ fn feed<S: Service>(
     while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
         let mut at = 0;
         while at < wire.input.len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
-            let fed = conn.machine.borrow_mut().feed(&wire.input[at..], &limits.head);
+            let fed = conn.machine.borrow_mut().feed(&wire.input[at..], &limits.head, conn.core.now_ms());
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
                 Ok(fed) => fed,
@@ -190,8 +190,14 @@ fn feed<S: Service>(
                     let lane = StreamLane::open(conn, id, *request);
                     conn.core.spawn(answer(engine.clone(), lane, refused));
                 }
-                Some(MuxEvent::Data(id, bytes)) => conn.receive(id, bytes),
+                Some(MuxEvent::Data(id, bytes, ended)) => {
+                    conn.receive(id, bytes);
+                    if ended {
+                        conn.end_input(id, Fields::new());
+                    }
+                }
                 Some(MuxEvent::End(id, trailers)) => conn.end_input(id, trailers),
+                Some(MuxEvent::Priority(id, priority)) => conn.prioritize(id, priority),
                 Some(MuxEvent::Reset(id)) => conn.cut(id),
                 Some(MuxEvent::Writable(id)) => conn.unblock(id),
             }

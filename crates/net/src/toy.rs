@@ -11,7 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
 
 use crate::fault::Fault;
-use crate::mux::{Machine, MuxEvent, ResetReason, StreamPriority, StreamRequest};
+use crate::mux::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+
+mod connection;
+
+pub use connection::{ToyConnection, ToyResponse};
 
 /// What a client sends first.
 pub const PREFACE: &[u8] = b"TOY * HTTP/2.0\r\n\r\n";
@@ -45,7 +49,7 @@ pub enum FrameKind {
     Open = 1,
     /// A response head: three digits, then field lines.
     Head,
-    /// Body bytes. A client ends its side with an empty one.
+    /// Body bytes.
     Data,
     /// Trailer lines, which end a side.
     Trailers,
@@ -59,12 +63,14 @@ pub enum FrameKind {
     GoAway,
     /// From a client, and returned to it.
     Ping,
+    /// From a client: the flags are those of `OPEN`.
+    Priority,
 }
 
 impl FrameKind {
     fn of(byte: u8) -> Option<FrameKind> {
-        use FrameKind::{Data, FirstWindow, GoAway, Head, Open, Ping, Reset, Trailers, Window};
-        [Open, Head, Data, Trailers, Reset, Window, FirstWindow, GoAway, Ping]
+        use FrameKind::{Data, FirstWindow, GoAway, Head, Open, Ping, Priority, Reset, Trailers, Window};
+        [Open, Head, Data, Trailers, Reset, Window, FirstWindow, GoAway, Ping, Priority]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -187,8 +193,7 @@ impl ToyMachine {
             received_end: ends,
         };
         self.streams.insert(frame.id, stream);
-        let priority = StreamPriority { urgency: frame.flags >> 4 & 7, incremental: frame.flags & 8 == 0 };
-        let request = StreamRequest { head, bytes, priority, refused, ended: ends };
+        let request = StreamRequest { head, bytes, priority: priority(frame.flags), refused, ended: ends };
         Ok(MuxEvent::Request(frame.id, Box::new(request)))
     }
 
@@ -209,7 +214,12 @@ impl ToyMachine {
         if let Some(left) = &mut stream.left {
             *left = left.checked_sub(len as u64).ok_or(Reject::bad("more content than announced"))?;
         }
-        Ok(Some(MuxEvent::Data(frame.id, frame.payload)))
+        let ends = frame.flags & ENDS != 0;
+        stream.received_end = ends;
+        if ends && stream.left.is_some_and(|left| left > 0) {
+            return Err(Reject::bad("an end in the wrong place"));
+        }
+        Ok(Some(MuxEvent::Data(frame.id, frame.payload, ends)))
     }
 
     fn window(&mut self, frame: Frame<'_>) -> Result<Option<MuxEvent<'static>>, Reject> {
@@ -246,10 +256,7 @@ impl ToyMachine {
         let ends = frame.flags & ENDS != 0;
         match frame.kind {
             FrameKind::Open => self.open(frame, limits).map(Some),
-            FrameKind::Data if !frame.payload.is_empty() && !ends => self.data(frame),
-            FrameKind::Data if !frame.payload.is_empty() => {
-                Err(Reject::bad("the end comes in a frame of its own"))
-            }
+            FrameKind::Data if !frame.payload.is_empty() => self.data(frame),
             FrameKind::Data | FrameKind::Trailers if ends => {
                 let Some(stream) = self.streams.get_mut(&frame.id) else { return Ok(None) };
                 if std::mem::replace(&mut stream.received_end, true)
@@ -261,6 +268,7 @@ impl ToyMachine {
             }
             FrameKind::Reset => Ok(self.forget(frame.id).then_some(MuxEvent::Reset(frame.id))),
             FrameKind::Window => self.window(frame),
+            FrameKind::Priority => Ok(Some(MuxEvent::Priority(frame.id, priority(frame.flags)))),
             FrameKind::FirstWindow => {
                 let bytes = frame.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
                 self.first_window = bytes as usize;
@@ -275,6 +283,10 @@ impl ToyMachine {
     }
 }
 
+fn priority(flags: u8) -> StreamPriority {
+    StreamPriority { urgency: flags >> 4 & 7, incremental: flags & 8 == 0 }
+}
+
 /// Field lines as fields.
 fn fields(lines: &[u8]) -> Fields {
     let mut fields = Fields::new();
@@ -287,8 +299,13 @@ fn fields(lines: &[u8]) -> Fields {
     fields
 }
 
-impl Machine for ToyMachine {
-    fn feed<'b>(&mut self, bytes: &'b [u8], limits: &Limits) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+impl MuxProtocol for ToyMachine {
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        _now_ms: u64,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
         if !self.begun {
             self.begun = bytes.starts_with(PREFACE);
             return Ok((if self.begun { PREFACE.len() } else { 0 }, None));

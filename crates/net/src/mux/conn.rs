@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::machine::{Machine, ResetReason};
+use super::protocol::{MuxProtocol, ResetReason, StreamPriority};
 use super::shared::StreamShared;
 use super::turns::Turns;
 use crate::address::{Client, Peer};
@@ -28,7 +28,7 @@ pub(crate) struct MuxConn {
     /// Who sends requests, unless a request says more.
     pub(crate) client: Client,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) machine: RefCell<Box<dyn Machine>>,
+    pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     turns: RefCell<Turns>,
     /// Ready to read where a stream has something to send, or has ended.
@@ -43,7 +43,7 @@ impl MuxConn {
     pub(crate) fn new(
         permit: ConnectionPermit,
         (peer, client, local): (Peer, Client, Option<SocketAddr>),
-        machine: Box<dyn Machine>,
+        machine: Box<dyn MuxProtocol>,
     ) -> MuxConn {
         let core = permit.context().core.clone();
         let news = core.add_source();
@@ -132,6 +132,9 @@ impl MuxConn {
             // Nobody reads them.
             return self.machine.borrow_mut().grant(id, bytes.len());
         };
+        if bytes.is_empty() {
+            return;
+        }
         stream.input.borrow_mut().bytes.extend_from_slice(bytes);
         self.weigh_stream(&stream, stream.held_bytes.get() + bytes.len());
         self.core.raise(&stream.source, READ);
@@ -144,6 +147,13 @@ impl MuxConn {
             (input.ended, input.trailers) = (true, trailers);
             drop(input);
             self.core.raise(&stream.source, READ);
+        }
+    }
+
+    /// The client wants a response sooner or later than before. A stream that stands in line keeps its place until its next turn.
+    pub(crate) fn prioritize(&self, id: u32, priority: StreamPriority) {
+        if let Some(stream) = self.stream(id) {
+            stream.priority.set(priority);
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::machine::StreamPriority;
+use super::protocol::StreamPriority;
 use crate::source::Source;
 
 /// Bytes that wait to be sent on a stream before its handler waits.
@@ -15,7 +15,7 @@ pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
 pub(crate) struct StreamShared {
     pub(crate) id: u32,
     pub(crate) source: Rc<Source>,
-    pub(crate) priority: StreamPriority,
+    pub(crate) priority: Cell<StreamPriority>,
     pub(crate) input: RefCell<StreamInput>,
     pub(crate) output: RefCell<StreamOutput>,
     /// Whether it stands in line to be sent.
@@ -83,7 +83,7 @@ impl StreamShared {
         StreamShared {
             id,
             source,
-            priority,
+            priority: Cell::new(priority),
             input: RefCell::default(),
             output: RefCell::default(),
             in_line: Cell::new(false),

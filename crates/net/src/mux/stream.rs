@@ -10,7 +10,7 @@ use http::encode::{Lines, Outgoing};
 use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
 
 use super::conn::MuxConn;
-use super::machine::StreamRequest;
+use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
 use crate::fault::Fault;
 use crate::file;

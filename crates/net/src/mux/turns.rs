@@ -23,7 +23,7 @@ impl Turns {
     /// Puts the stream that was served back: in front of the others, unless those of its urgency take turns.
     pub(crate) fn push_again(&mut self, stream: Rc<StreamShared>) {
         stream.in_line.set(true);
-        match stream.priority.incremental {
+        match stream.priority.get().incremental {
             true => self.line(&stream).push_back(stream),
             false => self.line(&stream).push_front(stream),
         }
@@ -37,6 +37,6 @@ impl Turns {
     }
 
     fn line(&mut self, stream: &StreamShared) -> &mut VecDeque<Rc<StreamShared>> {
-        &mut self.0[usize::from(stream.priority.urgency).min(URGENCIES - 1)]
+        &mut self.0[usize::from(stream.priority.get().urgency).min(URGENCIES - 1)]
     }
 }

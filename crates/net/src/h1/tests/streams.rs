@@ -101,7 +101,7 @@ impl ToyClient {
                     *self.granted.entry(frame.id).or_default() += bytes as usize;
                 }
                 FrameKind::GoAway => self.goes_away = true,
-                FrameKind::Ping | FrameKind::Open | FrameKind::FirstWindow => {}
+                _ => {}
             }
             let got = self.got.entry(frame.id).or_default();
             got.ended |= frame.flags & ENDS != 0;

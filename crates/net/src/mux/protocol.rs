@@ -30,10 +30,12 @@ pub(crate) struct StreamRequest {
 pub(crate) enum MuxEvent<'b> {
     /// A new stream, and its request. Streams have rising numbers.
     Request(u32, Box<StreamRequest>),
-    /// Body bytes. They are within the window that was granted.
-    Data(u32, &'b [u8]),
-    /// The request is complete.
+    /// Body bytes, within the window that was granted; and whether the request ends with them.
+    Data(u32, &'b [u8], bool),
+    /// The request is complete, with these trailers.
     End(u32, Fields),
+    /// The client wants a response sooner or later than before.
+    Priority(u32, StreamPriority),
     /// The peer gives the stream up.
     Reset(u32),
     /// More may be sent: on this stream, or on all of them.
@@ -53,13 +55,18 @@ pub(crate) enum ResetReason {
 
 /// A protocol without I/O and clocks. It owns framing, both ends of each window and its own account of cheap frames; calls for
 /// streams that it does not know, because the peer has reset them, do nothing.
-pub(crate) trait Machine {
+pub(crate) trait MuxProtocol {
     /// Takes bytes received; says how many of them are done with, and what they were. Without progress and event it needs
-    /// more.
+    /// more. `now_ms` is the core's time.
     ///
     /// # Errors
-    /// The connection is over; what the peer is to know of it stands in [`Machine::out`].
-    fn feed<'b>(&mut self, bytes: &'b [u8], limits: &Limits) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
+    /// The connection is over; what the peer is to know of it stands in [`MuxProtocol::out`].
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        now_ms: u64,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
 
     /// Bytes of data that the windows allow on a stream now.
     fn capacity(&self, id: u32) -> usize;
@@ -67,7 +74,7 @@ pub(crate) trait Machine {
     /// A response head, interim ones too. `lines` are field lines as HTTP/1 writes them. With `ends` nothing follows it.
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool);
 
-    /// Body bytes, at most [`Machine::capacity`].
+    /// Body bytes, at most [`MuxProtocol::capacity`].
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
 
     /// Trailers, which end the response.
