@@ -10,6 +10,7 @@ use crate::exchange::{DefaultFields, Exchange};
 use crate::fault::Fault;
 use crate::inbound::BodyChunk;
 use crate::memory::Pressure;
+use crate::pump::Outbox;
 use crate::source::HALF_CLOSED;
 
 /// An output buffer larger than this is not kept while nothing moves.
@@ -131,7 +132,7 @@ impl Exchange<'_> {
     /// Gives memory back before a wait that may be long; only an upgraded connection does without it.
     pub fn shed(&mut self) {
         if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
-            self.conn.work.out = Vec::new();
+            self.conn.work.out = Outbox::default();
             self.conn.weigh();
         }
     }

@@ -5,8 +5,6 @@ use std::os::fd::BorrowedFd;
 use crate::conn::Conn;
 use crate::fault::Fault;
 
-/// A piece of a body at least this large is written from where it stands instead of being copied first.
-const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// One sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 /// How often a connection that waits for its client to read looks whether memory is short by now.
@@ -15,7 +13,7 @@ const LOOK_MS: u64 = 2_000;
 impl Conn {
     /// Adds to what will be written; writes when that has grown large.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if self.work.out.len() + bytes.len() <= self.out_bytes_max() {
+        if self.work.out.backlog() + bytes.len() <= self.out_bytes_max() {
             self.work.out.extend_from_slice(bytes);
             self.weigh();
             return Ok(());
@@ -43,24 +41,17 @@ impl Conn {
         }
         let mut bytes_at = 0;
         loop {
-            let (out, rest) = (&self.work.out[self.work.out_at..], &bytes[bytes_at..]);
-            let sent = match (out.is_empty(), rest.is_empty()) {
-                (true, true) => break,
-                (false, true) => self.link.try_write(&[out], more)?,
-                (true, false) => self.link.try_write(&[rest], more)?,
-                (false, false) => self.link.try_write(&[out, rest], more)?,
-            };
-            let of_out = sent.min(out.len());
-            self.work.out_at += of_out;
-            bytes_at += sent - of_out;
+            let rest = &bytes[bytes_at..];
+            if self.work.out.is_empty() && rest.is_empty() {
+                return Ok(());
+            }
+            let (sent, of_bytes) = self.work.out.try_send(&mut self.link, rest, more)?;
+            bytes_at += of_bytes;
             match sent {
                 0 => self.wait_writable().await?,
                 sent => self.moved(sent).await,
             }
         }
-        self.work.out.clear();
-        self.work.out_at = 0;
-        Ok(())
     }
 
     /// Writes what the client takes now; true where nothing is left.
@@ -68,42 +59,22 @@ impl Conn {
         if self.overflows() && !self.try_drain()? {
             return Ok(false);
         }
-        while self.backlog() > 0 {
-            let sent = self.link.try_write(&[&self.work.out[self.work.out_at..]], false)?;
-            if sent == 0 {
-                return Ok(false);
-            }
-            self.work.out_at += sent;
-        }
-        self.work.out.clear();
-        self.work.out_at = 0;
-        self.link.try_flush()
+        self.work.out.try_flush(&mut self.link)
     }
 
     /// Bytes collected and not written yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.work.out.len() - self.work.out_at
+        self.work.out.backlog()
     }
 
     /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
     /// client takes it now; the rest is kept, however much that is.
-    pub(crate) fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
-        if self.backlog() + bytes.len() > COPIED_BYTES_MAX && !self.overflows() {
-            let out = &self.work.out[self.work.out_at..];
-            let sent = match out.is_empty() {
-                true => self.link.try_write(&[bytes], false)?,
-                false => self.link.try_write(&[out, bytes], false)?,
-            };
-            let of_out = sent.min(out.len());
-            self.work.out_at += of_out;
-            bytes = &bytes[sent - of_out..];
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match self.overflows() {
+            // The file is sent first.
+            true => self.work.out.keep(bytes),
+            false => self.work.out.offer(&mut self.link, bytes)?,
         }
-        // What is left moves to the front, once as much has gone out: so no more bytes are moved than are sent.
-        if self.work.out_at >= COPIED_BYTES_MAX.max(self.backlog()) || self.backlog() == 0 {
-            self.work.out.drain(..self.work.out_at);
-            self.work.out_at = 0;
-        }
-        self.work.out.extend_from_slice(bytes);
         self.weigh();
         Ok(())
     }
