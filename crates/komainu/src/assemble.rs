@@ -55,7 +55,8 @@ impl ServerPlan {
             None => spill_store(&config)?,
         };
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill)?, config };
+        let files = hosting.map(Hosting::files).unwrap_or_default();
+        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill, &files)?, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,

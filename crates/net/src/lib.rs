@@ -70,6 +70,10 @@ pub use service::{RequestRecord, Service};
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::{Interest, Stream};
 pub use tick::{TaskId, TurnHook};
-pub use tls::{TlsClient, TlsClientOptions, TlsStream};
+pub use tls::{
+    CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity, HandshakeFailure,
+    ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions, TlsSession, TlsSite,
+    TlsStream,
+};
 pub use tunnel::tunnel;
 pub use work::{BufferPool, Buffers};

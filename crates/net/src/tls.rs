@@ -1,4 +1,16 @@
-//! TLS as a client speaks it to other servers.
+//! TLS, as a client speaks it to other servers and as a server speaks it to clients: the only module that knows rustls.
+
+mod certificate;
+mod store;
+mod tickets;
+mod acceptor;
+mod handshake;
+
+pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
+pub use certificate::{CertificateInfo, ServerCertificate};
+pub use handshake::{ClientIdentity, HandshakeFailure, HandshakeStep, TlsHandshake, TlsSession};
+pub use store::CertificateStore;
+pub use tickets::TicketKeys;
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -6,12 +18,12 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
+use self::certificate::certificates;
 use crate::fault::Fault;
 use crate::stream::{Interest, Stream};
 
@@ -57,8 +69,7 @@ impl TlsClient {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = certificates(chain)?;
-                let key =
-                    PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("private key: {error}"))?;
+                let key = certificate::private_key(key)?;
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
@@ -67,14 +78,6 @@ impl TlsClient {
             config.resumption = Resumption::disabled();
         }
         Ok(TlsClient { config: Arc::new(config), name })
-    }
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err("there is no certificate in the PEM text".into()),
-        found => found.map_err(|error| format!("certificate: {error}")),
     }
 }
 
@@ -351,3 +354,6 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;
