@@ -462,9 +462,20 @@ impl<'c> Call<'c> {
                 unsent = x.unsent();
                 self.pending.expect(Deadline::Taker(x.write_ms()));
             }
-            match self.pending.news(Some((x, Interest::of(false, true)))).await {
-                Ok(()) => x.take_turns().await,
-                Err(Completion::TooSlow) => {
+            let look_ms = LOOK_MS.min(x.write_ms() / 2).max(1);
+            let looked = {
+                let mut time = pin!(x.core().sleep(look_ms));
+                let mut news = pin!(self.pending.news(Some((x, Interest::of(false, true)))));
+                poll_fn(|context| match news.as_mut().poll(context) {
+                    Poll::Pending => time.as_mut().poll(context).map(|()| None),
+                    news => news.map(Some),
+                })
+                .await
+            };
+            match looked {
+                None => _ = x.flush_anyway()?,
+                Some(Ok(())) => x.take_turns().await,
+                Some(Err(Completion::TooSlow)) => {
                     if dispatcher.is_cut_to_report() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
                                     temporary files have no more room";
@@ -472,7 +483,7 @@ impl<'c> Call<'c> {
                     }
                     return Err(Fault::Timeout);
                 }
-                Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+                Some(Err(fate)) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
         // What the worker has sent meanwhile set no news then.
