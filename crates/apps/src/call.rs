@@ -1,9 +1,12 @@
 //! One request in a worker's hands, from its slot to the last byte of the response.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::path::encode_beyond_ascii;
 use http::{Length, Method, Status};
@@ -25,6 +28,8 @@ use crate::websocket::WebSocketSession;
 const TOGETHER_BYTES: usize = 64 * 1024;
 /// As much of a request's path is told.
 const PATH_BYTES_MAX: usize = 200;
+/// How often a call whose worker waits for the client looks whether that reads a little.
+const LOOK_MS: u64 = 2_000;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;

@@ -9,7 +9,8 @@ use crate::record::{directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
 };
-use crate::template::{Template, Variable};
+use crate::template::template;
+use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -135,12 +136,8 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn trial(text: &str) -> Result<Template, InvalidValue> {
-    let template = Template::parse(text, &[Variable::Path])?;
-    if !template
-        .parts
-        .first()
-        .is_some_and(|part| *part == crate::template::TemplatePart::Variable(Variable::Path))
-    {
+    let template = template(text, &["path"])?;
+    if template.parts().first() != Some(&TemplatePart::Variable(Variable::Path)) {
         rooted(template.start())?;
     }
     Ok(template)

@@ -4,7 +4,8 @@ use crate::check::{Checker, InvalidValue};
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{List, Map, Text};
-use crate::template::{Template, Variable};
+use crate::template::template;
+use http::Template;
 
 /// Fields that describe the connection and the framing: the server alone writes them (RFC 9110 section
 /// 7.6.1).
@@ -12,8 +13,19 @@ const RESERVED: [&str; 7] =
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// What a header value may name.
-const VARIABLES: &[Variable] =
-    &[Variable::Path, Variable::Host, Variable::Scheme, Variable::Method, Variable::RemoteAddr];
+const VARIABLES: &[&str] = &[
+    "path",
+    "query",
+    "args",
+    "uri",
+    "host",
+    "scheme",
+    "method",
+    "remote_addr",
+    "client_port",
+    "http_NAME",
+    "cookie_NAME",
+];
 
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
 const FIELDS: Map<String, Text<Template>> = Map {
@@ -33,7 +45,10 @@ directives! {
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
         /// Fields to write in place of those of the same name. A value may name `$path` (percent-encoded
-        /// again), `$host`, `$scheme`, `$method` and `$remote_addr` (or `$client_ip`); `$$` is a dollar sign.
+        /// again), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
+        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
+        /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
+        /// `$$` is a dollar sign. A variable means the same in every directive.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
         /// Fields to write besides those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, FIELDS;
@@ -108,7 +123,7 @@ pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    Template::parse(&value(text)?, VARIABLES)
+    template(&value(text)?, VARIABLES)
 }
 
 /// A media type (RFC 9110 section 8.3.1), parameters and all.

@@ -80,7 +80,6 @@ pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
-pub use template::{Template, TemplatePart, Variable};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 

@@ -8,9 +8,10 @@ use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
-use crate::template;
+use crate::template::template;
 use crate::units::{KIB, MIB, SPILL_MAX};
 use crate::upstream::{Balance, Origin, UrlShape, group_name};
+use http::Template;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,7 +48,23 @@ const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
-const FIELDS: Map<String, Text<String>> = Map {
+/// What a header value may name.
+const VARIABLES: &[&str] = &[
+    "client_ip",
+    "remote_addr",
+    "client_port",
+    "scheme",
+    "host",
+    "method",
+    "path",
+    "query",
+    "args",
+    "uri",
+    "upstream",
+    "http_NAME",
+    "cookie_NAME",
+];
+const FIELDS: Map<String, Text<Template>> = Map {
     what: "header names",
     key: rule_name,
     value: Text { what: "a header value", parse: value_template },
@@ -325,12 +342,11 @@ directives! {
 directives! {
     /// Changes to header fields on their way: `remove`, then `set`, then `add`.
     ProxyHeaders in "`request_headers` and `response_headers` of `proxy`" {
-        /// Fields to write in place of those of the same name. A value may name `$client_ip` (or `$remote_addr`), `$client_port`,
-        /// `$scheme`, `$host`, `$method`, `$path`, `$query`, `$uri`, `$upstream`, `$http_NAME` (a field of the request,
-        /// `_` for `-`) and `$cookie_NAME`; `$$` is a dollar sign.
-        "set" set: Vec<(String, String)> = {}, FIELDS;
+        /// Fields to write in place of those of the same name. A value may name the variables of the site's `response_headers`,
+        /// and `$upstream`, the `host:port` of the server that gets the request.
+        "set" set: Vec<(String, Template)> = {}, FIELDS;
         /// Fields to write besides those of the same name. Values as in `set`.
-        "add" add: Vec<(String, String)> = {}, FIELDS;
+        "add" add: Vec<(String, Template)> = {}, FIELDS;
         /// Names of fields to leave out.
         "remove" remove: Vec<String> = [], NAMES;
     }
@@ -488,35 +504,8 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// A value with variables: checked here, taken apart where it is used.
-fn value_template(text: &str) -> Result<String, InvalidValue> {
-    const NAMES: [&str; 10] = [
-        "client_ip",
-        "remote_addr",
-        "client_port",
-        "scheme",
-        "host",
-        "method",
-        "path",
-        "query",
-        "uri",
-        "upstream",
-    ];
-    header::value(text)?;
-    let mut at = 0;
-    while let Some(dollar) = text[at..].find('$').map(|offset| at + offset) {
-        let (name, end) = template::name_after(text, dollar)?;
-        let prefixed = ["http_", "cookie_"].iter().any(|start| {
-            name.strip_prefix(start)
-                .is_some_and(|rest| !rest.is_empty() && rest.chars().all(header::is_token))
-        });
-        if name != "$" && !prefixed && !NAMES.contains(&name) {
-            let fault = template::no_variable(name, &NAMES);
-            return Err(fault.within(dollar..end));
-        }
-        at = end;
-    }
-    Ok(text.to_owned())
+fn value_template(text: &str) -> Result<Template, InvalidValue> {
+    template(&header::value(text)?, VARIABLES)
 }
 
 fn domain(text: &str) -> Result<String, InvalidValue> {

@@ -14,8 +14,9 @@ use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Unlimited, Word,
 };
-use crate::template::{Template, TemplatePart, Variable};
+use crate::template::template;
 use crate::units::GIB;
+use http::{Template, TemplatePart, Variable};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -224,8 +225,8 @@ directives! {
     /// A redirect. Just the target stands for `to` alone.
     Redirect in "`redirect`" {
         /// The target: a URL, or a path of this site. It may name `$path`, `$rest` (what the final `*` of the
-        /// route's path stands for), `$query` (with its `?`; empty if there is none), `$host` and `$scheme`;
-        /// `$$` is a dollar sign. Paths are percent-encoded again.
+        /// route's path stands for), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
+        /// (`$path$query`), `$host` and `$scheme`; `$$` is a dollar sign. Paths are percent-encoded again.
         "to" to: Template = required(""),
             Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
         /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
@@ -366,7 +367,7 @@ fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
             Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::Proxy(proxy) => (proxy.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::App(app) => (app.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
-            Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
+            Action::Redirect(redirect) => (redirect.to.uses(&Variable::Rest), "to"),
             _ => continue,
         };
         let Some(entry) = node.entry(action.name()).filter(|_| asked && route.prefix().is_none()) else {
@@ -430,18 +431,19 @@ fn parameter(text: &str) -> Result<String, InvalidValue> {
 
 /// The target of a redirect: what may stand in a Location field (RFC 9110 section 10.2.2).
 fn target(text: &str) -> Result<Template, InvalidValue> {
-    const VARIABLES: &[Variable] =
-        &[Variable::Path, Variable::Rest, Variable::Query, Variable::Host, Variable::Scheme];
+    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
         let fault = InvalidValue::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
-    let template = Template::parse(text, VARIABLES)?;
+    let template = template(text, VARIABLES)?;
     let start = template.start();
     let scheme =
         start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
-    let variable =
-        matches!(template.parts.first(), Some(TemplatePart::Variable(Variable::Path | Variable::Scheme)));
+    let variable = matches!(
+        template.parts().first(),
+        Some(TemplatePart::Variable(Variable::Path | Variable::Uri | Variable::Scheme))
+    );
     if scheme || variable || start.starts_with('/') {
         return Ok(template);
     }
