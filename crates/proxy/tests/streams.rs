@@ -4,12 +4,13 @@
 mod rig;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::toy::{self, ToyConnection};
-use net::{Bind, Exchange, Fault, MemoryBudget, RequestRecord, Server};
+use net::{Bind, Exchange, Fault, MemoryBudget, RequestRecord, Server, SpillQuota, SpillStore};
 use proxy::options::Options;
-use proxy::{GroupShared, Proxy};
+use proxy::{Group, GroupShared, Proxy};
 
 use rig::Origin;
 
@@ -24,7 +25,7 @@ impl net::Service for Hop {
 }
 
 /// A proxy that keeps no more than 30 connections to the origin.
-fn serve(origin: &Origin) -> (Server, SocketAddr, MemoryBudget) {
+fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr, MemoryBudget) {
     toy::speak();
     let mut upstream = origin.server();
     upstream.connections_max = 30;
@@ -39,8 +40,11 @@ fn serve(origin: &Origin) -> (Server, SocketAddr, MemoryBudget) {
         ..net::Options::default()
     };
     let bind = Bind::Tcp(([127, 0, 0, 1], 0).into());
-    let server =
-        Server::start(&net_options, &[bind], move |core| Ok(Hop(Proxy::new(core, &shared)))).unwrap();
+    let server = Server::start(&net_options, &[bind], move |core| {
+        let options = Arc::new(shared.options().clone());
+        Ok(Hop(Group::new(core, &shared).proxy(&options, spill.clone())))
+    })
+    .unwrap();
     let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
     (server, address, memory)
 }
@@ -57,7 +61,7 @@ fn body(n: usize) -> Vec<u8> {
 #[test]
 fn a_thousand_requests_are_relayed_over_one_connection() {
     let origin = Origin::mirror();
-    let (server, address, _) = serve(&origin);
+    let (server, address, _) = serve(&origin, None);
     let mut client = ToyConnection::connect(address).unwrap();
     client.first_window(20_000);
     let mut ids = Vec::new();
@@ -92,7 +96,7 @@ fn a_thousand_requests_are_relayed_over_one_connection() {
 #[test]
 fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
     let origin = Origin::mirror();
-    let (server, address, memory) = serve(&origin);
+    let (server, address, memory) = serve(&origin, None);
     for seed in 0..15usize {
         let mut client = ToyConnection::connect(address).unwrap();
         client.grants = seed % 3 != 0;
@@ -122,5 +126,48 @@ fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are still held", memory.held_bytes());
         std::thread::sleep(Duration::from_millis(5));
     }
+    stop(server);
+}
+
+#[test]
+fn a_response_that_a_stream_does_not_take_goes_to_a_file_and_comes_from_there() {
+    const BYTES: usize = 3_000_000;
+    let origin = Origin::start(|mut caller, _| {
+        while caller.request().is_some() {
+            caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n"));
+            caller.send_bytes(&body(BYTES / 97 + 1)[..BYTES]);
+        }
+    });
+    let folder = std::env::temp_dir();
+    let quota = SpillQuota::new(&SpillStore::new(&folder, 1 << 30), 1 << 30);
+    let used = quota.clone().unwrap();
+    let (server, address, memory) = serve(&origin, quota);
+    let mut client = ToyConnection::connect(address).unwrap();
+    client.grants = false;
+    client.first_window(1_000);
+    let ids: Vec<u32> = (0..4).map(|_| client.open("GET / HTTP/1.1\r\nHost: a", None)).collect();
+    // All but what memory keeps is in files once the origin has sent everything.
+    client.run_until(|_| used.used() > 4 * (BYTES as u64 - 512 * 1024)).unwrap();
+    assert!(memory.held_bytes() < 4 * 900 * 1024, "{} bytes held", memory.held_bytes());
+    client.reset(ids[0]);
+    client.grants = true;
+    for id in &ids[1..] {
+        client.grant(*id, 1 << 30);
+    }
+    client.finish().unwrap();
+    for id in &ids[1..] {
+        let got = client.response(*id);
+        assert!(
+            got.ended && got.body == body(BYTES / 97 + 1)[..BYTES],
+            "{} of {BYTES} bytes",
+            got.body.len()
+        );
+    }
+    let begun = Instant::now();
+    while used.used() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are left in files", used.used());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(client);
     stop(server);
 }

@@ -214,7 +214,7 @@ impl StreamLane {
             self.allowed_bytes = left.ok_or(http::body::TOO_LARGE)?;
             return Ok(BodyChunk::Data(0, self.piece.len()));
         }
-        if input.ended {
+        if input.ended || self.head.body == BodySize::None {
             self.trailers.get_or_insert_with(|| std::mem::take(&mut input.trailers));
             return Ok(BodyChunk::End);
         }
@@ -398,8 +398,14 @@ impl StreamLane {
     async fn wait_writable(&mut self) -> Result<(), Fault> {
         self.weigh();
         self.shared.source.clear(WRITE);
-        let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
-        wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await?;
+        loop {
+            let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
+            match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
+                // It is another stream's turn: whether the client reads at all, the connection's task watches.
+                Err(Fault::Timeout) if self.shared.in_line.get() => {}
+                waited => break waited?,
+            }
+        }
         match self.shared.source.ready() & GONE != 0 {
             true => Err(Fault::Gone),
             false => Ok(()),
