@@ -1,7 +1,7 @@
 //! A body that its application has framed by itself, as `Transfer-Encoding: chunked` in its head says.
 
+use http::Limits;
 use http::body::Body;
-use http::{Framing, Limits};
 use net::Fault;
 
 const BROKEN: Fault = Fault::Broken("the application's chunks are none");
@@ -27,7 +27,7 @@ fn may_begin(bytes: &[u8]) -> bool {
 
 impl Chunks {
     pub(crate) fn new() -> Chunks {
-        Chunks(Body::new(Framing::Chunked, u64::MAX).expect("no length is announced"))
+        Chunks(Body::chunked())
     }
 
     /// The content in the next bytes; `last` where no more follow.

@@ -129,7 +129,7 @@ impl Handle {
     /// Reads the beginning of the request's body, or all of it; `None` where it would have to be passed on without a length
     /// that many applications need.
     async fn upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
-        if x.request().framing() == http::Framing::None {
+        if x.request().body() == http::BodySize::None {
             return Ok(Some(Upload::empty()));
         }
         let (upload, why) = Upload::begin(x, &self.0.ahead()).await?;
@@ -137,7 +137,7 @@ impl Handle {
         if quota.is_to_report() {
             self.0.app_log.report(AppLogLevel::Warn, &format!("requests are not buffered: {why}"));
         }
-        let has_length = upload.length().is_some() || x.request().framing() != http::Framing::Chunked;
+        let has_length = upload.length().is_some() || x.request().body() != http::BodySize::Unknown;
         Ok(has_length.then_some(upload))
     }
 
@@ -157,7 +157,7 @@ impl Handle {
         };
         let mut head = dispatcher.buffer();
         let request = x.request();
-        let chunked = request.framing() == http::Framing::Chunked;
+        let chunked = request.body() == http::BodySize::Unknown;
         let length = upload.length().filter(|_| chunked);
         let submitted = match request::encode(
             &mut head,

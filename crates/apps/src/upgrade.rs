@@ -1,7 +1,7 @@
 //! A client's wish to switch to WebSocket (RFC 6455 section 4.2.1): read, and answered.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use http::{Fields, Framing, Method, Name, Status, Version, scan};
+use http::{Fields, Method, Name, Status, scan};
 use net::Request;
 
 use crate::deflate::{self, Agreement};
@@ -38,8 +38,7 @@ pub(crate) struct UpgradeRefusal {
 pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeRequest>, UpgradeRefusal> {
     let Some(upgrade) = request.field(Name::Upgrade) else { return Ok(None) };
     let asks = request.method() == Method::Get
-        && request.version() == Version::Http11
-        && request.framing() == Framing::None
+        && request.head().0.may_upgrade()
         && has_token(upgrade, b"websocket")
         && request.fields().any(|(id, _, value)| id == Name::Connection && has_token(value, b"upgrade"));
     if !asks {

@@ -97,8 +97,8 @@ impl Upload {
         quota: &Arc<SpillQuota>,
     ) -> Result<(Upload, Option<SpillError>), Fault> {
         let core = x.core().clone();
-        let announced = match x.request().framing() {
-            http::Framing::Length(length) => length,
+        let announced = match x.request().body() {
+            http::BodySize::Known(length) => length,
             _ => self.ahead.len() as u64,
         };
         let mut file = match SpillFile::create(&core, quota, announced).await {

@@ -364,7 +364,7 @@ mod tests {
         let page = comparison(&versus::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
         assert!(
             page.contains("one against two")
-                && page.contains("no telling apart")
+                && page.contains("no difference found")
                 && page.contains("Pair by pair")
         );
     }

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::body::Body;
+use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
-use http::{Framing, Method, Name, Status};
+use http::{Method, Name, Status};
 use net::client::Bell;
 use net::{Fault, Link};
 

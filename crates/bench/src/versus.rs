@@ -188,7 +188,7 @@ impl VersusLine {
             };
         };
         match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::More)) {
-            (false, _) => "no telling apart",
+            (false, _) => "no difference found",
             (true, true) => "B is better",
             (true, false) => "B is worse",
         }
@@ -218,7 +218,7 @@ mod tests {
         let equal: Vec<_> =
             [(1_000, 1_003), (1_010, 1_001), (990, 999), (1_005, 996)].map(|(a, b)| (run(a), run(b))).into();
         let compared = of_pairs(["a".into(), "b".into()], &equal);
-        assert_eq!(compared.lines[0].verdict(), "no telling apart");
+        assert_eq!(compared.lines[0].verdict(), "no difference found");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
             &several(&[101.0, 98.0, 103.0]),
         )
         .unwrap();
-        assert_eq!(compared.lines[0].verdict(), "no telling apart");
+        assert_eq!(compared.lines[0].verdict(), "no difference found");
         assert!(of_records(["a".into(), "b".into()], &json!({}), &record(1.0)).is_err());
     }
 

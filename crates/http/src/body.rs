@@ -91,6 +91,13 @@ impl Body {
         Ok(Body { state, allowed: bytes_max, ..Body::default() })
     }
 
+    /// A body in the chunked coding, of any length.
+    #[must_use]
+    pub fn chunked() -> Body {
+        let state = ChunkState::Size { size: 0, digits: 0 };
+        Body { state, allowed: u64::MAX, ..Body::default() }
+    }
+
     /// Sets the most content that it may have, before any of it has been read.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use crate::fields::Fields;
 use crate::framing::{Framing, Length};
+use crate::head::Version;
 use crate::method::Method;
-use crate::request::Version;
 use crate::scan;
 use crate::span::Span;
 use crate::status::Status;

@@ -4,9 +4,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use crate::head::Head;
 use crate::name::Name;
 use crate::reject::Reject;
-use crate::request::RequestHead;
 use crate::scan;
 
 /// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not write
@@ -36,7 +36,7 @@ const INVALID: Reject = Reject::bad("invalid Forwarded");
 /// # Errors
 /// 400 for an invalid `Forwarded`: a client may have sent it to hide the elements after it.
 pub fn claim(
-    head: &RequestHead,
+    head: &Head,
     bytes: &[u8],
     dialect: Dialect,
     trusts: impl Fn(IpAddr) -> bool,
@@ -48,13 +48,13 @@ pub fn claim(
 }
 
 /// The elements of all fields of that name, the last one first.
-fn backwards<'x>(head: &'x RequestHead, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
+fn backwards<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
     let fields = head.fields.iter().rev().filter(move |field| field.id == name);
     let elements = fields.flat_map(move |field| field.value.of(bytes).rsplit(|&byte| byte == b','));
     elements.map(scan::trim).filter(|element| !element.is_empty())
 }
 
-fn claim_of_lists(head: &RequestHead, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Claim {
+fn claim_of_lists(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Claim {
     let mut claim = Claim::default();
     let mut trusted_hops = 0;
     for hop in backwards(head, bytes, Name::XForwardedFor) {
@@ -71,11 +71,7 @@ fn claim_of_lists(head: &RequestHead, bytes: &[u8], trusts: impl Fn(IpAddr) -> b
     claim
 }
 
-fn claim_of_elements(
-    head: &RequestHead,
-    bytes: &[u8],
-    trusts: impl Fn(IpAddr) -> bool,
-) -> Result<Claim, Reject> {
+fn claim_of_elements(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Result<Claim, Reject> {
     let mut hops = Vec::new();
     for field in head.fields.iter().filter(|field| field.id == Name::Forwarded) {
         for element in scan::list(field.value.of(bytes)) {
@@ -157,6 +153,7 @@ fn is_secure(scheme: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::line::Limits;
+    use crate::request::RequestHead;
 
     fn reported(dialect: Dialect, lines: &str) -> Result<(String, Option<bool>), &'static str> {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").replace('\n', "\r\n");

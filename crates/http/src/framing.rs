@@ -20,6 +20,30 @@ pub enum Framing {
     UntilClose,
 }
 
+impl Framing {
+    /// How much body there is by it.
+    #[must_use]
+    pub const fn size(self) -> BodySize {
+        match self {
+            Framing::None => BodySize::None,
+            Framing::Length(length) => BodySize::Known(length),
+            Framing::Chunked | Framing::UntilClose => BodySize::Unknown,
+        }
+    }
+}
+
+/// How much body a message has, whatever marks its end on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodySize {
+    /// There is no body.
+    #[default]
+    None,
+    /// So many bytes, more than zero.
+    Known(u64),
+    /// A body whose length shows at its end.
+    Unknown,
+}
+
 /// How much body a sender is about to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {

@@ -1,7 +1,10 @@
 //! Request heads (RFC 9112 section 3).
 
+use std::ops::Deref;
+
 use crate::framing::{Evidence, Framing};
-use crate::line::{self, Cursor, Field, Limits};
+use crate::head::{Head, Version};
+use crate::line::{self, Cursor, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -13,65 +16,34 @@ use crate::target::{self, Target};
 /// Empty lines before a request that are passed over.
 const EMPTY_LINES_MAX: usize = 4;
 
-/// The HTTP versions of this machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Version {
-    Http10,
-    #[default]
-    Http11,
-}
-
-impl Version {
-    /// As it stands on the wire.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Version::Http10 => "HTTP/1.0",
-            Version::Http11 => "HTTP/1.1",
-        }
-    }
-}
-
-/// A request head, as spans into the buffer it was read from. Reused from request to request, so that its
-/// field list is allocated once a connection.
+/// The head of an HTTP/1 request: what every request has, in [`Head`], and what only HTTP/1 knows. Reused from request to
+/// request, so that its field list is allocated once a connection.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
-    /// The method.
-    pub method: Method,
-    /// Its name as sent.
-    pub method_name: Span,
-    /// The target.
-    pub target: Target,
-    /// The version.
-    pub version: Version,
-    /// `host[:port]` of the request: the absolute-form target's, else the Host field's, else empty.
-    pub authority: Span,
-    /// All fields, in order.
-    pub fields: Vec<Field>,
+    head: Head,
     /// How the body ends.
     pub framing: Framing,
     /// Whether the client would send another request on this connection.
     pub keep_alive: bool,
-    /// Whether the client waits for `100 Continue` before it sends the body.
-    pub expects_continue: bool,
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
     cursor: Cursor,
 }
 
-impl RequestHead {
-    /// The first field of that known name.
-    #[must_use]
-    pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
-        self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
-    }
+impl Deref for RequestHead {
+    type Target = Head;
 
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl RequestHead {
     /// Forgets the request, to read the next one; keeps the memory of the field list.
     pub fn reset(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
+        let mut fields = std::mem::take(&mut self.head.fields);
         fields.clear();
-        *self = RequestHead { fields, ..RequestHead::default() };
+        *self = RequestHead { head: Head { fields, ..Head::default() }, ..RequestHead::default() };
     }
 
     /// Reads on in `buffer`, which begins with the head's first byte and has grown since the last call.
@@ -83,7 +55,7 @@ impl RequestHead {
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
             return Ok(false);
         }
-        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits)?;
+        let whole = line::section(buffer, &mut self.cursor, &mut self.head.fields, limits)?;
         if whole {
             self.len = self.cursor.at;
             self.check(buffer)?;
@@ -128,26 +100,26 @@ impl RequestHead {
                 false => Err(Reject::bad("invalid version")),
             };
         };
-        self.version = parse_version(version)?;
+        self.head.version = parse_version(version)?;
         if window.get(version_start + 8).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
             return Err(Reject::bad("invalid version"));
         }
         let Some(end) = line::line_end(window, version_start + 8, bare_lf)? else { return Ok(false) };
-        self.method_name = Span::new(start, method_end);
-        self.method = Method::of(self.method_name.of(window));
-        self.target = Target::parse(self.method, window, Span::new(target_start, target_end))?;
+        self.head.method_name = Span::new(start, method_end);
+        self.head.method = Method::of(self.head.method_name.of(window));
+        self.head.target = Target::parse(self.head.method, window, Span::new(target_start, target_end))?;
         self.cursor = Cursor::at(end);
         Ok(true)
     }
 
     /// What the fields say together, once all are here.
     fn check(&mut self, buffer: &[u8]) -> Result<(), Reject> {
-        let is_1_0 = self.version == Version::Http10;
+        let is_1_0 = self.head.version == Version::Http10;
         let mut evidence = Evidence::default();
         let mut host = None;
         self.keep_alive = !is_1_0;
         let (mut close, mut expects) = (false, false);
-        for field in &self.fields {
+        for field in &self.head.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
                 Name::Host if host.is_some() => return Err(Reject::bad("repeated Host")),
@@ -174,8 +146,9 @@ impl RequestHead {
         }
         self.keep_alive &= !close;
         self.framing = evidence.framing(is_1_0, Framing::None)?;
-        self.expects_continue = expects && self.framing != Framing::None;
-        self.authority = match self.target.authority {
+        self.head.body = self.framing.size();
+        self.head.expects_continue = expects && self.framing != Framing::None;
+        self.head.authority = match self.head.target.authority {
             Span::EMPTY => host.unwrap_or_default(),
             authority => authority,
         };

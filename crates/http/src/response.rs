@@ -1,11 +1,12 @@
 //! Response heads (RFC 9112 section 4), as a client reads them.
 
-use crate::framing::{Evidence, Framing};
+use crate::framing::{Evidence, Framing, Length};
+use crate::head::Version;
 use crate::line::{self, Cursor, Field, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
-use crate::request::{self, Version};
+use crate::request;
 use crate::scan;
 use crate::span::Span;
 use crate::status::Status;
@@ -53,6 +54,17 @@ impl ResponseHead {
     #[must_use]
     pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
+    }
+
+    /// How much body the response to a request of that method has, or would have to GET.
+    #[must_use]
+    pub fn body_length(&self, method: Method) -> Length {
+        match (self.framing, self.length) {
+            (Framing::Length(length), _) | (Framing::None, Some(length)) => Length::Known(length),
+            // The length of a response to HEAD without one is unknown; any other response without framing has no body.
+            (Framing::None, None) if method != Method::Head => Length::Known(0),
+            (Framing::None | Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
+        }
     }
 
     /// Forgets the response, to read the next one; keeps the memory of the field list.

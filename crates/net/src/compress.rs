@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use coding::{Effort, Encoder};
 use http::coding::Accepted;
-use http::{Coding, Fields, Length, Method, Name, RequestHead, Status, Version, media, scan};
+use http::{Coding, Fields, Head, Length, Method, Name, Status, Version, media, scan};
 
 use crate::fault::Fault;
 
@@ -33,7 +33,7 @@ const fn weight_bytes(coding: Coding) -> usize {
 /// What of a request decides whether its response is compressed.
 #[derive(Clone, Copy)]
 pub(crate) struct CompressionInput<'x> {
-    pub(crate) head: &'x RequestHead,
+    pub(crate) head: &'x Head,
     /// The bytes that the head's spans refer to.
     pub(crate) bytes: &'x [u8],
     /// Whether the client speaks TLS.

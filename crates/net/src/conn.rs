@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use http::{EmptySegments, Framing, Status};
+use http::framing::Framing;
+use http::{EmptySegments, Status};
 
 use crate::address::{Client, Peer};
 use crate::compress::{Compressing, Compression};

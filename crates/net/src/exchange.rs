@@ -7,8 +7,9 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use http::encode::Outgoing;
+use http::framing::Framing;
 use http::path::{self, EmptySegments};
-use http::{Dialect, Fields, Framing, Length, Method, Name, Reject, RequestHead, Status, Version};
+use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
 use crate::compress::{self, Compressing, Compression, CompressionInput};
@@ -39,7 +40,7 @@ pub struct DefaultFields {
 /// A view of the request's head.
 #[derive(Clone, Copy)]
 pub struct Request<'x> {
-    head: &'x RequestHead,
+    head: &'x Head,
     bytes: &'x [u8],
     peer: Peer,
     client: Client,
@@ -136,14 +137,14 @@ impl<'x> Request<'x> {
 
     /// The parsed head and the bytes that its spans refer to.
     #[must_use]
-    pub fn head(&self) -> (&'x RequestHead, &'x [u8]) {
+    pub fn head(&self) -> (&'x Head, &'x [u8]) {
         (self.head, self.bytes)
     }
 
-    /// How the body ends.
+    /// How much body the request has.
     #[must_use]
-    pub fn framing(&self) -> Framing {
-        self.head.framing
+    pub fn body(&self) -> BodySize {
+        self.head.body
     }
 
     /// The peer of the connection: the client, or the nearest HTTP proxy in front of this server. Behind a proxy that

@@ -2,7 +2,8 @@
 //! [`Exchange`] that never wait, and one that waits for either side.
 
 use http::encode::{Lines, Outgoing};
-use http::{Fields, Framing, Length, Status, Version};
+use http::framing::Framing;
+use http::{Fields, Length, Status, Version};
 
 use crate::conn::ResponseState;
 use crate::exchange::{DefaultFields, Exchange};

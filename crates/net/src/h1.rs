@@ -13,8 +13,9 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
+use http::framing::Framing;
 use http::machine::Step;
-use http::{Fields, Framing, Reject, Status};
+use http::{Fields, Reject, Status};
 
 use crate::address::{Client, Peer};
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, ResponseState};

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::Framing;
+use http::framing::Framing;
 
 use crate::conn::{Conn, ResponseState};
 use crate::exchange::Exchange;

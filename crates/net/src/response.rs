@@ -3,7 +3,8 @@
 use std::os::fd::BorrowedFd;
 
 use http::encode::Outgoing;
-use http::{Fields, Framing, Status, Version};
+use http::framing::Framing;
+use http::{Fields, Status, Version};
 
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::conn::{Conn, OUT_BYTES_MAX, ResponseState};

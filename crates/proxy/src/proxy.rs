@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use http::{Fields, Framing, Method, Name, Status};
+use http::{BodySize, Fields, Method, Name, Status};
 use net::preface::{self, Endpoints};
 use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
 
@@ -249,7 +249,7 @@ impl Proxy {
 
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
     async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Attempts) -> Result<(), Fault> {
-        let Framing::Length(len) = x.request().framing() else { return Ok(()) };
+        let BodySize::Known(len) = x.request().body() else { return Ok(()) };
         // An expectation is the server's to answer.
         if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());

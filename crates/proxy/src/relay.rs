@@ -2,7 +2,7 @@
 
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
-use http::{Framing, Length, Method, Status};
+use http::{BodySize, Method, Status};
 use std::sync::Arc;
 
 use net::{
@@ -88,7 +88,8 @@ pub(crate) struct Relay<'r, 'c> {
     /// The request body sent so far, kept for a retry.
     kept: &'r mut ReplayBuffer,
     method: Method,
-    framing: Framing,
+    /// Whether the body goes to the upstream in chunks: its length is not known.
+    chunked: bool,
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
@@ -112,9 +113,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         sent: SentHead,
     ) -> Relay<'r, 'c> {
         let now_ms = x.core().now_ms();
-        let (method, framing) = (x.request().method(), x.request().framing());
-        let up = match framing {
-            Framing::None => RequestProgress::Done,
+        let (method, body) = (x.request().method(), x.request().body());
+        let up = match body {
+            BodySize::None => RequestProgress::Done,
             _ if sent.expects => RequestProgress::Continue,
             _ => RequestProgress::Body,
         };
@@ -124,7 +125,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             plan,
             kept,
             method,
-            framing,
+            chunked: body == BodySize::Unknown,
             sent,
             up,
             interims: 0,
@@ -204,11 +205,11 @@ impl<'r, 'c> Relay<'r, 'c> {
             return;
         }
         let out = &mut self.upstream_connection.buffers.out;
-        if self.framing == Framing::Chunked {
+        if self.chunked {
             chunk_start(out, bytes.len());
         }
         out.extend_from_slice(bytes);
-        if self.framing == Framing::Chunked {
+        if self.chunked {
             out.extend_from_slice(CHUNK_END);
         }
     }
@@ -216,7 +217,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     fn end_body(&mut self) {
         self.kept.ended = true;
         self.up = RequestProgress::Done;
-        if self.framing == Framing::Chunked {
+        if self.chunked {
             let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
             let trailers = self.x.trailers().map(|trailers| self.plan.request.trailers(trailers, &ask));
             last_chunk(&mut self.upstream_connection.buffers.out, &trailers.unwrap_or_default());
@@ -268,14 +269,14 @@ impl<'r, 'c> Relay<'r, 'c> {
                     gathered = true;
                     self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
                     self.kept.keep(bytes);
-                    if self.framing == Framing::Chunked {
+                    if self.chunked {
                         chunk_start(&mut self.upstream_connection.buffers.out, bytes.len());
                     }
                     if self.upstream_connection.offer(bytes).is_err() {
                         self.abandon();
                         return Ok(false);
                     }
-                    if self.framing == Framing::Chunked {
+                    if self.chunked {
                         self.upstream_connection.buffers.out.extend_from_slice(CHUNK_END);
                     }
                 }
@@ -435,14 +436,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         self.upstream_connection.idle_ms =
             upstream_connection::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
-        let length = match (head.framing, head.length) {
-            (Framing::Length(length), _) => Length::Known(length),
-            (Framing::None, Some(length)) => Length::Known(length),
-            // The length of a response to HEAD without one is unknown; any other response without framing has no body.
-            (Framing::None, None) if self.method == Method::Head => Length::Unknown,
-            (Framing::None, None) => Length::Known(0),
-            (Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
-        };
+        let length = head.body_length(self.method);
         (self.plan.answered)();
         let rules = self.plan.response;
         let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);

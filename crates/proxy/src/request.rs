@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use http::encode::Lines;
-use http::{Dialect, Field, Fields, Framing, Method, Name, Reject, Version, scan};
+use http::{BodySize, Dialect, Field, Fields, Method, Name, Reject, scan};
 use net::Request;
 
 use crate::options::{self, Edits, Host, Options, PathMap};
@@ -79,7 +79,9 @@ impl RequestRules {
         awaits_continue: bool,
     ) -> Result<SentHead, Reject> {
         let (head, bytes) = (ask.head, ask.bytes);
-        out.reserve(head.len + 256);
+        // About what was read is written.
+        let read = head.fields.last().map_or(head.target.whole.end(), |field| field.value.end());
+        out.reserve(read + 256);
         out.extend_from_slice(head.method_name.of(bytes));
         out.push(b' ');
         path::write_target(out, self.path.as_ref(), ask)?;
@@ -94,20 +96,20 @@ impl RequestRules {
                 lines.spans(bytes, field.name, field.value);
             }
         }
-        match head.framing {
-            Framing::Length(length) => {
+        match head.body {
+            BodySize::Known(length) => {
                 lines.begin(b"Content-Length");
                 lines.number(length);
                 lines.end();
             }
-            Framing::Chunked => lines.line(b"Transfer-Encoding", b"chunked"),
-            Framing::None if empty_body => lines.line(b"Content-Length", b"0"),
-            Framing::None | Framing::UntilClose => {}
+            BodySize::Unknown => lines.line(b"Transfer-Encoding", b"chunked"),
+            BodySize::None if empty_body => lines.line(b"Content-Length", b"0"),
+            BodySize::None => {}
         }
         self.write_forwarded(&mut lines, ask);
         if !self.options.via.is_empty() {
             lines.begin(b"Via");
-            lines.part(&head.version.text().as_bytes()[5..]);
+            lines.part(head.version.number().as_bytes());
             lines.part(b" ");
             lines.part(self.options.via.as_bytes());
             lines.part(self.mark.as_bytes());
@@ -161,7 +163,7 @@ impl RequestRules {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
-            Name::Trailer => ask.head.framing == Framing::Chunked,
+            Name::Trailer => ask.head.body == BodySize::Unknown,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
@@ -256,7 +258,7 @@ impl RequestRules {
     /// tunnel would bypass every rule.
     fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let (head, bytes) = (ask.head, ask.bytes);
-        if head.framing != Framing::None || head.version != Version::Http11 {
+        if !head.may_upgrade() {
             return None;
         }
         let wanted = head.field(bytes, Name::Upgrade)?;

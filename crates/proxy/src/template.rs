@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use http::encode::Lines;
 use http::path::{EmptySegments, encode_beyond_ascii, encoded_path};
-use http::{Name, Reject, RequestHead, scan};
+use http::{Head, Name, Reject, scan};
 use net::{Client, Peer, Request};
 
 /// A value, taken apart once and filled in for each request.
@@ -42,7 +42,7 @@ enum HeaderVariable {
 #[derive(Clone, Copy)]
 pub struct TemplateContext<'x> {
     /// Its parsed head.
-    pub head: &'x RequestHead,
+    pub head: &'x Head,
     /// The bytes that the head's spans refer to.
     pub bytes: &'x [u8],
     /// Who sent it to us.
@@ -245,6 +245,7 @@ impl HeaderVariable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::RequestHead;
 
     fn filled(template: &str) -> String {
         let bytes = b"GET /a?b=1 HTTP/1.1\r\nHost: x.test:8080\r\nX-Id: 7\r\nCookie: a=1; sid=abc\r\n\r\n";

@@ -71,7 +71,7 @@ fn statuses(mut bytes: &[u8]) -> Vec<u16> {
             Step::Head => {
                 statuses.push(machine.head.status.code());
                 // One without content ends with its head.
-                if machine.head.framing == http::Framing::None {
+                if machine.head.framing == http::framing::Framing::None {
                     machine.next();
                 }
             }

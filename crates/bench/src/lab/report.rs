@@ -382,7 +382,7 @@ pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
                     row.extend([show(key, x), show(key, y), format!("{:.3}", y / x)]);
                     row.push(match stats::ratio_of_sets(&theirs, &ours) {
                         Some(r) if r.is_distinct() => format!("{:.3}–{:.3}", r.low, r.high),
-                        Some(r) => format!("{:.3}–{:.3}, no telling apart", r.low, r.high),
+                        Some(r) => format!("{:.3}–{:.3}, no difference found", r.low, r.high),
                         None => String::new(),
                     });
                 }
@@ -471,7 +471,7 @@ mod tests {
         let (a, b) = (findings(&lab, 1.0).json(), findings(&lab, 1.5).json());
         let text = compare(&a, &b).unwrap().plain("");
         assert!(text.contains("1.500") && !text.contains("no telling"), "{text}");
-        assert!(compare(&a, &a).unwrap().plain("").contains("no telling apart"));
+        assert!(compare(&a, &a).unwrap().plain("").contains("no difference found"));
         assert!(compare(&a, &json!({})).is_err());
     }
 }

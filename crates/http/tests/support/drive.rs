@@ -1,7 +1,8 @@
 //! Drives the machines as a connection does: what they leave unconsumed is fed again with what follows.
 
+use http::framing::Framing;
 use http::machine::{ClientMachine, Fed, ServerMachine, Step};
-use http::{Framing, Limits, Method, Reject, RequestHead, ResponseHead, Span, Status, TargetForm};
+use http::{Limits, Method, Reject, RequestHead, ResponseHead, Span, Status, TargetForm};
 
 use super::case::escape;
 

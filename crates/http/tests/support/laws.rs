@@ -2,9 +2,10 @@
 
 use http::body::Body;
 use http::forwarded::{self, Dialect};
+use http::framing::Framing;
 use http::path::{self, EmptySegments};
 use http::target::split_port;
-use http::{Fields, Framing, Limits, Method, RequestHead, Span, Target, TargetForm, encode, scan, target};
+use http::{Fields, Limits, Method, RequestHead, Span, Target, TargetForm, encode, scan, target};
 
 use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
 

@@ -72,7 +72,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "head begun",
-        (8 * KIB, "bytes that came; 408 after `timeouts.head`"),
+        (8 * KIB, "bytes received; 408 after `timeouts.head`"),
         "",
         (100 * US, "a connection"),
         "2,000 connections, 25 bytes of a head",
@@ -88,15 +88,15 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "refused (400), not read",
-        (16 * KIB, "the response; then it is closed"),
+        (16 * KIB, "the response; then the connection is closed"),
         "",
         (250 * US, "a connection"),
-        "1,000 requests that are none",
+        "1,000 malformed requests",
         "connections_that_say_little",
     ),
     r(
         "too slow (408), not read",
-        (16 * KIB, "the response; then it is closed"),
+        (16 * KIB, "the response; then the connection is closed"),
         "",
         (250 * US, "a connection"),
         "1,000 heads that stop half-way",
@@ -179,12 +179,12 @@ pub const ROWS: &[Row] = &[
         (64 * KIB, "32 of them; then 502"),
         "",
         (1_000 * US, "a connection"),
-        "an upstream server that sends 103 without end",
+        "an upstream server that sends 103 endlessly",
         "proxied_answers_that_nobody_reads",
     ),
     r(
         "slow reader of a response compressed with gzip",
-        (1_280 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        (1_280 * KIB, "the encoder (at most 128 a thread), `read_ahead`"),
         "",
         (120_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
@@ -192,7 +192,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "slow reader of a response compressed with br",
-        (5_120 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        (5_120 * KIB, "the encoder (at most 128 a thread), `read_ahead`"),
         "",
         (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
@@ -200,7 +200,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "slow reader of a response compressed with zstd",
-        (3_072 * KIB, "the encoder (128 a thread), `read_ahead`"),
+        (3_072 * KIB, "the encoder (at most 128 a thread), `read_ahead`"),
         "",
         (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
@@ -275,7 +275,7 @@ pub const ROWS: &[Row] = &[
         (1_280 * KIB, "`answer_ahead`, one piece of the channel"),
         "",
         (5_000 * US, "a socket"),
-        "an application that sends without end",
+        "an application that sends endlessly",
         "an_application_that_sends_to_who_does_not_read",
     ),
     r(
@@ -347,7 +347,7 @@ pub const ROWS: &[Row] = &[
         (0, "`limits.connections`"),
         "",
         (200 * US, "a connection"),
-        "1,000 requests that are none",
+        "1,000 malformed requests",
         "requests_without_end",
     ),
     r(

@@ -1,7 +1,8 @@
 //! What simulated clients send, what they must get for it, and the judge.
 
+use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
-use http::{Framing, Limits, Method};
+use http::{Limits, Method};
 
 use super::rig::{BIG_BYTES, FILE_BYTES, pattern};
 use crate::sim::{Dice, End};
