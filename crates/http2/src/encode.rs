@@ -65,6 +65,14 @@ impl HpackEncoder {
         }
     }
 
+    /// A whole header block.
+    pub fn section<'f>(&mut self, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) {
+        self.begin(out);
+        for (name, value) in fields {
+            self.field(out, name, value);
+        }
+    }
+
     /// The `:status` field.
     pub(crate) fn status(&mut self, out: &mut Vec<u8>, status: Status) {
         let index = match status.code() {
@@ -105,7 +113,11 @@ impl HpackEncoder {
 
     /// A field; its name is encoded in small letters, its value must hold field bytes only.
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        let id = Name::of(name);
+        self.named_field(out, Name::of(name), name, value);
+    }
+
+    /// A field whose name was looked up.
+    pub(crate) fn named_field(&mut self, out: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) {
         let named = static_name(id);
         match indexing(id, name, value) {
             Indexing::Yes => self.indexed_field(out, id, name, value, named),
@@ -166,9 +178,8 @@ fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8]
         out.extend_from_slice(name);
         out[at..].make_ascii_lowercase();
         let len = huffman::encoded_len(&out[at..]);
-        let mut lower = out.split_off(at);
+        let lower = out.split_off(at);
         string(out, &lower, len);
-        lower.clear();
     }
     string(out, value, huffman::encoded_len(value));
 }

@@ -76,7 +76,8 @@ impl DynamicTable {
     }
 
     /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.entries.len()
     }
 
