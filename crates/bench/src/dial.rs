@@ -42,7 +42,7 @@ pub(crate) async fn link(
         fault => Failure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
     })?;
     let tls_ns = Some(now_ns() - began_ns - connect_ns);
-    Ok((Link::Tls(shaken), ConnectTimes { connect_ns, tls_ns }))
+    Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls_ns }))
 }
 
 /// Why the system makes no connection, and what may help.

@@ -251,7 +251,7 @@ impl LoadConnection {
             if *at == bytes.len() {
                 break true;
             }
-            match link.try_write(&bytes[*at..], &[])? {
+            match link.try_write(&[&bytes[*at..]], false)? {
                 0 => break false,
                 len => (*at, after) = (*at + len, after + len),
             }

@@ -16,6 +16,7 @@ use apps::{
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
+use crate::config_files::ConfigFiles;
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
@@ -274,6 +275,11 @@ impl Hosting {
         link: Option<SupervisorLink>,
     ) -> Hosting {
         Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone(), link }
+    }
+
+    /// The way to certificates and keys.
+    pub(crate) fn files(&self) -> ConfigFiles {
+        ConfigFiles::new(self.link.clone())
     }
 
     /// Where temporary files are.

@@ -11,13 +11,14 @@ mod sink;
 mod access;
 mod burst;
 mod notice;
-mod expand;
 mod clients;
 mod memory;
 mod engine;
-mod upstreams;
 mod privilege;
 mod link;
+mod config_files;
+mod inherited;
+mod upstreams;
 mod hosting;
 mod control;
 mod watch;
@@ -25,6 +26,7 @@ mod status;
 mod router;
 mod assemble;
 mod check;
+mod answers;
 mod parent;
 mod supervise;
 
@@ -36,7 +38,7 @@ use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
-use crate::parent::Inherited;
+use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::supervise::Start;
 
@@ -112,7 +114,7 @@ fn serve_file(path: PathBuf) -> Result<(), String> {
         let reread: supervise::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            let text = parent::text_of(packet).map_err(|error| error.to_string())?;
+            let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
             check::parse_silently(&path, &text)
         });
         let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };

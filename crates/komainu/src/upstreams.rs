@@ -1,18 +1,19 @@
 //! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
 use net::{SpillQuota, SpillStore};
+use proxy::GroupShared;
 use proxy::options::{
     Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
     ProxyProtocol, RequestOptions, ResponseOptions, Retry, Timeouts, Tls, UpstreamAddress, UpstreamServer,
 };
-use proxy::{GroupShared, HeaderTemplate};
+
+use crate::config_files::ConfigFiles;
 
 /// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]
@@ -42,16 +43,17 @@ impl GroupPlan {
         config: &Config,
         before: &[Arc<GroupShared>],
         spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
         let mut groups = GroupPlan::default();
         let mut before = before.to_vec();
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(options(&config::Route::default(), proxy)?, &mut before)?;
+            groups.add(options(&config::Route::default(), proxy, files)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill));
+            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill, files));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
@@ -78,6 +80,7 @@ impl GroupPlan {
         named: &[&str],
         before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
         let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
         let proxy = actions.find_map(|action| match action {
@@ -85,7 +88,7 @@ impl GroupPlan {
             _ => None,
         });
         let Some(proxy) = proxy else { return Ok(None) };
-        let options = options(route, proxy)?;
+        let options = options(route, proxy, files)?;
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
@@ -100,8 +103,9 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
-fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> {
-    let servers = proxy.to.iter().map(|upstream| server(proxy, upstream)).collect::<io::Result<_>>()?;
+fn options(route: &config::Route, proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<Options> {
+    let servers =
+        proxy.to.iter().map(|upstream| server(proxy, upstream, files)).collect::<io::Result<_>>()?;
     Ok(Options {
         balance: balance(&proxy.balance),
         keep_alive: KeepAlive {
@@ -144,12 +148,17 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
     })
 }
 
-fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<UpstreamServer> {
+fn server(
+    proxy: &config::Proxy,
+    upstream: &config::Upstream,
+    files: &ConfigFiles,
+) -> io::Result<UpstreamServer> {
     let at = match &upstream.url {
         config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
         config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
     };
-    let tls = upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls))).transpose()?;
+    let tls =
+        upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
     Ok(UpstreamServer {
         tls,
         weight: upstream.weight,
@@ -159,22 +168,17 @@ fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<Upst
     })
 }
 
-fn tls(tls: &config::ProxyTls) -> io::Result<Tls> {
+fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let identity_pem = match (&tls.certificate, &tls.key) {
-        (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+        (Some(certificate), Some(key)) => Some((files.read(certificate)?, files.read(key)?)),
         _ => None,
     };
     Ok(Tls {
         name: tls.name.clone(),
-        roots_pem: tls.ca.as_deref().map(pem).transpose()?,
+        roots_pem: tls.ca.as_deref().map(|path| files.read(path)).transpose()?,
         identity_pem,
         insecure: !tls.verify,
     })
-}
-
-fn pem(path: &Path) -> io::Result<Vec<u8>> {
-    std::fs::read(path)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))
 }
 
 fn balance(balance: &config::Balance) -> Balance {
@@ -240,14 +244,7 @@ fn request(proxy: &config::Proxy) -> RequestOptions {
 }
 
 fn edits(headers: &config::ProxyHeaders) -> Edits {
-    let field = |(name, value): &(String, String)| {
-        (name.clone(), HeaderTemplate::parse(value).expect("the configuration checked its variables"))
-    };
-    Edits {
-        remove: headers.remove.clone(),
-        set: headers.set.iter().map(field).collect(),
-        add: headers.add.iter().map(field).collect(),
-    }
+    Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
 }
 
 fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
@@ -267,7 +264,8 @@ mod tests {
     #[test]
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
         let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
-        let ours = options(&config::Route::default(), &config::Proxy::to([url])).unwrap();
+        let ours =
+            options(&config::Route::default(), &config::Proxy::to([url]), &ConfigFiles::default()).unwrap();
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
         assert_eq!(format!("{ours:#?}"), format!("{:#?}", Options::to(vec![server])));
     }

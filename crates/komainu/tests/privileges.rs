@@ -278,6 +278,43 @@ fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
 }
 
 #[test]
+fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.certify();
+    for file in ["cert.pem", "key.pem"] {
+        fs::set_permissions(folder.at(file), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let config = |status: u16| {
+        format!(
+            "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n\
+             [[route]]\npath = \"/p\"\nproxy = {{ to = \"https://127.0.0.1:1\", \
+             tls = {{ ca = \"cert.pem\", certificate = \"cert.pem\", key = \"key.pem\" }} }}\n\
+             [[route]]\nrespond = {{ status = {status} }}\n"
+        )
+    };
+    let rig = start(folder, &config(204));
+    rig.get("/").expect_status(204);
+    rig.get("/p").expect_status(502);
+    // And when the configuration is read again.
+    rig.folder.write("komainu.toml", config(404));
+    let pid = rig.child.id().to_string();
+    let done = komainu().args(["reload", "--pid", &pid]).output().unwrap();
+    assert!(done.status.success(), "{}", rig::text(&done.stderr));
+    rig.get("/").expect_status(404);
+    // A file that is no part of the configuration is nobody's business: this one is missing.
+    rig.folder.write("komainu.toml", config(200).replace("\"key.pem\"", "\"none.pem\""));
+    let refused = komainu().args(["reload", "--pid", &pid]).output().unwrap();
+    let said = rig::text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(1) && said.contains("cannot read") && said.contains("none.pem"),
+        "{said}"
+    );
+}
+
+#[test]
 fn logs_of_root_are_opened_again() {
     if !can_be_tested() {
         return;

@@ -17,6 +17,7 @@ use crate::address::{Bind, Listen, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
 use crate::core::Core;
 use crate::h1::{Engine, IdleClient};
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::remote::Remote;
 use crate::service::Service;
@@ -388,7 +389,8 @@ fn accept_batch<S: Service>(
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle = IdleClient::new(engine, stream, if is_tcp { peer } else { Peer::Unix });
+                let idle =
+                    IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
                 match announcers {
                     None => idle.park(),
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),

@@ -25,10 +25,13 @@ impl Conn {
 
     /// Writes everything collected so far.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
-        if self.work.out.is_empty() && !self.overflows() {
-            return Ok(());
+        if !self.work.out.is_empty() || self.overflows() {
+            self.write_out(b"", false).await?;
         }
-        self.write_out(b"", false).await
+        while !self.link.try_flush()? {
+            self.wait_writable().await?;
+        }
+        Ok(())
     }
 
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
@@ -43,9 +46,9 @@ impl Conn {
             let (out, rest) = (&self.work.out[self.work.out_at..], &bytes[bytes_at..]);
             let sent = match (out.is_empty(), rest.is_empty()) {
                 (true, true) => break,
-                (false, true) => self.stream.try_write(&[out], more)?,
-                (true, false) => self.stream.try_write(&[rest], more)?,
-                (false, false) => self.stream.try_write(&[out, rest], more)?,
+                (false, true) => self.link.try_write(&[out], more)?,
+                (true, false) => self.link.try_write(&[rest], more)?,
+                (false, false) => self.link.try_write(&[out, rest], more)?,
             };
             let of_out = sent.min(out.len());
             self.work.out_at += of_out;
@@ -66,7 +69,7 @@ impl Conn {
             return Ok(false);
         }
         while self.backlog() > 0 {
-            let sent = self.stream.try_write(&[&self.work.out[self.work.out_at..]], false)?;
+            let sent = self.link.try_write(&[&self.work.out[self.work.out_at..]], false)?;
             if sent == 0 {
                 return Ok(false);
             }
@@ -74,7 +77,7 @@ impl Conn {
         }
         self.work.out.clear();
         self.work.out_at = 0;
-        Ok(true)
+        self.link.try_flush()
     }
 
     /// Bytes collected and not written yet.
@@ -88,8 +91,8 @@ impl Conn {
         if self.backlog() + bytes.len() > COPIED_BYTES_MAX && !self.overflows() {
             let out = &self.work.out[self.work.out_at..];
             let sent = match out.is_empty() {
-                true => self.stream.try_write(&[bytes], false)?,
-                false => self.stream.try_write(&[out, bytes], false)?,
+                true => self.link.try_write(&[bytes], false)?,
+                false => self.link.try_write(&[out, bytes], false)?,
             };
             let of_out = sent.min(out.len());
             self.work.out_at += of_out;
@@ -110,29 +113,30 @@ impl Conn {
         loop {
             self.settle();
             let until_ms = since_ms.saturating_add(self.patience_ms());
-            match self.stream.writable(until_ms.min(self.after_ms(LOOK_MS))).await {
+            match self.link.stream().writable(until_ms.min(self.after_ms(LOOK_MS))).await {
                 Err(Fault::Timeout) if self.now_ms() < since_ms.saturating_add(self.patience_ms()) => {}
                 done => return done,
             }
         }
     }
 
-    /// Sends `len` bytes of a file, after what was collected.
+    /// Sends `len` bytes of a file, after what was collected, and adds those sent to `total`.
     pub(crate) async fn send_file(
         &mut self,
         file: BorrowedFd<'_>,
         mut at: u64,
         len: u64,
+        total: &mut u64,
     ) -> Result<(), Fault> {
         let end = at + len;
         self.write_out(b"", len > 0).await?;
         while at < end {
             let part = (end - at).min(SENDFILE_BYTES_MAX) as usize;
-            match self.stream.try_sendfile(file, &mut at, part)? {
+            match self.link.try_sendfile(file, &mut at, part)? {
                 Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
                 Some(sent) => {
                     // Not all of it at once: the client may go away in the middle.
-                    self.body_sent += sent as u64;
+                    *total += sent as u64;
                     self.moved(sent).await;
                 }
                 None => self.wait_writable().await?,

@@ -50,7 +50,7 @@ async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
     let mut rest = request;
     loop {
         if !rest.is_empty() {
-            rest = &rest[link.try_write(rest, b"").ok()?..];
+            rest = &rest[link.try_write(&[rest], false).ok()?..];
         }
         if rest.is_empty() && link.try_flush().ok()? {
             break;

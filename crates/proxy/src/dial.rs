@@ -44,7 +44,7 @@ pub(crate) async fn dial(
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
-            (Link::Tls(tls), address)
+            (Link::Tls(Box::new(tls)), address)
         }
     })
 }

@@ -177,7 +177,7 @@ impl UpstreamConnection {
     /// Sends what goes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         while self.backlog() > 0 {
-            let sent = self.link.try_write(&self.buffers.out[self.buffers.out_at..], b"")?;
+            let sent = self.link.try_write(&[&self.buffers.out[self.buffers.out_at..]], false)?;
             if sent == 0 {
                 return Ok(false);
             }
@@ -193,8 +193,8 @@ impl UpstreamConnection {
         if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
             let out = &self.buffers.out[self.buffers.out_at..];
             let sent = match out.is_empty() {
-                true => self.link.try_write(bytes, b"")?,
-                false => self.link.try_write(out, bytes)?,
+                true => self.link.try_write(&[bytes], false)?,
+                false => self.link.try_write(&[out, bytes], false)?,
             };
             let of_out = sent.min(out.len());
             self.buffers.out_at += of_out;

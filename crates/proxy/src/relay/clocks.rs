@@ -37,8 +37,7 @@ impl Relay<'_, '_> {
         }
         self.upstream_connection.let_go();
         self.settle();
-        let waited =
-            self.x.either(client, (self.upstream_connection.link.stream(), interest), deadline_ms).await;
+        let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
         self.upstream_connection.hold();
         match waited {
             Err(Fault::Timeout) => self.on_timeout(down),
