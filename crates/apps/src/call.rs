@@ -372,7 +372,7 @@ impl<'c> Call<'c> {
         let says_framed = reply.chunked && !self.pending.dispatcher.generation.options.event_loop;
         let framed = says_framed && chunks::is_framed(body, whole.is_some());
         if says_framed && !framed && x.content_wanted() {
-            self.pending.dispatcher.generation.tell_unframed(self.app_log);
+            self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
         // To HEAD, no body says nothing of what there would be to GET.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);

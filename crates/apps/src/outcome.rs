@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-/// Those that wait for an outcome at the same time; the first of them gets none where there are more.
+/// Receivers that wait at the same time; if there are more, the first one gets no result.
 const ASKERS_MAX: usize = 256;
 
 /// Why an application does not load.
@@ -31,7 +31,7 @@ impl Outcome {
     pub(crate) fn settle(&mut self, outcome: Result<(), Failure>) {
         self.failure = outcome.as_ref().err().cloned();
         for asker in self.askers.drain(..) {
-            // Whoever asked may have lost patience.
+            // The receiver may have given up.
             let _ = asker.try_send(outcome.clone());
         }
     }

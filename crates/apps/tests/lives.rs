@@ -211,7 +211,7 @@ fn a_reload_that_fails_changes_nothing() {
     let before = rig.ready(2);
     app.write(BROKEN);
     rig.app.reload();
-    rig.logged("the generation before it goes on");
+    rig.logged("the previous generation continues to serve");
     rig.get("/").expect(200, "one");
     assert_eq!(rig.ready(2), before);
 }

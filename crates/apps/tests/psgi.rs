@@ -272,7 +272,7 @@ fn the_prototype_may_die() {
     let workers = rig.ready(2);
     let prototype = rig.pids("prototype")[0];
     assert!(kill(prototype, "-KILL"));
-    rig.logged("the prototype was killed by signal 9; the workers go on");
+    rig.logged("the prototype was killed by signal 9; the workers continue");
     assert_eq!(rig.get("/").status, 200);
     assert_eq!(rig.ready(2), workers);
     // A worker that dies now is forked from a new one.

@@ -82,10 +82,10 @@ fn with_remedy(words: String) -> String {
     if !words.contains("certificate") {
         return words;
     }
-    words + " (--ca FILE names whom to trust, --sni NAME the server, --insecure takes any certificate)"
+    words + " (--ca FILE names the CAs to trust, --sni NAME the server, --insecure takes any certificate)"
 }
 
-/// Connects once to each origin, to tell at once what can never work.
+/// Connects once to each origin, so that an error that affects all connections is reported at once.
 ///
 /// # Errors
 /// The first origin that cannot be reached, and why.

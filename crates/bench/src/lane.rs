@@ -131,8 +131,8 @@ impl LoadConnection {
         let (keep_alive, is_open) = (self.world.plan.keep_alive, self.world.plan.is_open());
         self.served = 0;
         // An open loop connects ahead; all else only when there is something to ask.
-        let goes_on = is_open && keep_alive;
-        if !goes_on && !self.have_job().await {
+        let stays_open = is_open && keep_alive;
+        if !stays_open && !self.have_job().await {
             return Ok(true);
         }
         let mut link = self.connect().await?;

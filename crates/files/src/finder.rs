@@ -334,7 +334,7 @@ impl CompressionJob {
                 }
             }
             Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
-            // It changed meanwhile, or could not be read: sending it as it is will tell.
+            // It changed meanwhile, or could not be read: sending it uncompressed reports the error.
             Ok(None) | Err(_) => {}
         }
     }

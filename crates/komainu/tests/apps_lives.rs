@@ -197,7 +197,7 @@ fn a_reload_that_fails_changes_nothing() {
     rig.folder.write("app.psgi", "die 'halfway saved'");
     rig.signal("-HUP");
     logged(&rig, "halfway saved");
-    logged(&rig, "the generation before it goes on");
+    logged(&rig, "the previous generation continues to serve");
     rig.get("/").expect(200, "one");
     assert_eq!(ready(&rig, 2), before);
 }
@@ -258,7 +258,7 @@ fn a_change_of_its_files_is_seen() {
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { 'two' } 1;");
     eventually("the change is served", || rig.get("/").text() == "two");
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { oops( } 1;");
-    logged(&rig, "the generation before it goes on");
+    logged(&rig, "the previous generation continues to serve");
     rig.get("/").expect(200, "two");
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { 'three' } 1;");
     eventually("the next change is served", || rig.get("/").text() == "three");

@@ -218,7 +218,7 @@ fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
     well.store(true, Ordering::SeqCst);
     eventually("b is back", || answers(&rig, 20).contains_key("b"));
     assert!(
-        rig.reported().contains("its checks fail") && rig.reported().contains("in service again"),
+        rig.reported().contains("its health checks fail") && rig.reported().contains("in service again"),
         "{}",
         rig.reported()
     );

@@ -205,5 +205,5 @@ fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
     // And this one returns without an answer: that is no failure.
     let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer, "");
-    assert!(!rig.reported().contains("before its answer"), "{}", rig.reported());
+    assert!(!rig.reported().contains("before its response"), "{}", rig.reported());
 }

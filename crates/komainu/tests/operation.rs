@@ -98,7 +98,7 @@ fn the_configuration_is_read_again() {
     write(
         "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"error\"\n[[route]]\nfiles = \"two\"\n",
     );
-    let reported = "`[limits]`, `[timeouts]`, `[log]` change only when the server is restarted";
+    let reported = "`[limits]`, `[timeouts]`, `[log]` change only at a restart";
     eventually("what waits for a restart is told", || rig.reported().contains(reported));
 }
 
@@ -474,7 +474,7 @@ fn check_explains() {
 fn mistakes_on_the_command_line_are_explained() {
     for (arguments, part) in [
         (&["run", "/nowhere"][..], "no such folder"),
-        (&["run", "/etc/passwd"], "this is a file"),
+        (&["run", "/etc/passwd"], "this file is not an application"),
         (&["run", "--listen", "80", "/tmp"], ":80"),
         (&["run"], "TARGET"),
         (&["stort"], "start"),

@@ -436,7 +436,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
     rig.signal("-TERM");
     assert!(rig.ended().success());
     assert!(!is_alive(pid) && !is_alive(worker) && !socket.exists());
-    assert!(!rig.reported().contains("told to stop again"), "{}", rig.reported());
+    assert!(!rig.reported().contains("second request to stop"), "{}", rig.reported());
 }
 
 #[test]

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_experiment_goes_on_and_a_changed_one_begins_anew() {
+    fn an_interrupted_experiment_continues_and_a_changed_one_starts_over() {
         let folder = std::env::temp_dir().join(format!("komainu-kept-{}", std::process::id()));
         let path = folder.join("lab.jsonl");
         let mut kept = Kept::open(&path, "f1", false).unwrap();

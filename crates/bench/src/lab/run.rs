@@ -33,7 +33,7 @@ pub struct Options {
     pub short: bool,
     /// Where results go: NAME.jsonl, NAME.json, NAME.md, NAME.html.
     pub out: PathBuf,
-    /// Begin anew, even where results are there.
+    /// Start over, even if there are results.
     pub fresh: bool,
     /// Measure only subjects whose name contains one of these; all where there is none.
     pub only: Vec<String>,
@@ -94,7 +94,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
 }
 
-/// Tells one build of a program from another, so that no result mixes the two.
+/// Identifies a build of a program, so that no result mixes two builds.
 fn built(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = fs::metadata(path).ok()?;
     Some((about.len(), about.modified().ok()))
@@ -211,7 +211,7 @@ fn measure_all(
         let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
         let figures = measure(lab, stage, cell, options, &title);
         if children::stop().load(Ordering::Relaxed) {
-            report(options, "interrupted: the same command goes on from here");
+            report(options, "interrupted: the same command continues from here");
             return Ok(());
         }
         if !io::stderr().is_terminal() || figures.is_err() {
@@ -337,7 +337,7 @@ fn beside_idle(
     Ok(outcome)
 }
 
-/// Tells when so many requests have been answered.
+/// The time at which this number of requests has been answered.
 struct AllAnswered<'t> {
     wanted: u64,
     reported: &'t AtomicBool,

@@ -23,7 +23,7 @@ const READING_OFF_MAX: f64 = 0.02;
 const WORK_US: u64 = 100;
 /// A latency may be above the known one by so much: a share of it, and milliseconds.
 const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
-/// Of so many comparisons of equals, at most this share may tell them apart.
+/// The largest share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Comparisons of equals, unless `--rounds` says otherwise, and pairs of runs in each.
 const COMPARISONS: usize = 100;
@@ -35,7 +35,7 @@ const SLOWER_COMPARISONS: usize = 10;
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
 /// The figures on which a verdict is asked for.
 const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
-/// Figures that must tell 5 % more work every time. The rate and the slowest requests belong to whatever else runs on
+/// Figures that must show 5 % more work every time. The rate and the slowest requests belong to whatever else runs on
 /// the machine as well: they are shown.
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
@@ -156,7 +156,7 @@ impl BenchRun<'_> {
         let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
         drop(server);
         let reported = said.contains("--rate") && said.contains("nothing at all was answered");
-        let found = if reported { "says so" } else { "is silent" };
+        let found = if reported { "reported as not visible" } else { "not reported" };
         self.found("the same in a closed loop", "cannot see it".into(), found.into(), reported);
 
         let server = self.server("errors", &[])?;
@@ -213,7 +213,7 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many told
+    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many found
     /// them apart, by figure, and of these how many found the second worse.
     fn compared(&self, count: usize, how: &[&str], more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
@@ -231,7 +231,7 @@ impl BenchRun<'_> {
                 reported[at].1 += usize::from(line["verdict"] == "B is worse");
             }
             if (number + 1) % 10 == 0 {
-                eprintln!("{} of {count} comparisons, told apart so far: {reported:?}", number + 1);
+                eprintln!("{} of {count} comparisons, differences so far: {reported:?}", number + 1);
             }
         }
         Ok(reported)
@@ -243,7 +243,7 @@ impl BenchRun<'_> {
         let reported = self.compared(count, &EQUALS, 1.0)?;
         for (figure, (apart, _)) in JUDGED.iter().zip(reported) {
             let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
-            let what = format!("{count} times A against A: told apart by {figure}");
+            let what = format!("{count} times A against A: difference by {figure}");
             self.found(&what, format!("at most {most}"), apart.to_string(), apart <= most);
         }
         Ok(())
