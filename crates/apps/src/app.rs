@@ -12,7 +12,7 @@ use crate::handle::Handle;
 use crate::log::{AppLog, Log};
 use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
-use crate::outcome::Failure;
+use crate::outcome::LoadError;
 use crate::process::ProcessInfo;
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
@@ -85,7 +85,7 @@ impl App {
     /// The result of the current load when it is known, or of the last one; the sender is dropped if the application is
     /// stopped before.
     #[must_use]
-    pub fn outcome(&self) -> Receiver<Result<(), Failure>> {
+    pub fn outcome(&self) -> Receiver<Result<(), LoadError>> {
         let (report, reported) = sync_channel(1);
         self.commands.send(SupervisorCommand::Await(report));
         reported

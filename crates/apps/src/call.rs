@@ -23,7 +23,7 @@ use crate::websocket::WebSocketSession;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
-/// As much of a request's path is told.
+/// Bytes of a request's path in a log line, at most.
 const PATH_BYTES_MAX: usize = 200;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
@@ -49,15 +49,15 @@ pub(crate) struct Call<'c> {
     upgrade_request: Option<&'c UpgradeRequest>,
     pub(crate) header_names: &'c HeaderNameCache,
     pub(crate) app_log: &'c AppLog,
-    /// Whether the length of the response was told: then files can be sent by the kernel.
+    /// Whether the length of the response is known: then the kernel can send files.
     length_known: bool,
-    /// An event loop was told that the client has closed its sending side.
+    /// The event loop knows that the client has closed its sending side.
     closed_reported: bool,
     /// The application frames the body by itself.
     chunks: Option<Box<Chunks>>,
     /// Bytes of the body that may still come, as far as its length was announced.
     left: u64,
-    /// The log was told that more of it came.
+    /// It was logged that the body is longer than announced.
     excess_reported: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'c> Call<'c> {
     pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_given() {
-                self.upload.go_on(x, &self.pending).await?;
+                self.upload.proceed(x, &self.pending).await?;
                 let client = self.upload.waits_for_client();
                 self.pending.expect(if client { Deadline::Client(x.body_ms()) } else { worker(x) });
             }
@@ -141,7 +141,7 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Tells the log which request took too long.
+    /// Logs the request that took too long.
     fn log_late(&self, x: &Exchange<'_>) {
         let Some(unreported) = self.pending.dispatcher.may_log() else { return };
         let options = &self.pending.dispatcher.generation.options;
@@ -160,7 +160,7 @@ impl<'c> Call<'c> {
         self.app_log.report(AppLogLevel::Warn, &text);
     }
 
-    /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
+    /// Whether it matters that the client closes its sending side: to an event loop, which gets it once, and where that
     /// gives the request up.
     fn watches_end(&self) -> bool {
         let generation = &self.pending.dispatcher.generation;
@@ -330,7 +330,7 @@ impl<'c> Call<'c> {
         Ok(Some(CallOutcome::Answered))
     }
 
-    /// Takes parts as long as they are head and body; what is neither ends the look. Log lines are told on the way.
+    /// Takes parts while they are head and body; any other part ends this. Log lines are written on the way.
     fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, Error> {
         let mut head = None;
         while buffer.len() < TOGETHER_BYTES {
@@ -356,7 +356,7 @@ impl<'c> Call<'c> {
         Ok(ReceivedParts { head, body_end: buffer.len(), stop: None })
     }
 
-    /// Begins the response: `body` is what came with its head, and all of it where `whole` tells its length.
+    /// Begins the response: `body` is the part that came with its head, and all of it if `whole` has its length.
     fn begin(
         &mut self,
         x: &mut Exchange<'_>,
@@ -391,7 +391,7 @@ impl<'c> Call<'c> {
     }
 
     /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
-    /// can go on.
+    /// can continue.
     async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
         let body = &body[..self.announced(x, body.len() as u64) as usize];
         if body.is_empty() {

@@ -23,7 +23,7 @@ const MASKED_HEAD_BYTES_MAX: usize = 14;
 
 /// The head of a frame from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     /// `CONTINUATION`, `TEXT`, …
     pub(crate) opcode: u8,
     /// Whether it ends its message.
@@ -34,7 +34,7 @@ pub(crate) struct Head {
     mask: [u8; 4],
 }
 
-impl Head {
+impl FrameHead {
     /// Whether it is a close, a ping or a pong.
     pub(crate) fn is_control(&self) -> bool {
         self.opcode >= CLOSE
@@ -67,7 +67,7 @@ impl HeadReader {
     ///
     /// # Errors
     /// What the client violated.
-    pub(crate) fn read(&mut self, bytes: &mut &[u8]) -> Result<Option<Head>, &'static str> {
+    pub(crate) fn read(&mut self, bytes: &mut &[u8]) -> Result<Option<FrameHead>, &'static str> {
         self.fill(bytes, 2);
         if self.len < 2 {
             return Ok(None);
@@ -94,7 +94,7 @@ impl HeadReader {
         mask.copy_from_slice(&self.bytes[whole - 4..whole]);
         let first = self.bytes[0];
         let (last, compressed) = (first & FIN != 0, first & COMPRESSED != 0);
-        Ok(Some(Head { opcode: first & 0x0f, last, compressed, left, mask }))
+        Ok(Some(FrameHead { opcode: first & 0x0f, last, compressed, left, mask }))
     }
 
     fn fill(&mut self, bytes: &mut &[u8], whole: usize) {
@@ -172,7 +172,7 @@ mod tests {
                 for mut piece in bytes.chunks(step) {
                     found = reader.read(&mut piece).unwrap();
                 }
-                let expected = Head { opcode: TEXT, last: true, compressed: false, left: len, mask };
+                let expected = FrameHead { opcode: TEXT, last: true, compressed: false, left: len, mask };
                 assert_eq!(found, Some(expected));
             }
         }
@@ -184,7 +184,7 @@ mod tests {
         let mask = [7, 77, 177, 27];
         let masked: Vec<u8> = plain.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
         for step in 1..40 {
-            let mut head = Head { opcode: BINARY, last: true, compressed: false, left: 256, mask };
+            let mut head = FrameHead { opcode: BINARY, last: true, compressed: false, left: 256, mask };
             let mut bytes = masked.clone();
             bytes.chunks_mut(step).for_each(|piece| head.unmask(piece));
             assert_eq!((bytes, head.left), (plain.clone(), 0));

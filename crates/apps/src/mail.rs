@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::generation::Generation;
 use crate::options::Options;
-use crate::outcome::Failure;
+use crate::outcome::LoadError;
 
 /// Why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) enum SupervisorCommand {
     /// Report the processes.
     Look,
     /// Report the result of the current load.
-    Await(SyncSender<Result<(), Failure>>),
+    Await(SyncSender<Result<(), LoadError>>),
     /// Requests wait for a worker.
     Need,
     /// The worker in this slot hangs, or violated the protocol of the channel.

@@ -7,7 +7,7 @@ const ASKERS_MAX: usize = 256;
 
 /// Why an application does not load.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct LoadError {
     /// The application's error text.
     pub why: String,
     /// Whether the previously loaded code still serves.
@@ -16,19 +16,19 @@ pub struct Failure {
 
 /// The last result, and those who wait for the next one.
 #[derive(Default)]
-pub(crate) struct Outcome {
-    failure: Option<Failure>,
-    askers: Vec<SyncSender<Result<(), Failure>>>,
+pub(crate) struct LoadResults {
+    failure: Option<LoadError>,
+    askers: Vec<SyncSender<Result<(), LoadError>>>,
 }
 
-impl Outcome {
+impl LoadResults {
     /// A load begins.
     pub(crate) fn begin(&mut self) {
         self.failure = None;
     }
 
     /// It has ended.
-    pub(crate) fn settle(&mut self, outcome: Result<(), Failure>) {
+    pub(crate) fn settle(&mut self, outcome: Result<(), LoadError>) {
         self.failure = outcome.as_ref().err().cloned();
         for asker in self.askers.drain(..) {
             // The receiver may have given up.
@@ -37,7 +37,7 @@ impl Outcome {
     }
 
     /// Sends the result: now if no load is in progress, else when it ends.
-    pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), Failure>>, under_way: bool) {
+    pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), LoadError>>, under_way: bool) {
         match (&self.failure, under_way) {
             (None, true) => {
                 if self.askers.len() >= ASKERS_MAX {

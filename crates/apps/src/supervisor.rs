@@ -13,7 +13,7 @@ use crate::log::{AppLog, AppLogLevel};
 use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{LoadError, LoadResults};
 use crate::process::ProcessInfo;
 use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
@@ -53,7 +53,7 @@ pub(crate) struct Supervisor {
     board: Arc<SupervisorStatus>,
     worker_pools: Vec<(GenerationRole, WorkerPool)>,
     orphans: Orphans,
-    outcome: Outcome,
+    outcome: LoadResults,
     number: u64,
     /// The application does not load, and the cores know it.
     down: bool,
@@ -82,7 +82,7 @@ impl Supervisor {
             board,
             worker_pools: Vec::new(),
             orphans: Orphans::default(),
-            outcome: Outcome::default(),
+            outcome: LoadResults::default(),
             number: 0,
             down: false,
             slack_since: None,
@@ -265,11 +265,11 @@ impl Supervisor {
             GenerationRole::Coming => {
                 self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
                 self.dismiss(at);
-                self.outcome.settle(Err(Failure { why: text.into(), serves: self.serves() }));
+                self.outcome.settle(Err(LoadError { why: text.into(), serves: self.serves() }));
             }
             GenerationRole::Serving if self.worker_pools[at].1.ready() == 0 => {
                 if !self.is_coming() {
-                    self.outcome.settle(Err(Failure { why: text.into(), serves: false }));
+                    self.outcome.settle(Err(LoadError { why: text.into(), serves: false }));
                 }
                 self.down = true;
                 self.broadcast(&CoreEvent::Down { why: text.into(), show: self.options.show_errors });
@@ -392,7 +392,7 @@ impl Supervisor {
             Err(error) => {
                 let why = format!("it cannot be loaded again: {error}");
                 self.app_log.report(AppLogLevel::Error, &why);
-                self.outcome.settle(Err(Failure { why, serves: self.serves() }));
+                self.outcome.settle(Err(LoadError { why, serves: self.serves() }));
             }
         }
     }

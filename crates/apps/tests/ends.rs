@@ -428,7 +428,7 @@ fn one_that_always_damages_its_channel_gets_the_next_ever_later() {
     assert!((1..=most).contains(&count), "{count} of {most}: {}", rig.log());
 }
 
-// ---- what applications are told ----
+// ---- what applications get ----
 
 #[test]
 fn the_port_is_the_one_that_the_request_came_in_on() {

@@ -34,11 +34,11 @@ impl LogThrottles {
     pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|(level, kind), burst| {
-            let goes_on = now.duration_since(burst.since) < HELD;
-            if !goes_on && burst.held > 0 {
+            let continues = now.duration_since(burst.since) < HELD;
+            if !continues && burst.held > 0 {
                 over.push((*level, kind.clone(), burst.held));
             }
-            goes_on
+            continues
         });
         over
     }

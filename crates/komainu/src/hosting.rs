@@ -412,7 +412,7 @@ pub(crate) struct Loading {
     name: String,
     until: Instant,
     start_max: Duration,
-    outcome: Receiver<Result<(), apps::Failure>>,
+    outcome: Receiver<Result<(), apps::LoadError>>,
 }
 
 /// The supervisor of an application gets this much longer to report that it took too long.

@@ -10,7 +10,7 @@ use bench::list;
 use bench::plan::{Arrivals, Pace, Plan, Reach};
 use bench::quantity;
 use bench::request::{Ask, RequestManner};
-use bench::session::{self, Subject};
+use bench::session::{self, LoadSubject};
 use bench::url::Url;
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
@@ -277,7 +277,7 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
 }
 
 /// The load that the arguments describe, on these URLs or on those of the list.
-fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<Subject, String> {
+fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
     let BenchArguments { load, asking, showing, .. } = arguments;
     let version = if asking.http10 { Version::Http10 } else { Version::Http11 };
     let manner = RequestManner {
@@ -318,7 +318,7 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<Subject, Strin
     let suited = || session::threads(plan.connections, !bench::server::find(&plan).is_empty());
     plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
-    Ok(Subject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
+    Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
 }
 
 fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
@@ -396,7 +396,7 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
     plan.warm_up = Duration::ZERO;
     plan.timeout = Duration::from_secs(arguments.s);
-    let subject = Subject {
+    let subject = LoadSubject {
         url: ask.url.to_string(),
         plan,
         version: Version::Http10,

@@ -172,9 +172,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     }
     ready(server.addresses());
     link.iter().for_each(|link| link.report("ready"));
-    let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
+    let identity = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
     let addresses = addresses(server.addresses());
-    match whom {
+    match identity {
         Some(identity) => logs.notices.info(&format!("serving on {addresses}{identity}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
     }

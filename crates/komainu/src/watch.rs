@@ -46,7 +46,7 @@ pub(crate) fn watch(
         loop {
             match watch.changed() {
                 Ok(changed) => changed.into_iter().for_each(|(app, file)| {
-                    notices.warn(&format!("{} has changed: loading {app} anew", file.display()));
+                    notices.warn(&format!("{} has changed: loading {app} again", file.display()));
                     hosting.reload(&app);
                 }),
                 Err(error) => {

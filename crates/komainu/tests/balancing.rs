@@ -298,7 +298,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
         .collect();
     for weight in [0, 1, 0] {
         let until = answered.load(Ordering::Relaxed) + 200;
-        eventually("requests go on", || {
+        eventually("requests continue", || {
             answered.load(Ordering::Relaxed) >= until || clients.iter().any(|client| client.is_finished())
         });
         rig.folder.write("komainu.toml", config(weight));

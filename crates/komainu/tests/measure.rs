@@ -278,7 +278,7 @@ fn ctrl_c_prints_the_figures_so_far() {
 }
 
 #[test]
-fn a_lab_that_is_interrupted_prints_what_it_has_and_goes_on() {
+fn a_lab_that_is_interrupted_prints_what_it_has_and_continues() {
     let folder = Folder::new("interrupted");
     let (lab, kept) = (folder.file("l.toml"), folder.file("out/l.jsonl"));
     let text_of = "title = \"Long\"\n[load]\nduration = \"100ms\"\nwarm-up = \"0s\"\nrepetitions = 500\n\

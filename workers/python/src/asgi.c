@@ -215,14 +215,14 @@ static int send_trailers(Call *self, PyObject *message) {
     PyObject *headers = PyDict_GetItemWithError(message, keys[HEADERS]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_TRAILERS]);
     struct head head;
-    int failed, goes_on = more ? PyObject_IsTrue(more) : 0;
+    int failed, has_more = more ? PyObject_IsTrue(more) : 0;
     head_begin(&head);
-    failed = goes_on < 0 || (headers && fill_head(&head, headers) != 0);
+    failed = has_more < 0 || (headers && fill_head(&head, headers) != 0);
     failed = failed || check(komainu_trailers(self->request, head.at, head.count)) != 0;
     head_end(&head);
     if (failed)
         return -1;
-    return goes_on ? 0 : call_end(self);
+    return has_more ? 0 : call_end(self);
 }
 
 /* The server has taken all of the body's last piece. */

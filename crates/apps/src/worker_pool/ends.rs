@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use super::{PoolEvent, ProcessRole, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
-use crate::child::{ChildProcess, End};
+use crate::child::{ChildProcess, ProcessEnd};
 use crate::log::AppLogLevel;
 use crate::mail::{KillReason, lock};
 
@@ -53,11 +53,11 @@ impl WorkerPool {
         &mut self,
         at: usize,
         worker: &WorkerProcess,
-        end: End,
+        end: ProcessEnd,
         now: Instant,
         events: &mut Vec<PoolEvent>,
     ) {
-        let End { well, how, .. } = end;
+        let ProcessEnd { well, how, .. } = end;
         let answered: u64 = self.requests(at);
         match worker.state {
             WorkerState::Leaving | WorkerState::Killed => {}

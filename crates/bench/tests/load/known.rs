@@ -8,7 +8,7 @@ use bench::advice;
 use bench::load::Measured;
 use bench::outcome::Outcome;
 use bench::plan::{Arrivals, Pace, Plan};
-use bench::session::{self, Subject};
+use bench::session::{self, LoadSubject};
 use bench::tally::ErrorKind;
 use http::Version;
 
@@ -83,7 +83,7 @@ fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
     assert!(shown.percentile(95.0) >= 250 * MS, "{}", shown.percentile(95.0));
 
     let plan = timed(origin.plan(2, 1), 3_000);
-    let subject = Subject {
+    let subject = LoadSubject {
         plan,
         url: origin.url("/"),
         version: Version::Http11,

@@ -13,7 +13,7 @@ use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
 pub(crate) fn request(bytes: &[u8]) {
     for setup in setups(Role::Request) {
         let whole = cuts_never_matter(&setup, bytes);
-        written_anew(Role::Request, &whole);
+        encoded_again(Role::Request, &whole);
     }
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn response(bytes: &[u8]) {
             cuts_never_matter(&setup, bytes);
             setup.close = true;
             let whole = cuts_never_matter(&setup, bytes);
-            written_anew(setup.role, &whole);
+            encoded_again(setup.role, &whole);
         }
     }
 }
@@ -132,7 +132,7 @@ fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
     pieces
 }
 
-fn written_anew(role: Role, outcome: &Outcome) {
+fn encoded_again(role: Role, outcome: &Outcome) {
     let complete: Vec<&Message> = outcome.messages.iter().filter(|message| message.complete).collect();
     if complete.is_empty() {
         return;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::measure::known::{self, DELAYS, ERROR_EACH, STALL};
 use crate::measure::options::Options;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
-use crate::measure::{Outcome, keep};
+use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
@@ -61,7 +61,7 @@ struct BenchRun<'o> {
 }
 
 /// Runs the checks that `--rows` names, prints them, keeps them.
-pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
     let mut bench = BenchRun { options, binary, folder: scratch.path(), findings: Vec::new() };
@@ -96,7 +96,7 @@ impl BenchRun<'_> {
     }
 
     /// Starts a server of known figures, behind `before` (a program that watches it), on the servers' core.
-    fn server(&self, way: &str, before: &[&str]) -> Outcome<KnownServer> {
+    fn server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
@@ -110,7 +110,7 @@ impl BenchRun<'_> {
     }
 
     /// Runs our generator off the servers' core; what it printed.
-    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Outcome<String> {
+    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
         let output = command.args(arguments).arg(format!("http://{to}/")).stdin(Stdio::null()).output()?;
@@ -120,7 +120,7 @@ impl BenchRun<'_> {
         }
     }
 
-    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Outcome<Value> {
+    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Fallible<Value> {
         let arguments = [arguments, &["--format", "json"]].concat();
         Ok(serde_json::from_str(&self.bench(&arguments, to)?)?)
     }
@@ -133,7 +133,7 @@ impl BenchRun<'_> {
     }
 
     /// Delays, stalls and errors of which every figure is known.
-    fn answers(&mut self) -> Outcome<()> {
+    fn answers(&mut self) -> Fallible<()> {
         let server = self.server("delay", &[])?;
         let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
         drop(server);
@@ -173,7 +173,7 @@ impl BenchRun<'_> {
     }
 
     /// CPU time and memory beside /proc and /usr/bin/time.
-    fn readings(&mut self) -> Outcome<()> {
+    fn readings(&mut self) -> Fallible<()> {
         let reported = self.folder.join("time.txt");
         let watch = [
             "/usr/bin/time",
@@ -215,7 +215,7 @@ impl BenchRun<'_> {
 
     /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many found
     /// them apart, by figure, and of these how many found the second worse.
-    fn compared(&self, count: usize, how: &[&str], more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
+    fn compared(&self, count: usize, how: &[&str], more: f64) -> Fallible<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
         let a = self.server(&format!("work:{turns}"), &[])?;
         let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
@@ -238,7 +238,7 @@ impl BenchRun<'_> {
     }
 
     /// A against A.
-    fn equals(&mut self) -> Outcome<()> {
+    fn equals(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(COMPARISONS);
         let reported = self.compared(count, &EQUALS, 1.0)?;
         for (figure, (apart, _)) in JUDGED.iter().zip(reported) {
@@ -250,7 +250,7 @@ impl BenchRun<'_> {
     }
 
     /// A server that has 5 % more to do.
-    fn slower(&mut self) -> Outcome<()> {
+    fn slower(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
         let reported = self.compared(count, &[], 1.05)?;
         for (figure, (_, worse)) in JUDGED.iter().zip(reported) {
@@ -268,7 +268,7 @@ fn number(value: &Value) -> f64 {
 }
 
 /// User and system time of a process, in seconds, as its line in /proc has it.
-fn ticks_s(pid: u32) -> Outcome<f64> {
+fn ticks_s(pid: u32) -> Fallible<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = line.rsplit_once(')').ok_or("no stat line")?.1;
     let ticks: f64 =
@@ -277,7 +277,7 @@ fn ticks_s(pid: u32) -> Outcome<f64> {
 }
 
 /// The sum of all lines of that name in a file of the process, in KiB.
-fn kib(pid: u32, file: &str, name: &str) -> Outcome<f64> {
+fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
     let each = text
         .lines()
@@ -286,7 +286,7 @@ fn kib(pid: u32, file: &str, name: &str) -> Outcome<f64> {
 }
 
 /// Asks a server of known figures to end.
-fn quit(address: SocketAddr) -> Outcome<()> {
+fn quit(address: SocketAddr) -> Fallible<()> {
     use std::io::{Read, Write};
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /quit HTTP/1.1\r\n\r\n")?;
