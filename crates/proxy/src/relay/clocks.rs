@@ -9,7 +9,7 @@ use crate::failure::AttemptFailure;
 const LOOK_MS: u64 = 2_000;
 
 impl Relay<'_, '_> {
-    /// Waits until either side can go on, or a clock runs out.
+    /// Waits until either side can continue, or a timeout expires.
     pub(super) async fn wait(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         self.x.try_flush()?;
         if self.x.is_spilling() {
@@ -35,7 +35,7 @@ impl Relay<'_, '_> {
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
-        self.upstream_connection.let_go();
+        self.upstream_connection.release();
         self.settle();
         let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
         self.upstream_connection.hold();
