@@ -20,7 +20,7 @@ fn explained(fault: TemplateFault<'_>, names: &[&str]) -> InvalidValue {
         TemplateFault::Nameless => {
             InvalidValue::new("a variable's name is missing", "write `$$` for a dollar sign")
         }
-        TemplateFault::Control => InvalidValue::new("a control character", "leave it out"),
+        TemplateFault::Control => InvalidValue::new("a control character", "remove it"),
         TemplateFault::Unknown(name) => {
             let message = match nearest(name, names.iter().copied()) {
                 Some(near) => format!("did you mean `${near}`?"),
