@@ -152,7 +152,7 @@ fn scheme_len(url: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{UpstreamAddress, UpstreamServer};
+    use crate::options::{ResponseOptions, UpstreamAddress, UpstreamServer};
     use http::RequestHead;
     use net::Peer;
 
@@ -169,9 +169,12 @@ mod tests {
             upstream: "",
         };
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
-        let mut route = RouteOptions::default();
-        route.path = map.map(|(from, to)| PathMap::new(from, to));
-        route.response.cookie_domains = vec![("old.test".into(), "shop.test".into())];
+        let cookie_domains = vec![("old.test".into(), "shop.test".into())];
+        let route = RouteOptions {
+            path: map.map(|(from, to)| PathMap::new(from, to)),
+            response: ResponseOptions { cookie_domains, ..ResponseOptions::default() },
+            ..RouteOptions::default()
+        };
         let value = Reverse::new(&GroupOptions::to(vec![server]), &route)
             .value(id, value.as_bytes(), &ask)
             .into_owned();
