@@ -249,8 +249,8 @@ fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
 
 #[test]
 fn many_idle_connections_cost_little() {
-    /// The allocator rounds up, and tables grow by doubling.
-    const BYTES_MAX: u64 = 1_024;
+    /// 650 are measured; up to 256 connections, those of the last second, keep their futures of 2.7 KB.
+    const BYTES_MAX: u64 = 1_536;
     let rig = Rig::files(&[("a", "A")]);
     let resident_bytes = || -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
