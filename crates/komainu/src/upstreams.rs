@@ -10,8 +10,8 @@ use net::{SpillQuota, SpillStore};
 use proxy::GroupShared;
 use proxy::options::{
     Balance, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host, KeepAlive, PathMap, Probe,
-    ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Timeouts, Tls, UpstreamAddress,
-    UpstreamServer,
+    ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls, UpstreamAddress,
+    UpstreamServer, UpstreamTimeouts,
 };
 
 use crate::config_files::ConfigFiles;
@@ -199,8 +199,8 @@ fn balance(balance: &config::Balance) -> Balance {
     }
 }
 
-fn timeouts(timeouts: &config::ProxyTimeouts) -> Timeouts {
-    Timeouts {
+fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
+    UpstreamTimeouts {
         connect_ms: ms(timeouts.connect),
         head_ms: ms(timeouts.head),
         between_ms: ms(timeouts.between),

@@ -33,7 +33,7 @@ pub struct GroupOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
     /// How long things may take.
-    pub timeouts: Timeouts,
+    pub timeouts: UpstreamTimeouts,
     /// When a request is sent again.
     pub retry: Retry,
     /// How request heads are rewritten.
@@ -141,7 +141,7 @@ pub struct KeepAlive {
 
 /// How long things may take, in milliseconds; kept to within a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct UpstreamTimeouts {
     /// To connect, name resolution and TLS handshake included. Default 5,000.
     pub connect_ms: u64,
     /// From the request's last byte to the response's whole head. Default 60,000.
@@ -352,7 +352,7 @@ impl GroupOptions {
 impl Default for RouteOptions {
     fn default() -> RouteOptions {
         RouteOptions {
-            timeouts: Timeouts::default(),
+            timeouts: UpstreamTimeouts::default(),
             retry: Retry::default(),
             request: RequestOptions::default(),
             response: ResponseOptions::default(),
@@ -370,9 +370,9 @@ impl Default for KeepAlive {
     }
 }
 
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
+impl Default for UpstreamTimeouts {
+    fn default() -> UpstreamTimeouts {
+        UpstreamTimeouts {
             connect_ms: 5_000,
             head_ms: 60_000,
             between_ms: 60_000,

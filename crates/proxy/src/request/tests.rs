@@ -17,7 +17,7 @@ fn forwarded(options: &RouteOptions, request: &str) -> (String, SentHead) {
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
-/// The same for a client that the sender may have told of.
+/// The same for a client whose address the sender may forward.
 fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
@@ -41,14 +41,14 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
     (text.trim_end().replace("\r\n", "\n"), sent)
 }
 
-const TOLD: &str =
+const SENT: &str =
     "X-Forwarded-For: 192.0.2.7\nX-Forwarded-Proto: https\nX-Forwarded-Host: a.test\nVia: 1.1 komainu";
 
 #[test]
 fn a_plain_request() {
     let (text, sent) =
         forwarded(&RouteOptions::default(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
-    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{TOLD}"));
+    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{SENT}"));
     assert_eq!(sent, SentHead::default());
 }
 
@@ -60,7 +60,7 @@ fn what_belongs_to_one_connection_stays_there() {
          Proxy-Connection: x\nProxy-Authorization: x\nTE: gzip\nTrailer: x\nUpgrade: h2c\nHTTP2-Settings: AAAA\n\
          connection: x-other\nX-Other: 2\nX-Kept: 3\n\n",
     );
-    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{TOLD}"));
+    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{SENT}"));
     assert!(!sent.upgrade);
 }
 
@@ -75,7 +75,7 @@ fn bodies_are_framed_by_us() {
         let (text, _) = forwarded(&RouteOptions::default(), request);
         assert_eq!(
             text,
-            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{TOLD}", request.split(' ').next().unwrap())
+            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{SENT}", request.split(' ').next().unwrap())
         );
     }
 }
@@ -100,7 +100,7 @@ fn changes_of_protocol_are_asked_for_where_allowed() {
     assert_eq!(
         text,
         format!(
-            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{TOLD}\nConnection: Upgrade\nUpgrade: WebSocket"
+            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{SENT}\nConnection: Upgrade\nUpgrade: WebSocket"
         )
     );
     for lines in [
@@ -122,7 +122,7 @@ fn strangers_cannot_say_who_the_client_is() {
                    X_Forwarded_For: 10.9.9.9\n\n";
     assert_eq!(
         forwarded(&RouteOptions::default(), request).0,
-        format!("GET / HTTP/1.1\nHost: a.test\n{TOLD}")
+        format!("GET / HTTP/1.1\nHost: a.test\n{SENT}")
     );
     let mut quiet = RouteOptions::default();
     quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
