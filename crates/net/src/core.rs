@@ -530,6 +530,20 @@ impl Core {
         }
     }
 
+    /// Sets readiness of a source that no descriptor feeds. The tasks that wait for it run soon, not within this call.
+    pub(crate) fn raise(&self, source: &Source, bits: u8) {
+        let news = bits & !source.ready.get();
+        source.ready.set(source.ready.get() | bits);
+        let (reader, writer) = (source.reader.get(), source.writer.get());
+        let reads = news & (READ | HALF_CLOSED | GONE) != 0;
+        if reads {
+            self.wake(reader);
+        }
+        if news & (WRITE | GONE) != 0 && !(reads && writer == reader) {
+            self.wake(writer);
+        }
+    }
+
     /// Closes every parked connection.
     pub(crate) fn close_parked(&self) {
         let tasks = 0..self.0.tasks.borrow().len();
