@@ -439,28 +439,33 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             && !matches!(listener.address, Listen::Unix(_))
         {
             let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
-            let finding = check.error(&entry.value.at, title, "from whom?");
+            let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
     }
 }
 
-/// Where an address speaks TLS, sites with names have certificates, unless they say otherwise.
+/// The `tls` of sites that say nothing of it: `[tls] default`, or else the server obtains certificates for those with names,
+/// where an address speaks TLS.
 fn tls_by_default(config: &mut Config, node: &Node) {
-    if !config.listen.iter().any(Listener::is_tls) {
-        return;
-    }
-    // The default site of routes at the top of the file stands in no line, and has no names.
-    let sites = config.sites.iter_mut().filter(|site| site.line > 0);
-    for (site, item) in sites.zip(node.items("site")) {
-        let is_certifiable = |host: &HostPattern| match host {
-            HostPattern::Exact(name) => name == "localhost" || name.contains(['.', ':']),
-            // It takes a DNS hook.
-            HostPattern::Below(_) => false,
-        };
-        if item.entry("tls").is_none() && site.hosts.iter().any(is_certifiable) {
-            site.tls = Some(SiteTls { certificate: CertificateSource::Auto, ..SiteTls::default() });
+    let default = node.entry("tls").and_then(|entry| entry.value.entry("default"));
+    let is_automatic = default.is_none() && config.listen.iter().any(Listener::is_tls);
+    let is_certifiable = |host: &HostPattern| match host {
+        HostPattern::Exact(name) => name == "localhost" || name.contains(['.', ':']),
+        // It takes a DNS hook.
+        HostPattern::Below(_) => false,
+    };
+    // Sites stand in the order of the file, and that of the routes at the top among them.
+    let mut items = node.items("site").iter();
+    for site in &mut config.sites {
+        let says_itself = site.line > 0 && items.next().is_some_and(|item| item.entry("tls").is_some());
+        if says_itself {
+            continue;
         }
+        site.tls = match is_automatic && site.hosts.iter().any(is_certifiable) {
+            true => Some(SiteTls { certificate: CertificateSource::Auto, ..SiteTls::default() }),
+            false => config.tls.default_site.clone(),
+        };
     }
 }
 

@@ -127,7 +127,7 @@ directives! {
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
         /// TLS, `listen` says.
-        "tls" tls: Option<SiteTls> = absent("`\"auto\"` for a site with a host name or IP address, where an address in `listen` speaks TLS; else `false`"), site_tls();
+        "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
         /// Whether requests without TLS are redirected to `https://` (308), where the site has `tls` and an address speaks it;
         /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
         /// TLS.

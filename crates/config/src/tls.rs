@@ -44,6 +44,9 @@ directives! {
     Tls in "`[tls]`" {
         /// The oldest version that clients may speak: `"1.2"` or `"1.3"`.
         "min" min: TlsVersion = "1.2", Word(&[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)]);
+        /// The `tls` of sites that have none of their own, and of routes at the top of the file: one certificate, or a folder of
+        /// certificates, for all.
+        "default" default_site: Option<SiteTls> = absent("`\"auto\"` for sites with a host name or IP address, where an address in `listen` speaks TLS; else none"), site_tls();
         /// Whether clients resume their sessions, by tickets and by session IDs: a connection then costs a fraction of the first
         /// one's work.
         "tickets" tickets: bool = true, Flag;

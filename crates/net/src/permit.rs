@@ -8,6 +8,8 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::options::{Limits, Timeouts};
 use crate::tls::TlsAcceptor;
+use http::machine::ServerMachine;
+
 use crate::work::BufferPool;
 
 /// What a connection holds while nothing happens on it.
@@ -18,7 +20,7 @@ pub(crate) struct Context {
     pub(crate) core: Core,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
-    pub(crate) works: BufferPool,
+    pub(crate) works: BufferPool<ServerMachine>,
     /// How clients speak TLS, if any do.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) counters: Arc<Counters>,
