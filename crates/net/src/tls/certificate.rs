@@ -142,7 +142,10 @@ impl ServerCertificate {
         let info = CertificateInfo::of_der(&chain[0])?;
         let key = aws_lc_rs::default_provider().key_provider.load_private_key(private_key(pem)?);
         let key = key.map_err(|error| format!("private key: {error}"))?;
-        Ok(ServerCertificate(Arc::new(Loaded { key: Arc::new(CertifiedKey::new(chain, key)), info })))
+        Ok(ServerCertificate(Arc::new(CertificateData {
+            key: Arc::new(CertifiedKey::new(chain, key)),
+            info,
+        })))
     }
 
     /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and
