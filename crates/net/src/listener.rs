@@ -16,10 +16,11 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, Soc
 use crate::address::{Bind, Listen, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
 use crate::core::Core;
-use crate::h1::{Engine, IdleClient};
+use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::remote::Remote;
+use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::{self, Stream};

@@ -11,13 +11,12 @@ use crate::address::{Bind, Listen};
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::h1::Engine;
 use crate::listener::{self, Door, Listener, SocketFile};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
 use crate::remote::Remote;
-use crate::service::Service;
+use crate::service::{Engine, Service};
 use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A server that runs.
