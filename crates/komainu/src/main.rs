@@ -333,7 +333,7 @@ fn check_folder(target: &Path) -> Result<(), String> {
 }
 
 /// Prints the addresses of the server once it accepts connections.
-fn announce(urls: &[net::Url]) {
+fn announce(urls: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {
         let scheme = if url.is_tls { "https" } else { "http" };

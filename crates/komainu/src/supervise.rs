@@ -124,7 +124,7 @@ enum ServerEvent {
 ///
 /// # Errors
 /// What keeps the server from starting.
-pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Url])) -> io::Result<()> {
+pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, warning } = start;
     let (events, happened) = channel();
     // Before anything is started, so that no signal is missed.
@@ -400,7 +400,7 @@ fn serve_control(
     }
 }
 
-fn addresses(urls: &[net::Url]) -> String {
+fn addresses(urls: &[net::ListenUrl]) -> String {
     urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -41,14 +41,14 @@ pub struct Listen {
 
 /// Where a server can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct ListenUrl {
     /// The address, with the port that the kernel chose.
     pub at: Bind,
     /// Through TLS.
     pub is_tls: bool,
 }
 
-impl std::fmt::Display for Url {
+impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.at.to_string();
         match text.strip_prefix("http:").filter(|_| self.is_tls) {

@@ -57,7 +57,7 @@ mod announced;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, Peer, Sources, Url};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use cidr::Cidr;
 pub use compress::Compression;
 pub use core::Core;

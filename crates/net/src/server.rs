@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::address::{Bind, Listen, Url};
+use crate::address::{Bind, Listen, ListenUrl};
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -22,7 +22,7 @@ use crate::work::{BufferPool, POOL_BYTES_MAX};
 /// A server that runs.
 pub struct Server {
     addresses: Vec<Bind>,
-    urls: Vec<Url>,
+    urls: Vec<ListenUrl>,
     socket_files: Vec<SocketFile>,
     counters: Vec<Arc<Counters>>,
     stop: Stop,
@@ -91,7 +91,9 @@ impl Server {
         };
         for mut listener in listeners {
             server.socket_files.extend(listener.take_file());
-            server.urls.push(Url { at: listener.address.clone(), is_tls: listener.preliminaries.is_tls });
+            server
+                .urls
+                .push(ListenUrl { at: listener.address.clone(), is_tls: listener.preliminaries.is_tls });
             server.addresses.push(listener.address);
             for (core, socket) in listening.iter_mut().zip(listener.sockets) {
                 core.push((socket, listener.preliminaries.clone()));
@@ -144,7 +146,7 @@ impl Server {
 
     /// The same, with what is spoken there.
     #[must_use]
-    pub fn urls(&self) -> &[Url] {
+    pub fn urls(&self) -> &[ListenUrl] {
         &self.urls
     }
 
