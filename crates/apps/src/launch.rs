@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -12,6 +12,18 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use crate::launcher::Launch;
 use crate::mail::lock;
 use crate::options::Options;
+
+/// Variables that are for the server alone.
+const SERVER_VARIABLES: [&str; 8] = [
+    "KOMAINU_SUPERVISOR",
+    "KOMAINU_PREDECESSOR",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+];
 
 /// Held while descriptors have close-on-exec cleared, so that no other process inherits them.
 static SPAWNING: Mutex<()> = Mutex::new(());
@@ -29,7 +41,6 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     command
         .args(arguments)
         .envs(options.env.iter().map(|(name, value)| (name, value)))
-        .env_remove("KOMAINU_SUPERVISOR")
         .env(ring::ENVIRONMENT, ring::environment(&launch.channel, launch.threads))
         .env("KOMAINU_CONTROL", launch.control.as_raw_fd().to_string())
         .env("KOMAINU_SERVER", std::process::id().to_string())
@@ -40,6 +51,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .stderr(launch.errors.try_clone_to_owned()?)
         // Signals from the terminal are for the server, which ends its processes in its own time.
         .process_group(0);
+    SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),
         Some(worker_slots) => command
@@ -71,6 +83,15 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         limit(pid, *resource, value.saturating_add(ours))?;
     }
     Ok(pid)
+}
+
+/// Starts another program, which inherits nothing of what is passed to an application's.
+///
+/// # Errors
+/// Why it cannot be started.
+pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
+    let _alone = lock(&SPAWNING);
+    command.spawn()
 }
 
 fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {

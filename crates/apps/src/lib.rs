@@ -56,7 +56,7 @@ mod app;
 
 pub use app::App;
 pub use handle::{Handle, Mount};
-pub use launch::spawn;
+pub use launch::{spawn, spawn_apart};
 pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};

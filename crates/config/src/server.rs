@@ -80,7 +80,7 @@ directives! {
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user who serves: a name or a number. Only for a server that is started as root: it binds its addresses and
         /// opens its logs as root, and what reads from the network and runs applications does so as this user, without
-        /// a capability. `"root"` keeps root's rights. Changes at a restart.
+        /// a capability. `"root"` keeps root's rights. Changes at a restart or an upgrade.
         "user" user: Option<String> = absent("the user that starts it; started as root, `www-data`, or else `nobody`"),
             Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
         /// The group who serves: a name or a number. Groups that `user` is a member of are kept beside it.

@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
+    /// Start the program again, by now another version; it takes over when it serves, and no request is lost
+    Upgrade(Upgrade),
     /// Put load on a server, and measure what it does and what it costs
     Bench(Box<BenchArguments>),
     /// Put load on a server with the flags of ab, and print its report
@@ -206,6 +208,13 @@ pub(crate) struct Reload {
     /// Load this application alone, and leave the configuration
     #[arg(value_name = "APP")]
     pub(crate) app: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The server of this process id; not needed where one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -343,6 +343,18 @@ impl Hosting {
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
+    /// Waits until all of them are loaded.
+    ///
+    /// # Errors
+    /// Which of them are not, and why.
+    pub(crate) fn wait_until_loaded(&self) -> io::Result<()> {
+        let failures: Vec<String> = self.loading().iter().filter_map(Loading::failure).collect();
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(failures.join("; "))),
+        }
+    }
+
     /// Loads one of them anew; `None` where there is none of this name.
     pub(crate) fn reload(&self, name: &str) -> Option<Loading> {
         let running = self.running();
