@@ -1,4 +1,4 @@
-//! The walk over a configuration: where it is, and what it has found so far.
+//! The state of reading a configuration: the current directive, and the findings so far.
 
 use crate::node::Node;
 use crate::report::{Finding, Report, Severity, Span};
@@ -8,14 +8,14 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Why a piece of text is no valid value, and the remedy. Displays as both.
+/// Why a text is not a valid value, and the remedy. Displays as both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidValue {
-    /// The part of the text that is to blame, in bytes; the whole of it if absent.
+    /// The faulty part of the text, in bytes; the whole text if absent.
     pub at: Option<Range<usize>>,
     /// What is wrong.
     pub message: String,
-    /// What to write instead; empty if the message says it.
+    /// What to write instead; empty if the message is enough.
     pub remedy: String,
 }
 
@@ -43,16 +43,16 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// What the readers of values share: the text, the place in the tree, and the findings.
+/// What all readers of values share: the text, the current directive, and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
     base: &'a Path,
     path: Vec<&'static str>,
     seen: HashMap<(&'static str, String), Span>,
-    /// Where each key of the configuration stands, for those that stand in the wrong place.
+    /// The table of each key of the configuration, for keys that are written in the wrong table.
     pub(crate) homes: Vec<(&'static str, &'static str)>,
-    /// Groups of upstream servers that have been read, for those that name them; `None` for one with faults.
+    /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: Vec<(String, Option<Node>)>,
     pub(crate) report: Report,
 }
@@ -73,7 +73,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads something under `key`, which errors then name.
+    /// Reads the value of `key`; errors then contain the key.
     pub(crate) fn inside<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(key);
         let out = read(self);
@@ -105,7 +105,7 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// The value at `at` is not what the directive being read takes.
+    /// Reports that the directive being read does not accept the value at `at`.
     pub(crate) fn invalid(&mut self, at: &Span, label: impl Into<String>) -> &mut Finding {
         let title = format!("invalid value for `{}`", self.here());
         self.error(at, title, label)
@@ -117,8 +117,7 @@ impl<'a> Checker<'a> {
         self.invalid(&node.at, label).help(format!("expected {expected}"))
     }
 
-    /// The text at `at` has a fault. The caret goes under the part to blame, if the text stands in the file
-    /// as it is.
+    /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
     pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: InvalidValue) {
         let raw = self.text.get(at.clone()).unwrap_or("");
         let at = match (fault.at, raw.find(text)) {
@@ -131,8 +130,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports a `name` that was given before among its `kind`; an empty one if there can be but one of the
-    /// kind.
+    /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
     pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &Span) {
         let title = match name.as_str() {
             "" => format!("duplicate {kind}"),

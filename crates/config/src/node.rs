@@ -1,4 +1,4 @@
-//! TOML text as a plain tree in which every key and value knows its place.
+//! TOML text as a tree in which every key and value has its place in the text.
 
 use crate::report::Span;
 use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
@@ -6,7 +6,7 @@ use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 /// A value and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    /// The value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
+    /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
     pub(crate) at: Span,
     pub(crate) data: Data,
 }
@@ -90,7 +90,7 @@ fn node(item: &Item, key_at: &Span) -> Node {
             (None, Data::List(array.iter().map(table).collect()))
         }
     };
-    // Tables that only dotted keys or deeper headers name have an empty span of their own.
+    // Tables that exist only through dotted keys or deeper headers have an empty span.
     Node { at: at.filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 

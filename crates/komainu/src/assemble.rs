@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, EncodedSlashes, StatusPattern, Template};
+use config::{Action, Config, EncodedSlashes, StatusPattern};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, ErrorPages, FieldEdits, Page, SpillStore};
@@ -268,11 +268,7 @@ fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {
 fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     let mut depends = false;
     let edits = TemplateEdits::made(levels, |fields, name, template| {
-        let text = match template.parts.as_slice() {
-            [] => "",
-            [config::TemplatePart::Text(text)] => text,
-            _ => return depends = true,
-        };
+        let Some(text) = template.fixed() else { return depends = true };
         fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
     });
     (!depends).then_some(edits)
@@ -315,7 +311,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
     files::Options {
         roots: files.root.clone(),
         index: files.index.clone(),
-        candidates: files.candidates.iter().map(candidate).collect(),
+        candidates: files.candidates.clone(),
         fallback: files.fallback.clone(),
         listing: files.listing,
         hidden: files.hidden,
@@ -345,15 +341,6 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         },
         ..files::Options::default()
     }
-}
-
-/// `$path` is the one variable that a candidate may name.
-fn candidate(template: &Template) -> String {
-    let part = |part: &config::TemplatePart| match part {
-        config::TemplatePart::Text(text) => text.clone(),
-        config::TemplatePart::Variable(variable) => format!("${}", variable.name()),
-    };
-    template.parts.iter().map(part).collect()
 }
 
 fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {

@@ -11,7 +11,6 @@ mod sink;
 mod access;
 mod burst;
 mod notice;
-mod expand;
 mod clients;
 mod memory;
 mod sockets;

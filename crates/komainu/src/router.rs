@@ -4,17 +4,17 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use config::Level;
 use config::matcher::{self, Routes};
-use config::{Level, Template, Variable};
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
-use http::{EmptySegments, Fields, Method, Name, Reject, Status};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Request, RequestRecord, Service};
+use http::template::Values;
+use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Peer, Request, RequestRecord, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
 use crate::clients::TrustedProxies;
-use crate::expand::{Values, expand};
 use crate::hosting::Mounted;
 use crate::notice::ErrorLog;
 
@@ -78,7 +78,9 @@ impl TemplateEdits {
     /// The edits for one request. A value that a request makes invalid is left out.
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
         TemplateEdits::made(all, |fields, name, template| {
-            let _ = fields.try_push(name.as_bytes(), &expand(template, values));
+            let mut value = Vec::new();
+            template.write(&mut value, values);
+            let _ = fields.try_push(name.as_bytes(), &value);
         })
     }
 
@@ -282,14 +284,15 @@ async fn serve_handler(
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
-            let mut location = expand(to, &values(exchange, &route.prefix));
+            let mut location = Vec::new();
+            to.write(&mut location, &values(exchange, &route.prefix));
             // `$rest` may begin with a slash where empty segments are kept: it names no host for that.
             if !to.start().starts_with("//") && location.starts_with(b"//") {
                 let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
                 location.drain(..slashes - 1);
             }
             let mut fields = Fields::new();
-            let nameless = to.uses(Variable::Host) && exchange.request().authority().is_empty();
+            let nameless = to.uses(&Variable::Host) && exchange.request().authority().is_empty();
             if nameless || fields.try_push(b"Location", &location).is_err() {
                 return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;
             }
@@ -316,7 +319,14 @@ fn why(status: Status) -> &'static str {
 }
 
 fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    Values { request: exchange.request(), prefix }
+    let request = exchange.request();
+    let ((head, bytes), client) = (request.head(), request.client());
+    let address = match client.address {
+        Peer::Tcp(address) => Some(address),
+        Peer::Unix => None,
+    };
+    let empty_segments = request.empty_segments();
+    Values { head, bytes, empty_segments, client: address, is_secure: client.secure, prefix, upstream: "" }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use config::{Action, Config, StripPrefix};
 use http::Status;
 use net::{SpillQuota, SpillStore};
+use proxy::GroupShared;
 use proxy::options::{
     Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
     ProxyProtocol, RequestOptions, ResponseOptions, Retry, Timeouts, Tls, UpstreamAddress, UpstreamServer,
 };
-use proxy::{GroupShared, HeaderTemplate};
 
 use crate::config_files::ConfigFiles;
 
@@ -244,14 +244,7 @@ fn request(proxy: &config::Proxy) -> RequestOptions {
 }
 
 fn edits(headers: &config::ProxyHeaders) -> Edits {
-    let field = |(name, value): &(String, String)| {
-        (name.clone(), HeaderTemplate::parse(value).expect("the configuration checked its variables"))
-    };
-    Edits {
-        remove: headers.remove.clone(),
-        set: headers.set.iter().map(field).collect(),
-        add: headers.add.iter().map(field).collect(),
-    }
+    Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
 }
 
 fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {

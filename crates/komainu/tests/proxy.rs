@@ -297,7 +297,7 @@ fn explain_names_the_upstreams() {
         komainu().args(["check", "-c"]).arg(config).args(["--explain", "http://a/x"]).output().unwrap();
     let said = text(&explained.stdout);
     assert!(
-        said.contains("matches: files, or else proxy to http://127.0.0.1:3000, unix:/run/app.sock"),
+        said.contains("matches: files, otherwise proxy to http://127.0.0.1:3000, unix:/run/app.sock"),
         "{said}"
     );
 }

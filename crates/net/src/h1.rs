@@ -15,19 +15,21 @@ use std::task::Poll;
 
 use http::framing::Framing;
 use http::machine::Step;
-use http::{Fields, Reject, Status};
+use http::{BodySize, Fields, Reject, Status};
 
-use crate::address::{Client, Peer};
-use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, ResponseState};
-use crate::core::{IdleTask, TaskFuture};
+use crate::address::Peer;
+use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
+use crate::core::{Core, IdleTask, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
-use crate::service::{RequestRecord, Service};
-use crate::source::GONE;
+use crate::service::Service;
+use crate::source::{GONE, Source};
+use crate::state::{ReplyState, RequestState};
 use crate::work::ConnectionBuffers;
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
@@ -185,9 +187,6 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleT
     }
 }
 
-/// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
-/// the same status.
-const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
 /// Serves a connection from which bytes were read already: those after the PROXY protocol header begin a request head.
@@ -217,27 +216,18 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         permit: idle.permit,
         peer: idle.peer,
         reported: idle.reported,
-        client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
         overflow: None,
-        reply: ResponseState::Unsent,
-        status: Status::OK,
-        body_sent: 0,
+        framing: Framing::None,
         keep_alive: true,
-        // Until a head is whole: since when it is awaited.
-        started_ms: if awaited { idle.since_ms } else { u64::MAX },
+        head_since_ms: if awaited { idle.since_ms } else { u64::MAX },
         continue_due: false,
         body_limit: None,
-        edits: None,
-        pages: None,
-        empty_segments: http::EmptySegments::Merge,
-        compression: None,
-        compressing: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
-        handler_bytes: 0,
+        request_bytes: 0,
     };
     conn.weigh();
     (idle.engine, conn)
@@ -245,7 +235,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
-    let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
+    let since_ms = if conn.head_since_ms == u64::MAX { conn.now_ms() } else { conn.head_since_ms };
     let Conn { link, permit, peer, reported, served, work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len());
@@ -256,6 +246,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
 /// Serves what has come in, request after request; `None` when the connection is over.
 async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<IdleClient<S>>> {
     loop {
+        let mut served = false;
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
             false => feed_head(&mut conn),
@@ -263,6 +254,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         match fed {
             Ok(true) => {
                 serve(&engine, &mut conn).await?;
+                served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
                 if conn.backlog() > conn.out_bytes_max() || conn.overflows() {
@@ -284,7 +276,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 break closing(engine, conn).await;
             }
         }
-        if conn.reply == ResponseState::Done && !conn.keep_alive {
+        if served && !conn.keep_alive {
             let work = &conn.work;
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
@@ -314,8 +306,8 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
     if fed.step != Step::Head {
-        if conn.started_ms == u64::MAX {
-            conn.started_ms = conn.now_ms();
+        if conn.head_since_ms == u64::MAX {
+            conn.head_since_ms = conn.now_ms();
         }
         return Ok(false);
     }
@@ -340,9 +332,9 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             Some(false) if conn.work.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
                 let now_ms = conn.now_ms();
-                let deadline_ms = conn.started_ms.saturating_add(conn.context().timeouts.head_ms);
+                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.head_ms);
                 // Who sends byte by byte holds buffers for one moment a head, not one a byte.
-                let linger_ms = deadline_ms.min(conn.started_ms + LINGER_MS);
+                let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
                 if now_ms >= deadline_ms {
                     return Err(Fault::Timeout);
                 }
@@ -361,29 +353,32 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 /// Serves one request. Returns `None` when the connection has to be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
-    let (served, note) = {
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let served = {
         let source = conn.link.stream().source_rc();
         let is_short = conn.pressure() >= Pressure::Critical;
-        let mut exchange = Exchange::new(conn);
-        // Pinned here and passed by reference: by value it would stand twice in every connection's future.
-        let served = {
-            match is_short {
-                true => Box::pin(exchange.refuse_for_memory()).await,
-                false => {
-                    let serving = pin!(engine.service.serve(&mut exchange));
-                    guarded(&source, engine, serving).await
-                }
+        let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
+        match is_short {
+            true => Box::pin(exchange.refuse_for_memory()).await,
+            false => {
+                // Pinned here and passed by reference: by value it would stand twice in every connection's future.
+                let serving = pin!(engine.service.serve(&mut exchange));
+                guarded(&source, &engine.context.core, serving).await
             }
-        };
-        (served, exchange.note())
+        }
     };
-    conn.handler_bytes = 0;
-    let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
+    conn.request_bytes = state.filters.weight_bytes();
+    let ended = served.and_then(|()| Exchange::new(&mut state, Lane::H1(conn)).end(&Fields::new()));
+    let fault = ended.err();
     let answered = match &fault {
         None => true,
-        Some(fault) => repair(conn, fault).await,
+        Some(fault) => repair(conn, &mut state, fault).await,
     };
-    log(engine, conn, note, fault.as_ref());
+    conn.request_bytes = 0;
+    engine.context.counters.requests.add(1);
+    let request = Request::of(&state, conn.head());
+    engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
+    drop(state);
     if !answered {
         return None;
     }
@@ -394,15 +389,14 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     if conn.keep_alive {
         conn.work.machine.next();
         conn.work.input.next_head();
-        conn.started_ms = u64::MAX;
     }
     Some(())
 }
 
 /// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
-async fn guarded<S>(
-    source: &crate::source::Source,
-    engine: &Engine<S>,
+pub(crate) async fn guarded(
+    source: &Source,
+    core: &Core,
     mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
 ) -> Result<(), Fault> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
@@ -413,7 +407,7 @@ async fn guarded<S>(
         Ok(polled) => polled,
         Err(_) => {
             // The panic hook has logged it.
-            engine.context.core.count_panic();
+            core.count_panic();
             Poll::Ready(Err(Fault::Broken("the handler panicked")))
         }
     })
@@ -422,35 +416,19 @@ async fn guarded<S>(
 
 /// Ends a response that its handler did not finish: sends an error page if no response has begun.
 /// Returns false when the connection has to be closed.
-async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
+async fn repair(conn: &mut Conn, state: &mut RequestState, fault: &Fault) -> bool {
     conn.keep_alive = false;
-    match conn.reply {
-        ResponseState::Unsent => {
-            let reject = match fault {
-                Fault::Gone => {
-                    conn.status = CLIENT_GONE;
-                    return false;
-                }
-                Fault::Reject(reject) => *reject,
-                Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
-                Fault::Broken(_) | Fault::Io(_) => {
-                    Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
-                }
-            };
-            let refused = Exchange::new(conn).refuse_and_close(reject).await;
-            refused.and_then(|()| conn.end_response(&Fields::new())).is_ok()
-        }
+    let framing = conn.framing;
+    match state.reply {
+        ReplyState::Unsent => Exchange::new(state, Lane::H1(conn)).answer_fault(fault).await,
         // Its end is to be the connection's, or the client takes nothing any more: it is cut off.
-        ResponseState::Body(Framing::UntilClose) => cut_off(conn),
-        ResponseState::Body(Framing::Length(_) | Framing::Chunked) if matches!(fault, Fault::Timeout) => {
+        ReplyState::Body(BodySize::Unknown) if framing == Framing::UntilClose => cut_off(conn),
+        ReplyState::Body(BodySize::Known(_) | BodySize::Unknown) if matches!(fault, Fault::Timeout) => {
             cut_off(conn)
         }
         // The response was whole before its handler failed; or its framing shows that it is not, and what was
         // answered before it still arrives.
-        ResponseState::Done | ResponseState::Body(_) => {
-            conn.reply = ResponseState::Done;
-            !matches!(fault, Fault::Gone)
-        }
+        ReplyState::Done | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
     }
 }
 
@@ -462,43 +440,15 @@ fn cut_off(conn: &Conn) -> bool {
 
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
-    conn.forget_response();
-    conn.started_ms = conn.now_ms();
-    let refused = Exchange::new(conn).refuse_and_close(reject).await;
-    if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
+    if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
         // The connection is closed next, whether the client takes this or not.
         let _ = conn.flush().await;
     }
     engine.context.counters.rejected.add(1);
     let fault = Fault::Reject(reject);
-    let record = RequestRecord {
-        request: None,
-        peer: conn.peer,
-        client: conn.direct(),
-        status: reject.status,
-        body_bytes: conn.body_sent,
-        duration_ms: 0,
-        note: 0,
-        fault: Some(&fault),
-        unix_s: conn.link.core().unix_s(),
-    };
-    engine.service.log(&record);
-}
-
-fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option<&Fault>) {
-    engine.context.counters.requests.add(1);
-    let record = RequestRecord {
-        request: Some(Request::of(conn)),
-        peer: conn.peer,
-        client: conn.client,
-        status: conn.status,
-        body_bytes: conn.body_sent,
-        duration_ms: conn.now_ms().saturating_sub(conn.started_ms),
-        note,
-        fault,
-        unix_s: conn.link.core().unix_s(),
-    };
-    engine.service.log(&record);
+    engine.service.log(&state.record(None, Some(&fault), &engine.context.core));
 }
 
 /// The last response is complete: sends it out and closes.

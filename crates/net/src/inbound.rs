@@ -3,7 +3,7 @@
 use http::Reject;
 use http::machine::Step;
 
-use crate::conn::{Conn, ResponseState};
+use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
 
@@ -38,10 +38,11 @@ impl Conn {
         })
     }
 
-    /// The place of the next piece of the request's body in the input; `None` at its end.
-    pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
+    /// The place of the next piece of the request's body in the input; `None` at its end. Once the response has begun, no
+    /// `100 Continue` is sent.
+    pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         loop {
-            match self.try_body_piece()? {
+            match self.try_body_piece(has_begun)? {
                 BodyChunk::Data(start, end) => {
                     self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
@@ -67,7 +68,7 @@ impl Conn {
 
     /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
     /// `100 Continue` that the client waits for.
-    pub(crate) fn try_body_piece(&mut self) -> Result<BodyChunk, Fault> {
+    pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if let Some(bytes_max) = self.body_limit {
             self.work.machine.limit_body(bytes_max)?;
             self.body_limit = None;
@@ -87,7 +88,7 @@ impl Conn {
                 return Ok(piece);
             }
             if !self.fill_body()? {
-                if std::mem::take(&mut self.continue_due) && self.reply == ResponseState::Unsent {
+                if std::mem::take(&mut self.continue_due) && !has_begun {
                     self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 return Ok(BodyChunk::Pending);
@@ -125,7 +126,7 @@ impl Conn {
             if self.awaits_continue()? || discarded + remaining > DISCARD_BYTES_MAX {
                 return Ok(false);
             }
-            if let Some((start, end)) = self.body_piece().await? {
+            if let Some((start, end)) = self.body_piece(true).await? {
                 discarded += (end - start) as u64;
             }
         }

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 
 use crate::core::Core;
 use crate::fault::Fault;
-use crate::stream::{Interest, Stream};
+use crate::stream::Stream;
 use crate::tls::TlsStream;
+use crate::wait::Interest;
 
 /// Bytes of a file that one call sends through TLS: four records, which leave in one call of the kernel's.
 const TLS_FILE_BYTES: usize = 64 * 1024;

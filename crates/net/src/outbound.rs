@@ -120,12 +120,13 @@ impl Conn {
         }
     }
 
-    /// Sends `len` bytes of a file, after what was collected.
+    /// Sends `len` bytes of a file, after what was collected, and adds those sent to `total`.
     pub(crate) async fn send_file(
         &mut self,
         file: BorrowedFd<'_>,
         mut at: u64,
         len: u64,
+        total: &mut u64,
     ) -> Result<(), Fault> {
         let end = at + len;
         self.write_out(b"", len > 0).await?;
@@ -135,7 +136,7 @@ impl Conn {
                 Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
                 Some(sent) => {
                     // Not all of it at once: the client may go away in the middle.
-                    self.body_sent += sent as u64;
+                    *total += sent as u64;
                     self.moved(sent).await;
                 }
                 None => self.wait_writable().await?,

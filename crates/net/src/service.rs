@@ -5,8 +5,10 @@ use std::future::Future;
 use http::Status;
 
 use crate::address::{Client, Peer};
+use crate::core::Core;
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::state::RequestState;
 
 /// What answers requests: made once on each core, so it needs no locks.
 pub trait Service: 'static {
@@ -31,10 +33,29 @@ pub struct RequestRecord<'x> {
     pub body_bytes: u64,
     /// From the whole head to the end of the handler's work.
     pub duration_ms: u64,
-    /// [`Exchange::set_note`].
-    pub note: u32,
     /// Why it did not end well.
     pub fault: Option<&'x Fault>,
     /// When, in seconds since 1970.
     pub unix_s: u64,
+}
+
+impl RequestState {
+    /// What there is to say about the request now that it is over.
+    pub(crate) fn record<'x>(
+        &self,
+        request: Option<Request<'x>>,
+        fault: Option<&'x Fault>,
+        core: &Core,
+    ) -> RequestRecord<'x> {
+        RequestRecord {
+            request,
+            peer: self.peer,
+            client: self.client,
+            status: self.status,
+            body_bytes: self.body_sent,
+            duration_ms: core.now_ms().saturating_sub(self.started_ms),
+            fault,
+            unix_s: core.unix_s(),
+        }
+    }
 }

@@ -1,13 +1,11 @@
 //! A connected socket that never blocks.
 
 use std::cell::{Cell, OnceCell};
-use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -20,6 +18,7 @@ use crate::address::Dial;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+use crate::wait::{self, Interest};
 
 /// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
 ///
@@ -33,88 +32,6 @@ pub struct Stream {
     resets: Cell<bool>,
     /// The local port, once it has been asked for.
     port: OnceCell<Option<u16>>,
-}
-
-/// What a task waits for on a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interest(u8);
-
-impl Interest {
-    /// That the peer has closed its sending side, or is gone.
-    pub const END: Interest = Interest(HALF_CLOSED | GONE);
-
-    /// Nothing, or either direction, or both.
-    #[must_use]
-    pub const fn of(read: bool, write: bool) -> Interest {
-        Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
-    }
-
-    /// Whether it is, among other things, that there is something to read.
-    #[must_use]
-    pub(crate) const fn is_to_read(self) -> bool {
-        self.0 & READ != 0
-    }
-
-    /// The same, but not that it can be written.
-    #[must_use]
-    pub(crate) const fn without_write(self) -> Interest {
-        Interest(self.0 & !WRITE)
-    }
-
-    fn is_met(self, stream: &Stream) -> bool {
-        stream.source.ready() & self.0 != 0
-    }
-}
-
-/// Waits until one of two streams can do what is wanted of it, with one deadline for both, or until `is_done`, for which
-/// somebody else wakes the task.
-///
-/// # Errors
-/// [`Fault::Timeout`] at the deadline.
-pub(crate) async fn either(
-    a: (&Stream, Interest),
-    b: (&Stream, Interest),
-    deadline_ms: u64,
-    is_done: impl Fn() -> bool,
-) -> Result<(), Fault> {
-    let both = [a, b];
-    if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
-        return Ok(());
-    }
-    for (stream, _) in both {
-        stream.source.take_expired();
-        stream.source.set_deadline(deadline_ms);
-    }
-    let result = poll_fn(|_| {
-        if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
-            return Poll::Ready(Ok(()));
-        }
-        for (stream, interest) in both {
-            if stream.source.take_expired() {
-                if stream.core().now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                // The deadline of an earlier wait, reported late.
-                stream.source.set_deadline(deadline_ms);
-            }
-            stream.wait(interest.0);
-        }
-        Poll::Pending
-    })
-    .await;
-    for (stream, _) in both {
-        stream.source.set_deadline(u64::MAX);
-    }
-    result
-}
-
-/// Whether `stream` can do what is wanted; if not, the current task waits for that, without a deadline.
-pub(crate) fn is_met_or_waits(stream: &Stream, interest: Interest) -> bool {
-    let met = interest.is_met(stream);
-    if !met {
-        stream.wait(interest.0);
-    }
-    met
 }
 
 enum Transport {
@@ -211,7 +128,8 @@ impl Stream {
         &self.source.core
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    /// What of it tasks wait for.
+    pub fn source(&self) -> &Source {
         &self.source
     }
 
@@ -318,7 +236,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn readable_or_writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(READ | WRITE, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
@@ -422,7 +340,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(READ, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(READ), deadline_ms).await
     }
 
     /// Waits until something can be written.
@@ -430,7 +348,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(WRITE, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(WRITE), deadline_ms).await
     }
 
     /// Waits until it can do what is wanted of it.
@@ -438,42 +356,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(interest.0, deadline_ms).await
-    }
-
-    async fn ready(&self, bits: u8, deadline_ms: u64) -> Result<(), Fault> {
-        if self.source.ready() & bits != 0 {
-            return Ok(());
-        }
-        // A wait that was given up may have left its own end behind.
-        self.source.take_expired();
-        self.source.set_deadline(deadline_ms);
-        let result = poll_fn(|_| {
-            if self.source.ready() & bits != 0 {
-                return Poll::Ready(Ok(()));
-            }
-            if self.source.take_expired() {
-                if self.core().now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                self.source.set_deadline(deadline_ms);
-            }
-            self.wait(bits);
-            Poll::Pending
-        })
-        .await;
-        self.source.set_deadline(u64::MAX);
-        result
-    }
-
-    /// The current task is to run at these.
-    fn wait(&self, bits: u8) {
-        if bits & (READ | HALF_CLOSED | GONE) != 0 {
-            self.source.wait_read(self.core().current());
-        }
-        if bits & WRITE != 0 {
-            self.source.wait_write(self.core().current());
-        }
+        wait::ready(self.core(), &self.source, interest, deadline_ms).await
     }
 
     /// Whether closing resets the connection, so that the peer cannot take its end for the end of a message.

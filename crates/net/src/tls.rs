@@ -25,7 +25,8 @@ use rustls::{
 
 use self::certificate::certificates;
 use crate::fault::Fault;
-use crate::stream::{Interest, Stream};
+use crate::stream::Stream;
+use crate::wait::Interest;
 
 /// How to speak TLS to a server: made once, shared by all cores, so that sessions resumed on one were begun on any.
 #[derive(Clone, Debug)]

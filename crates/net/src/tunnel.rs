@@ -3,7 +3,7 @@
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::link::Link;
-use crate::stream::Interest;
+use crate::wait::Interest;
 
 /// Bytes moved in one go; they stand on the stack only while they move.
 const MOVED_BYTES: usize = 16 * 1024;

@@ -33,4 +33,3 @@ mod proxy;
 pub use options::Options;
 pub use proxy::{Group, HealthChange, Proxy, Tell, UpstreamError, UpstreamEvent};
 pub use shared::GroupShared;
-pub use template::HeaderTemplate;

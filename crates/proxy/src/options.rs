@@ -2,10 +2,8 @@
 
 use std::path::PathBuf;
 
-use http::Status;
+use http::{Status, Template};
 pub use net::ProxyProtocol;
-
-use crate::template::HeaderTemplate;
 
 /// A group of upstream servers and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -262,9 +260,9 @@ pub struct Edits {
     /// Names of fields to remove, any case.
     pub remove: Vec<String>,
     /// Fields that replace those of the same name.
-    pub set: Vec<(String, HeaderTemplate)>,
+    pub set: Vec<(String, Template)>,
     /// Fields that are added to those of the same name.
-    pub add: Vec<(String, HeaderTemplate)>,
+    pub add: Vec<(String, Template)>,
 }
 
 /// What is changed in responses.

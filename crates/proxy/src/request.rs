@@ -320,9 +320,13 @@ pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
 
 /// Writes the lines that edits set and add.
 pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &TemplateContext<'_>) {
+    if edits.set.is_empty() && edits.add.is_empty() {
+        return;
+    }
+    let values = ask.values();
     for (name, value) in edits.set.iter().chain(&edits.add) {
         lines.begin(name.as_bytes());
-        value.write(lines, ask);
+        lines.filled(|out| value.write(out, &values));
         lines.end();
     }
 }

@@ -34,7 +34,7 @@ static PyObject *none(void) {
     return Py_None;
 }
 
-static PyObject *told(const char *error) {
+static PyObject *raised(const char *error) {
     PyErr_SetString(PyExc_RuntimeError, error);
     return NULL;
 }
@@ -43,7 +43,7 @@ static PyObject *told(const char *error) {
 
 static PyTypeObject *seat_type;
 
-/* take_seat(which of this process's, from 0) */
+/* take_seat(index among this process's seats, from 0) */
 static PyObject *take_seat(PyObject *module, PyObject *index) {
     char error[512];
     long at = PyLong_AsLong(index);
@@ -56,7 +56,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
     seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + (int)at, error, sizeof error);
     if (!seat->worker) {
         Py_DECREF(seat);
-        return told(error);
+        return raised(error);
     }
     is_copy = 0;
     return (PyObject *)seat;
@@ -65,7 +65,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
 static int must_be_held(const Seat *seat) {
     if (seat->worker && !is_copy)
         return 0;
-    told("the seat is given up");
+    raised("the seat was released");
     return -1;
 }
 
@@ -139,14 +139,14 @@ static PyObject *life_begin(PyObject *module, PyObject *unused) {
     switch (komainu_begin(error, sizeof error)) {
     case KOMAINU_PROTOTYPE: return PyUnicode_FromString("prototype");
     case KOMAINU_WORKER: return PyUnicode_FromString("worker");
-    default: return told(error);
+    default: return raised(error);
     }
 }
 
 static PyObject *life_loaded(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return komainu_loaded() == 0 ? none() : told("the server does not listen");
+    return komainu_loaded() == 0 ? none() : raised("the server has closed the control socket");
 }
 
 static PyObject *life_single(PyObject *module, PyObject *unused) {
@@ -156,7 +156,7 @@ static PyObject *life_single(PyObject *module, PyObject *unused) {
     return none();
 }
 
-static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
+static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) {
     PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
     if (!bytes)
         return NULL;
@@ -167,12 +167,12 @@ static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
 
 static PyObject *life_not_loaded(PyObject *module, PyObject *text) {
     (void)module;
-    return tell(text, komainu_not_loaded);
+    return report(text, komainu_not_loaded);
 }
 
 static PyObject *life_not_forked(PyObject *module, PyObject *text) {
     (void)module;
-    return tell(text, komainu_not_forked);
+    return report(text, komainu_not_forked);
 }
 
 static PyObject *life_ending(PyObject *module, PyObject *unused) {
@@ -182,7 +182,7 @@ static PyObject *life_ending(PyObject *module, PyObject *unused) {
     return none();
 }
 
-/* order() -> whether to fork; False: leave */
+/* order() -> True to fork, False to leave */
 static PyObject *life_order(PyObject *module, PyObject *unused) {
     int order;
     (void)module;
@@ -201,7 +201,7 @@ static PyObject *life_born(PyObject *module, PyObject *unused) {
     char error[512];
     (void)module;
     (void)unused;
-    return komainu_born(error, sizeof error) == 0 ? none() : told(error);
+    return komainu_born(error, sizeof error) == 0 ? none() : raised(error);
 }
 
 static PyObject *life_seats(PyObject *module, PyObject *unused) {

@@ -1,11 +1,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
-use http::RequestHead;
+use http::{RequestHead, Template};
 use net::{Client, Peer};
 
 use super::*;
 use crate::options::{Forwarded, UpstreamAddress, UpstreamServer};
-use crate::template::HeaderTemplate;
 
 fn options() -> Options {
     Options::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
@@ -157,8 +156,8 @@ fn hosts_and_edits() {
     options.request.host = Host::Upstream;
     options.request.edits = Edits {
         remove: vec!["cookie".into()],
-        set: vec![("X-Id".into(), HeaderTemplate::parse("$client_ip").unwrap())],
-        add: vec![("X-Tag".into(), HeaderTemplate::parse("b").unwrap())],
+        set: vec![("X-Id".into(), Template::parse("$client_ip", |_| true).unwrap())],
+        add: vec![("X-Tag".into(), Template::parse("b", |_| true).unwrap())],
     };
     let request = "GET / HTTP/1.1\nHost: a.test\nCookie: a=b\nx-id: 1\nX-ID: 2\nX-Tag: a\n\n";
     let (text, _) = forwarded(&options, request);

@@ -43,7 +43,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "http", may_use: &[], never: PURE },
     Layer {
         folder: "config",
-        may_use: &[],
+        may_use: &["http"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
