@@ -1,9 +1,12 @@
 //! One request in a worker's hands, from its slot to the last byte of the response.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::path::encode_beyond_ascii;
 use http::{Length, Method, Status};
@@ -25,6 +28,8 @@ use crate::websocket::WebSocketSession;
 const TOGETHER_BYTES: usize = 64 * 1024;
 /// As much of a request's path is told.
 const PATH_BYTES_MAX: usize = 200;
+/// How often a call whose worker waits for the client looks whether that reads a little.
+const LOOK_MS: u64 = 2_000;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
@@ -462,9 +467,20 @@ impl<'c> Call<'c> {
                 unsent = x.unsent();
                 self.pending.expect(Deadline::Taker(x.write_ms()));
             }
-            match self.pending.news(Some((x, Interest::of(false, true)))).await {
-                Ok(()) => x.take_turns().await,
-                Err(Completion::TooSlow) => {
+            let look_ms = LOOK_MS.min(x.write_ms() / 2).max(1);
+            let looked = {
+                let mut time = pin!(x.core().sleep(look_ms));
+                let mut news = pin!(self.pending.news(Some((x, Interest::of(false, true)))));
+                poll_fn(|context| match news.as_mut().poll(context) {
+                    Poll::Pending => time.as_mut().poll(context).map(|()| None),
+                    news => news.map(Some),
+                })
+                .await
+            };
+            match looked {
+                None => _ = x.flush_anyway()?,
+                Some(Ok(())) => x.take_turns().await,
+                Some(Err(Completion::TooSlow)) => {
                     if dispatcher.is_cut_to_report() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
                                     temporary files have no more room";
@@ -472,7 +488,7 @@ impl<'c> Call<'c> {
                     }
                     return Err(Fault::Timeout);
                 }
-                Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+                Some(Err(fate)) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
         // What the worker has sent meanwhile set no news then.

@@ -11,6 +11,7 @@ use crate::link::Link;
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
+use crate::pump::Outbox;
 use crate::spill::Overflow;
 use crate::work::ConnectionBuffers;
 
@@ -143,7 +144,7 @@ impl Conn {
     /// Gives memory back before a wait that may be long.
     pub(crate) fn shed(&mut self) {
         if self.backlog() == 0 && self.work.out.capacity() > SHED_BYTES {
-            self.work.out = Vec::new();
+            self.work.out = Outbox::default();
             self.weigh();
         }
     }

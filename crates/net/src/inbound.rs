@@ -98,9 +98,8 @@ impl Conn {
 
     /// Reads more of the body into the input. False where nothing is there now.
     fn fill_body(&mut self) -> Result<bool, Fault> {
-        let head_len = self.work.machine.head.len;
         let is_short = self.pressure() >= Pressure::High;
-        let read = self.link.try_read(self.work.input.body_room(head_len, is_short))?;
+        let read = self.link.try_read(self.work.body_room(is_short))?;
         self.weigh();
         match read {
             Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),

@@ -256,6 +256,13 @@ impl Lane<'_> {
         }
     }
 
+    /// The same, also where no room has been reported: see [`crate::Stream::assume_writable`].
+    pub(crate) fn flush_anyway(&mut self) -> Result<bool, Fault> {
+        match self {
+            Lane::H1(conn) => conn.flush_anyway(),
+        }
+    }
+
     /// Bytes that wait in memory to be sent.
     pub(crate) fn backlog(&self) -> usize {
         match self {

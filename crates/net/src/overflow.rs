@@ -40,18 +40,13 @@ impl Conn {
                 none.insert(Box::new(Overflow { file, writing: false }))
             }
         };
-        let (bytes, from) = (std::mem::take(&mut self.work.out), std::mem::take(&mut self.work.out_at));
+        let (bytes, from) = self.work.out.take();
         overflow.writing = true;
         let (bytes, written, result) = overflow.file.append(&core, bytes, from).await;
         overflow.writing = false;
-        self.work.out = bytes;
-        self.work.out_at = written;
-        if self.backlog() == 0 {
-            self.work.out.clear();
-            self.work.out_at = 0;
-            if self.pressure() >= Pressure::High {
-                self.work.out = Vec::new();
-            }
+        self.work.out.restore(bytes, written);
+        if self.pressure() >= Pressure::High {
+            self.work.out.trim();
         }
         self.weigh();
         if self.overflow.as_ref().is_some_and(|overflow| overflow.file.is_empty()) {
@@ -69,9 +64,7 @@ impl Conn {
             let _ = self.spill(&quota, 0).await;
         }
         // The client may take hours: no memory stays behind but what is in use.
-        self.work.out.drain(..self.work.out_at);
-        self.work.out_at = 0;
-        self.work.out.shrink_to_fit();
+        self.work.out.trim();
         self.weigh();
     }
 
@@ -97,6 +90,7 @@ impl Conn {
                 Some(0) => return Err(Fault::Broken("a temporary file shrank")),
                 Some(sent) => {
                     turn_bytes += sent as u64;
+                    self.work.out.stalled_since_ms = None;
                     overflow.file.sent(sent as u64);
                     self.moved_bytes += sent;
                 }

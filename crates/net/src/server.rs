@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
 use crate::remote::Remote;
 use crate::service::Service;
-use crate::work::BufferPool;
+use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A server that runs.
 pub struct Server {
@@ -198,7 +198,7 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
-        works: BufferPool::new(core.memory()),
+        works: BufferPool::new(core.memory(), POOL_BYTES_MAX),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),

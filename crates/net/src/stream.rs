@@ -239,6 +239,13 @@ impl Stream {
         wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
     }
 
+    /// The next write asks the kernel, although it has reported no room. It reports room when a third of the send buffer is
+    /// free, which may be more than a megabyte, but takes bytes as soon as some are acknowledged: so this shows whether a slow
+    /// peer reads at all.
+    pub fn assume_writable(&self) {
+        self.source.ready.set(self.source.ready() | WRITE);
+    }
+
     /// Reads what is there: `None` where nothing is, 0 at the end.
     pub fn try_read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.source.ready() & READ == 0 {

@@ -24,7 +24,7 @@ use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
 use crate::shared::GroupShared;
 use crate::template::TemplateContext;
-use crate::upstream_connection::{IdleConnection, SpareBuffers, UpstreamConnection};
+use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -107,7 +107,7 @@ struct GroupState {
     shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
-    spare: SpareBuffers,
+    buffers: Rc<UpstreamBuffers>,
     chooser: Balancer,
     budget: Cell<RetryBudget>,
     /// Connections made: which of several addresses comes first.
@@ -142,7 +142,7 @@ impl Group {
             core: core.clone(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            spare: SpareBuffers::new(core.memory()),
+            buffers: pool(core.memory()),
             chooser: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
             dialled: Cell::new(0),
@@ -357,7 +357,7 @@ impl Proxy {
             }
             RelayOutcome::Upgraded => {
                 let UpstreamConnection { mut link, buffers, .. } = upstream_connection;
-                let early = buffers.rest().to_vec();
+                let early = buffers.input.rest().to_vec();
                 drop(buffers);
                 Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
             }
@@ -382,7 +382,7 @@ impl Proxy {
             && options.keep_alive.idle_max > 0
             && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
         {
-            return Ok((rested.take_up(link, self.group.spare.lend()), RefCell::new(None)));
+            return Ok((rested.take_up(link, PooledBuffers::lend(&self.group.buffers)), RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -396,7 +396,7 @@ impl Proxy {
             Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
-        Ok((UpstreamConnection::new(link, address, self.group.spare.lend()), room))
+        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.group.buffers)), room))
     }
 
     fn put_back(&self, upstream_connection: UpstreamConnection, server: usize, sent_whole: bool) {
@@ -514,7 +514,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
                 names.renew(&core, inner.shared.options.resolve_ms);
             }
         }
-        inner.spare.trim();
+        inner.buffers.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == ServerState::Down;
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {

@@ -5,7 +5,7 @@ use net::{Fault, Interest};
 use super::{GATHERED_BYTES, Relay, RequestProgress, ResponseProgress};
 use crate::failure::AttemptFailure;
 
-/// How often a relay whose client does not read looks whether memory is short by now.
+/// How often a relay whose client does not read looks whether that reads a little, and whether memory is short by now.
 const LOOK_MS: u64 = 2_000;
 
 impl Relay<'_, '_> {
@@ -81,12 +81,34 @@ impl Relay<'_, '_> {
         ]
     }
 
+    /// The kernel reports room only when a third of its buffer is free: asks whether peers that seem to read nothing have read
+    /// a little.
+    fn look_for_progress(&mut self, now_ms: u64) -> Result<(), AttemptFailure> {
+        if self.unsent > 0 {
+            self.x.flush_anyway()?;
+            let unsent = self.x.unsent();
+            if std::mem::replace(&mut self.unsent, unsent) != unsent {
+                self.client_write_ms = now_ms;
+            }
+        }
+        if self.up != RequestProgress::Abandoned && self.upstream_connection.backlog() > 0 {
+            let backlog = self.upstream_connection.backlog();
+            self.upstream_connection.link.stream().assume_writable();
+            // Where it fails, the upstream's response, if there is one, is read next.
+            if self.upstream_connection.try_flush().is_err() || self.upstream_connection.backlog() < backlog {
+                self.up_ms = now_ms;
+            }
+        }
+        Ok(())
+    }
+
     fn deadline_ms(&self, down: ResponseProgress) -> u64 {
         self.clocks(down).into_iter().fold(self.plan.deadline_ms, u64::min)
     }
 
     fn on_timeout(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         let now_ms = self.x.core().now_ms();
+        self.look_for_progress(now_ms)?;
         if now_ms < self.deadline_ms(down) {
             return Ok(());
         }

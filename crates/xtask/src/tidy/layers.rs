@@ -15,7 +15,8 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const ALL: &[&str] = &["http", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench"];
+const ALL: &[&str] =
+    &["http", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control"];
 const PURE: &[&str] = &[
     "std::fs",
     "std::io",
@@ -60,6 +61,8 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
+    // It never touches a request's path.
+    Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
