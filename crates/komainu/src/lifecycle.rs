@@ -24,7 +24,7 @@ use crate::systemd::Notifier;
 use crate::upgrade::{self, HandedSockets, Successor};
 
 /// How long a stop may take before it is said what it waits for; idle connections are closed by then.
-const DRAIN_TOLD: Duration = Duration::from_millis(1_200);
+const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 /// The longest wait for an event.
 const QUIET: Duration = Duration::from_secs(3_600);
 
@@ -123,7 +123,7 @@ pub(crate) struct Running {
 struct Progress {
     is_stopping: bool,
     /// When it is said what a stop waits for.
-    tell_at: Option<Instant>,
+    report_at: Option<Instant>,
     /// When it is said that the server lives.
     alive_at: Option<Instant>,
     upgrade: Option<UpgradeUnderWay>,
@@ -147,20 +147,20 @@ impl Running {
             ..Progress::default()
         };
         loop {
-            let due = progress.tell_at.into_iter().chain(progress.alive_at).min();
+            let due = progress.report_at.into_iter().chain(progress.alive_at).min();
             let wait = due.map_or(QUIET, |at| at.saturating_duration_since(Instant::now()));
             match happened.recv_timeout(wait) {
                 Ok(ServerEvent::Ended(drained)) => return drained,
                 Ok(event) => self.obey(event, &mut progress),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(io::Error::other("the engines ended without a word"));
+                    return Err(io::Error::other("the engines ended unexpectedly"));
                 }
             }
             let now = Instant::now();
-            if progress.tell_at.is_some_and(|at| at <= now) {
-                progress.tell_at = None;
-                tell_of_draining(&self.current, &self.counters, &self.logs.notices);
+            if progress.report_at.is_some_and(|at| at <= now) {
+                progress.report_at = None;
+                report_draining(&self.current, &self.counters, &self.logs.notices);
             }
             if let (Some(at), Some(interval)) = (progress.alive_at, self.watchdog)
                 && at <= now
@@ -192,7 +192,7 @@ impl Running {
                 end_at_once(&self.logs)
             }
             ServerEvent::Stop => {
-                self.logs.notices.info("stopping: finishing what runs");
+                self.logs.notices.info("stopping: finishing running requests");
                 if let Some((_, pidfd)) =
                     progress.upgrade.as_ref().and_then(|upgrade| upgrade.successor.as_ref())
                 {
@@ -208,7 +208,7 @@ impl Running {
     fn drain(&self, progress: &mut Progress) {
         progress.is_stopping = true;
         self.stop.drain();
-        progress.tell_at = Some(Instant::now() + DRAIN_TOLD);
+        progress.report_at = Some(Instant::now() + DRAIN_REPORT);
     }
 
     /// Says that the server lives, if no core is stuck.
@@ -329,7 +329,7 @@ impl Running {
             Ok(new) => new,
             Err(error) => {
                 self.link.iter().for_each(|link| link.report("rejected"));
-                let text = format!("the configuration stays as it was:\n{error}");
+                let text = format!("the configuration was not changed:\n{error}");
                 notices.error(&text);
                 return refused(&text);
             }
@@ -340,7 +340,7 @@ impl Running {
         let mut failures = Vec::new();
         if !late.is_empty() {
             let verb = if late.len() == 1 { "changes" } else { "change" };
-            failures.push(format!("{} {verb} only when the server is restarted", late.join(", ")));
+            failures.push(format!("{} {verb} only at a restart", late.join(", ")));
             failures.iter().for_each(|text| notices.warn(text));
         }
         if let Err(error) = current.hosting.apply(&plan.config.apps) {
@@ -352,9 +352,9 @@ impl Running {
         self.listeners.replace(listeners);
         notices.info("the configuration was read again");
         let reported = match failures.is_empty() {
-            true => Ok("the new configuration is in force".into()),
+            true => Ok("the new configuration is in use".into()),
             false => {
-                Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n")))
+                Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
             }
         };
         Reloaded { reported, is_in_force: true }
@@ -370,12 +370,12 @@ impl Running {
     }
 }
 
-/// Says what a stop waits for: without a word it looks as if it hung.
-fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
+/// Logs what a stop waits for, because without that it seems to hang.
+fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
     let drain = current.plan().config.timeouts.drain;
     // Idle connections are closed by now, or about to be: what is open has a request.
     let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
-    if requests > 0 && drain > DRAIN_TOLD {
+    if requests > 0 && drain > DRAIN_REPORT {
         notices.warn(&format!(
             "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
              a second signal ends them at once",
@@ -389,12 +389,12 @@ pub(crate) fn refused(text: &str) -> Reloaded {
     Reloaded { reported: Err(text.to_owned()), is_in_force: false }
 }
 
-/// How long the last lines may take where nobody waits any more.
+/// How long writing the last lines may take when the server ends at once.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
-/// Told to stop again: ends the process whatever its threads do. The logs get a moment.
+/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
 fn end_at_once(logs: &Logs) -> ! {
-    logs.notices.warn("told to stop again: not waiting for running requests");
+    logs.notices.warn("second request to stop: not waiting for running requests");
     let (done, closed) = sync_channel(1);
     let logs = logs.clone();
     let closer = std::thread::Builder::new().spawn(move || {
@@ -407,7 +407,7 @@ fn end_at_once(logs: &Logs) -> ! {
     std::process::exit(1);
 }
 
-/// While workers are waited for, another order to stop ends the process all the same.
+/// While workers are waited for, a second request to stop still ends the process.
 pub(crate) fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(move || {
         if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
@@ -445,7 +445,7 @@ pub(crate) fn pass_signals(
     Ok(())
 }
 
-/// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.
+/// The changes that need a restart. Limits and timeouts that routes can set do not.
 fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
     let (body, write) = (old.timeouts.body, old.timeouts.write);

@@ -32,31 +32,31 @@ use crate::systemd::{self, Notifier};
 use crate::upgrade::Predecessor;
 use crate::watch;
 
-/// What is to be served, and how.
+/// The configuration to serve, and its source.
 pub(crate) struct Start {
     pub(crate) config: Config,
-    /// Reads the configuration again; none where it comes from the command line.
+    /// Reads the configuration again; `None` if it comes from the command line.
     pub(crate) reread: Option<Reread>,
     /// Whether applications are loaded again when their files change.
     pub(crate) watch: bool,
-    /// What the supervisor has handed over, where there is one.
+    /// What the supervisor has passed on, if there is one.
     pub(crate) inherited: Option<Inherited>,
     /// The server that is to be replaced, where there is one.
     pub(crate) predecessor: Option<Predecessor>,
     /// Sockets that others have bound.
     pub(crate) given: GivenSockets,
-    /// For the log.
+    /// A warning for the log.
     pub(crate) warning: Option<String>,
 }
 
-/// Serves until told to stop. `ready` is called with the addresses once connections are accepted.
+/// Serves until it is asked to stop. `ready` is called with the addresses once connections are accepted.
 ///
 /// # Errors
-/// What keeps the server from starting, for people.
+/// What keeps the server from starting.
 pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
-    // Before anything is started: a signal that comes early must find us listening.
+    // Before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
@@ -64,10 +64,10 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
-        // What was needed to bind: nobody else starts with it, and no worker inherits it.
+        // The capability was needed to bind; no worker may inherit it.
         privilege::drop_capabilities()?;
     }
-    // Threads from here on.
+    // From here on there are several threads.
     pass_signals(signals, inherited.is_some(), events.clone())?;
     let link = inherited.as_ref().map(|inherited| inherited.link.clone());
     if let Some(link) = &link {
@@ -163,7 +163,7 @@ fn listeners(
     each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, false)).collect()
 }
 
-/// The control socket, and its file if it is this process's.
+/// The control socket, and its file if this process created it.
 type Control = io::Result<(UnixListener, Option<Socket>)>;
 
 fn control_socket(inherited: Option<&mut Inherited>) -> Control {
@@ -176,7 +176,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
     }
 }
 
-/// A server that cannot be asked serves all the same.
+/// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
     hosting: &Arc<Hosting>,
@@ -216,7 +216,7 @@ fn serve_control(
     });
     let socket = match served {
         Ok(socket) => socket,
-        // The supervisor has said so.
+        // The supervisor has logged it.
         Err(_) if inherited.is_some() => None,
         Err(error) => {
             notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
@@ -257,8 +257,8 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
-            // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
-            // from it end only when no core holds them any more.
+            // A core without requests must switch to a new configuration too: removed applications and upstream servers
+            // end only when no core holds them any more.
             flushed.renew();
             log_memory(&clock, &notices);
             notices.log_counts(Instant::now());
@@ -267,7 +267,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     Ok(SharedRouter(router))
 }
 
-/// Says that requests are refused for want of memory: one line a second for all cores.
+/// Logs that requests are refused for lack of memory: one line a second for all cores.
 fn log_memory(core: &net::Core, notices: &ErrorLog) {
     let memory = core.memory();
     if memory.pressure() < net::Pressure::Critical {
@@ -285,7 +285,7 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
     });
 }
 
-/// Gives a new table where the configuration has changed.
+/// Returns a new table if the configuration has changed.
 fn renewer(
     core: net::Core,
     handles: AppHandles,
@@ -310,19 +310,19 @@ fn renewer(
     })
 }
 
-/// A panic is a fault of ours: it goes to the error log, with its place.
+/// A panic is a bug of Komainu: it is logged with its place.
 fn hook_panics(notices: &ErrorLog) {
     let notices = notices.clone();
     std::panic::set_hook(Box::new(move |info| notices.error(&format!("a handler panicked: {info}"))));
 }
 
-/// As many descriptors as the system lets us have; tells how many.
+/// Raises the limit on open files as far as allowed; returns it.
 fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(1 << 20);
     if limit.current.is_some_and(|current| current < hard) {
         limit.current = Some(hard);
-        // Where it fails the limit stays as it was.
+        // If this fails the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)

@@ -173,7 +173,7 @@ fn systemd_is_told_what_the_service_does() {
         notified.sign_of_life();
         notified.sign_of_life();
         // As `systemctl reload` does for `Type=notify-reload`.
-        for (config, status) in [(config.replace("www", "none"), "stays as it was"), (config, "in force")] {
+        for (config, status) in [(config.replace("www", "none"), "was not changed"), (config, "in use")] {
             rig.folder.write("komainu.toml", config);
             rig.signal("-HUP");
             let reloading = notified.next_state();

@@ -15,8 +15,9 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const ALL: &[&str] =
-    &["http", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control"];
+const ALL: &[&str] = &[
+    "http", "http2", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control",
+];
 const PURE: &[&str] = &[
     "std::fs",
     "std::io",
@@ -42,6 +43,7 @@ const NO_SOCKETS: &[&str] =
 /// From low to high.
 const LAYERS: &[Layer] = &[
     Layer { folder: "http", may_use: &[], never: PURE },
+    Layer { folder: "http2", may_use: &["http"], never: PURE },
     Layer {
         folder: "config",
         may_use: &["http"],
@@ -55,7 +57,7 @@ const LAYERS: &[Layer] = &[
         never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
-    Layer { folder: "net", may_use: &["http", "coding"], never: &["tokio"] },
+    Layer { folder: "net", may_use: &["http", "http2", "coding"], never: &["tokio"] },
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
