@@ -27,6 +27,7 @@ use crate::lifecycle::{
 use crate::notice::ErrorLog;
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
+use crate::sandbox::Sandbox;
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
 use crate::upgrade::Predecessor;
@@ -81,6 +82,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
+    let sandbox = Sandbox::new(&config, assemble::temporary_folder(&config))?;
+    let sandboxed = sandbox.description();
+    logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
     hosting.apply(&plan.config.apps)?;
     if predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces) {
@@ -95,13 +99,14 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     });
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
+        sandbox.restrict_thread()?;
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
     // Its file is removed at the end.
-    let memory = options.memory.clone();
+    let shown = (options.memory.clone(), sandboxed);
     let control =
-        serve_control(control, &hosting, &server, inherited.as_ref(), memory, &events, &logs.notices);
+        serve_control(control, &hosting, &server, inherited.as_ref(), shown, &events, &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -182,7 +187,7 @@ fn serve_control(
     hosting: &Arc<Hosting>,
     server: &net::Server,
     inherited: Option<&Inherited>,
-    memory: net::MemoryBudget,
+    (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
     notices: &ErrorLog,
 ) -> (Option<Socket>, ControlClients) {
@@ -203,6 +208,7 @@ fn serve_control(
         hosting: hosting.clone(),
         stop: server.stop(),
         listeners: server.listeners(),
+        sandbox,
         since: Instant::now(),
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
