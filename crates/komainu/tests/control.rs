@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use rig::{Folder, PATIENCE, Rig, as_we_are, eventually, komainu, text};
+use rig::{Folder, PATIENCE, Rig, as_we_are, komainu, text};
 
 /// A server whose control sockets are in a folder of the test's own.
 fn start(config: &str) -> Rig {

@@ -121,13 +121,13 @@ fn a_wrong_socket_is_an_error() {
 }
 
 /// The messages of a service.
-struct Manager(UnixDatagram);
+struct NotifySocket(UnixDatagram);
 
-impl Manager {
-    fn new(path: &Path) -> Manager {
+impl NotifySocket {
+    fn new(path: &Path) -> NotifySocket {
         let socket = UnixDatagram::bind(path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Manager(socket)
+        NotifySocket(socket)
     }
 
     fn next(&self) -> String {
@@ -158,7 +158,7 @@ fn systemd_is_told_what_the_service_does() {
         folder.write("www/a", "A");
         let config = format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n");
         folder.write("komainu.toml", &config);
-        let manager = Manager::new(&folder.at("notify"));
+        let notified = NotifySocket::new(&folder.at("notify"));
         let mut command = server();
         command
             .env("NOTIFY_SOCKET", folder.at("notify"))
@@ -168,28 +168,28 @@ fn systemd_is_told_what_the_service_does() {
             .arg("-c")
             .arg(folder.at("komainu.toml"));
         let mut rig = Rig::start(command, folder);
-        let ready = manager.next_state();
+        let ready = notified.next_state();
         assert!(ready.starts_with("READY=1\nSTATUS=serving on ") && ready.contains("127.0.0.1"), "{ready}");
-        manager.sign_of_life();
-        manager.sign_of_life();
+        notified.sign_of_life();
+        notified.sign_of_life();
         // As `systemctl reload` does for `Type=notify-reload`.
         for (config, status) in [(config.replace("www", "none"), "stays as it was"), (config, "in force")] {
             rig.folder.write("komainu.toml", config);
             rig.signal("-HUP");
-            let reloading = manager.next_state();
+            let reloading = notified.next_state();
             let (first, rest) = reloading.split_once("\nMONOTONIC_USEC=").unwrap();
             assert_eq!(first, "RELOADING=1");
             assert!(rest.lines().next().unwrap().parse::<u64>().unwrap() > 0);
-            let done = manager.next_state();
+            let done = notified.next_state();
             assert!(done.starts_with("READY=1\nSTATUS=") && done.contains(status), "{done}");
         }
         let upgraded = komainu()
             .args(["upgrade", "--pid", &rig.child.id().to_string()])
             .env("RUNTIME_DIRECTORY", rig.folder.at("run"))
             .spawn();
-        let mut states = vec![manager.next_state()];
+        let mut states = vec![notified.next_state()];
         while !states.iter().any(|state| state.starts_with("MAINPID=")) {
-            states.push(manager.next_state());
+            states.push(notified.next_state());
         }
         assert!(upgraded.unwrap().wait().unwrap().success());
         let main = states.iter().find_map(|state| state.strip_prefix("MAINPID=")).unwrap();
@@ -197,11 +197,11 @@ fn systemd_is_told_what_the_service_does() {
         assert!(main.contains("\nREADY=1\n"), "{main}");
         // The one before does not say that the service stops.
         assert!(rig.ended().success());
-        manager.sign_of_life();
+        notified.sign_of_life();
         assert!(kill(pid, "-TERM"));
-        let mut state = manager.next_state();
+        let mut state = notified.next_state();
         while state.starts_with("READY=1") {
-            state = manager.next_state();
+            state = notified.next_state();
         }
         assert!(state.starts_with("STOPPING=1"), "{state}");
         eventually("it has ended", || !is_alive(pid));

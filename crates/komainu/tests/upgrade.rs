@@ -99,7 +99,7 @@ impl Traffic {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    let close = if number % 2 == 0 { "Connection: close\r\n" } else { "" };
+                    let close = if number.is_multiple_of(2) { "Connection: close\r\n" } else { "" };
                     let path = paths[(number / 2 + round) % paths.len()];
                     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{close}\r\n");
                     let answered = exchange(address, &mut stream, &request);
