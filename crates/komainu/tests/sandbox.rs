@@ -8,7 +8,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
-use hosted::{is_alive, kill, only, ready, status};
+use hosted::{only, ready, status};
 use rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
 
 /// The line `Seccomp` of the status of each thread whose name begins so: 2 for a filter.
@@ -151,29 +151,4 @@ fn writing_alone_can_be_restricted() {
     let rig = application(folder, as_we_are(), "[apps.shop.sandbox]\n");
     assert_eq!(ask(&rig, "read", &other), "yes");
     assert!(ask(&rig, "write", &other).starts_with("no: Permission denied"));
-}
-
-#[test]
-fn a_copy_of_a_worker_that_never_returns_ends_with_the_server() {
-    let folder = Folder::new();
-    let pids = folder.at("pids");
-    // Forked twice, so that nobody waits for it.
-    folder.write(
-        "app.psgi",
-        format!(
-            "sub {{ unless (fork) {{ unless (fork) {{ open my $f, '>>', '{}'; print $f \"$$\\n\"; close $f; \
-             sleep 1000 while 1 }} require POSIX; POSIX::_exit(0) }} wait; [200, [], ['ok']] }}",
-            pids.display()
-        ),
-    );
-    let mut rig = hosted::start(folder, &only("psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { stop = \"1s\" }"));
-    rig.get("/").expect(200, "ok");
-    eventually("it runs", || fs::read_to_string(&pids).is_ok_and(|text| text.ends_with('\n')));
-    let pid: u32 = fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
-    assert!(is_alive(pid));
-    rig.signal("-TERM");
-    assert!(rig.ended().success());
-    let outlives = is_alive(pid);
-    kill(pid, "-KILL");
-    assert!(!outlives, "the copy outlives its server");
 }
