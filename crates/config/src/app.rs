@@ -4,7 +4,9 @@ use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word};
+use crate::shape::{
+    Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
+};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
@@ -241,6 +243,9 @@ directives! {
     /// or look into other processes fail in a sandbox.
     ///
     /// ```toml
+    /// [apps.shop]
+    /// psgi = "shop/app.psgi"
+    ///
     /// [apps.shop.sandbox]
     /// read    = ["/srv/shop/data"]
     /// write   = ["/srv/shop/data/uploads", "/tmp"]

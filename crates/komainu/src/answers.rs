@@ -313,7 +313,8 @@ pub(crate) fn kill_orphans(kept: &[u32]) {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     // A kernel that does not tell leaves them alone.
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    for pid in children.flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
+    for pid in children
+        .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
     {
         let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
         let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());

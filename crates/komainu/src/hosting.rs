@@ -95,7 +95,8 @@ fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<P
         None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
     };
     let program = script.join(target.language.script).into_os_string();
-    let own = |path: &OsString| PathBuf::from(path).canonicalize().ok()?.ancestors().nth(2).map(Path::to_owned);
+    let own =
+        |path: &OsString| PathBuf::from(path).canonicalize().ok()?.ancestors().nth(2).map(Path::to_owned);
     // The interpreter with its libraries, where it has a folder of its own.
     let interpreter_folder = interpreter.as_ref().and_then(own).filter(|folder| folder != Path::new("/"));
     let command = interpreter.into_iter().chain([program]).chain(target.arguments).collect();

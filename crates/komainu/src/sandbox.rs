@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use config::Config;
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
     path_beneath_rules,
 };
 use nix::libc;
@@ -116,7 +116,17 @@ const OF_OTHERS: &[libc::c_long] = &[
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// What every program reads: itself, its libraries and settings, and what the kernel tells.
 const SYSTEM: [&str; 12] = [
-    "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/nix/store", "/proc", "/run/systemd/resolve", "/sbin", "/sys",
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/proc",
+    "/run/systemd/resolve",
+    "/sbin",
+    "/sys",
     "/usr",
 ];
 
@@ -222,7 +232,8 @@ pub(crate) fn confined(
     let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
     // The program is started in the application's folder.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let mut path = |flag: &str, path: PathBuf| arguments.extend([flag.into(), absolute(path).into_os_string()]);
+    let mut path =
+        |flag: &str, path: PathBuf| arguments.extend([flag.into(), absolute(path).into_os_string()]);
     if let Some(given) = &sandbox.read {
         reads.into_iter().chain(given.iter().cloned()).for_each(|read| path("--read", read));
     }
@@ -256,7 +267,8 @@ pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
     if status == RulesetStatus::NotEnforced {
         return Err("sandbox: this kernel has no Landlock: remove `sandbox` of this application".into());
     }
-    let calls = refused(&[ADMINISTRATION], arguments.no_network).map_err(|error| format!("sandbox: {error}"))?;
+    let calls =
+        refused(&[ADMINISTRATION], arguments.no_network).map_err(|error| format!("sandbox: {error}"))?;
     seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
     let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
     let error = Command::new(program).args(rest).exec();
@@ -271,7 +283,10 @@ mod tests {
     use super::*;
 
     /// Runs it in a thread with a sandbox that allows writing to `folder`.
-    fn restricted<T: Send + 'static>(folder: &std::path::Path, run: impl FnOnce() -> T + Send + 'static) -> T {
+    fn restricted<T: Send + 'static>(
+        folder: &std::path::Path,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let sandbox = Sandbox::new(&Config::default(), folder.to_path_buf()).unwrap();
         std::thread::spawn(move || {
             sandbox.restrict_thread().unwrap();

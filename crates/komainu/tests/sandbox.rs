@@ -17,7 +17,9 @@ fn seccomp(pid: u32, name: &str) -> Vec<String> {
     let of = |path: std::path::PathBuf| {
         let status = fs::read_to_string(path.join("status")).ok()?;
         let field = |name: &str| {
-            status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+            status
+                .lines()
+                .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
         };
         field("Name")?.starts_with(name).then(|| field("Seccomp")).flatten()
     };
@@ -40,7 +42,10 @@ fn serving_threads_are_restricted_unless_it_is_switched_off() {
         folder.write("www/a", "A");
         folder.write(
             "komainu.toml",
-            format!("listen = \"127.0.0.1:0\"\nthreads = 2\n{more}{}[[route]]\nfiles = \"www\"\n", as_we_are()),
+            format!(
+                "listen = \"127.0.0.1:0\"\nthreads = 2\n{more}{}[[route]]\nfiles = \"www\"\n",
+                as_we_are()
+            ),
         );
         let mut command = komainu();
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -108,7 +113,8 @@ fn an_application_has_what_its_sandbox_grants() {
         let folder = Folder::new();
         let at = |name: &str| folder.at(name).display().to_string();
         let (own, other) = (at("own/b"), at("other/a"));
-        let sandbox = format!("[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\nnetwork = false\n", at("own"));
+        let sandbox =
+            format!("[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\nnetwork = false\n", at("own"));
         let rig = application(folder, kind, &sandbox);
         assert_eq!(ask(&rig, "write", &own), "yes");
         assert_eq!(ask(&rig, "read", &own), "yes");
