@@ -5,9 +5,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::thread::disable_transparent_huge_pages;
 
 use crate::launcher::Launch;
 use crate::mail::lock;
@@ -69,7 +71,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         let _alone = lock(&SPAWNING);
         let inherited = || launch.channel.iter().chain([&launch.control]);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
-        let process = command.spawn();
+        let process = spawn_with_huge_pages(&mut command);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
         process.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
@@ -91,7 +93,28 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
 /// Why it cannot be started.
 pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
     let _alone = lock(&SPAWNING);
-    command.spawn()
+    spawn_with_huge_pages(command)
+}
+
+/// Whether [`switch_off_huge_pages`] was called.
+static HUGE_PAGES_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Switches huge pages off for this process, and not for those that it starts, although they would inherit that. A kernel
+/// without such a switch goes on as before.
+pub fn switch_off_huge_pages() {
+    HUGE_PAGES_OFF.store(disable_transparent_huge_pages(true).is_ok(), Ordering::Relaxed);
+}
+
+/// Starts a program; to be called by one thread at a time.
+fn spawn_with_huge_pages(command: &mut Command) -> io::Result<Child> {
+    if !HUGE_PAGES_OFF.load(Ordering::Relaxed) {
+        return command.spawn();
+    }
+    // It works here, as it has worked before: nothing is lost where it does not.
+    let _ = disable_transparent_huge_pages(false);
+    let process = command.spawn();
+    let _ = disable_transparent_huge_pages(true);
+    process
 }
 
 fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {

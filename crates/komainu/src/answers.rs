@@ -307,6 +307,24 @@ impl ParentState {
     }
 }
 
+/// Kills what is left of the processes that a server has started, once it has ended: they are children of this process then.
+/// Those of `kept` are not its.
+pub(crate) fn kill_orphans(kept: &[u32]) {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    // A kernel that does not tell leaves them alone.
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    for pid in children
+        .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
+    {
+        let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
+        let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = pidfd.filter(|process| is_ours(process).is_ok()) {
+            // It fails only where the process has ended already.
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+}
+
 const ENDED_LOOKS: u32 = 100;
 pub(crate) const ENDED_LOOK: Duration = Duration::from_millis(2);
 

@@ -109,6 +109,8 @@ pub(crate) struct ServerInfo {
     pub(crate) listeners: net::Listeners,
     pub(crate) since: Instant,
     pub(crate) memory: net::MemoryBudget,
+    /// What the serving threads are restricted by, for people.
+    pub(crate) sandbox: String,
     /// The process id of the supervisor, and the link to it, where there is one.
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// Reads the configuration again, and waits until that is done.
@@ -362,6 +364,7 @@ fn status(info: &ServerInfo) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "age_ms": ms(info.since.elapsed()),
         "state": state(info),
+        "sandbox": info.sandbox,
         "listen": info.listeners.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "usage": Usage::of(pid).map(usage),
         "memory": {

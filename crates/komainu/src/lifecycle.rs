@@ -453,6 +453,7 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let changes = [
         ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
         ("`threads`", new.threads != old.threads),
+        ("`sandbox`", new.sandbox != old.sandbox),
         ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
         ("`[limits]`", limits != old.limits),
         ("`temp_path`", new.temp_path != old.temp_path),

@@ -13,6 +13,7 @@ mod burst;
 mod notice;
 mod clients;
 mod memory;
+mod sandbox;
 mod sockets;
 mod systemd;
 mod engine;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
             print(&String::from_utf8_lossy(&script))
         }
         Command::Man => manual(),
+        Command::Confine(arguments) => sandbox::confine(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,7 +106,7 @@ fn manual() -> Result<(), String> {
     let mut page = Vec::new();
     let command = Cli::command();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| error.to_string())?;
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let named = sub.clone().name(format!("komainu-{}", sub.get_name()));
         clap_mangen::Man::new(named).render(&mut page).map_err(|error| error.to_string())?;
     }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, lock};
+use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock};
 use crate::control::Socket;
 use crate::engine;
 use crate::link::{self, SupervisorOrder};
@@ -125,6 +125,7 @@ pub(crate) fn supervise(
         notices,
         stops: 0,
         upgrade: None,
+        successors: Vec::new(),
         is_replaced: false,
         given: Some(given),
     };
@@ -142,6 +143,8 @@ struct Supervisor {
     stops: u32,
     /// The successor that is not known to serve yet.
     upgrade: Option<OwnedFd>,
+    /// The process ids of all successors that were started.
+    successors: Vec<u32>,
     /// Another process has taken over.
     is_replaced: bool,
     /// Sockets that no `listen` names, until this process serves.
@@ -156,6 +159,7 @@ impl Supervisor {
             let mut child = start(&self.state, &self.sender)?;
             let status = self.watch(&mut child, events)?;
             self.state.kill_launched();
+            kill_orphans(&self.successors);
             if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
                 // If it could not start, it has reported why.
                 self.report_failure(&child, status);
@@ -303,6 +307,7 @@ impl Supervisor {
         let successor = Successor::start(handed)?;
         let pid = successor.pid();
         self.notices.info(&format!("upgrade: process {pid} is started"));
+        self.successors.push(pid);
         self.upgrade = Some(successor.pidfd()?);
         let limit = upgrade::start_max(&lock(&self.state.current).config);
         let sender = self.sender.clone();

@@ -108,7 +108,10 @@ fn shown(server: &Value) -> String {
     table.row(total);
     let version = server["version"].as_str().unwrap_or_default();
     let memory = memory(&server["memory"]).unwrap_or_default();
-    format!("komainu {version} on {}\n{}{memory}", addresses.join(", "), table.plain("  "))
+    let sandbox =
+        server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
+    let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
+    format!("komainu {version} on {}\n{table}{memory}{sandbox}", addresses.join(", "))
 }
 
 /// The line of `komainu status` about memory held for clients and upstream servers.

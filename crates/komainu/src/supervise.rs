@@ -27,6 +27,7 @@ use crate::lifecycle::{
 use crate::notice::ErrorLog;
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
+use crate::sandbox::Sandbox;
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
 use crate::upgrade::Predecessor;
@@ -81,51 +82,33 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
-    let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
-    hosting.apply(&plan.config.apps)?;
-    if predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces) {
-        // The other server goes on until this one is known to serve, and for good if it does not.
-        hosting.wait_until_loaded()?;
-    }
-    let current = Arc::new(Current {
-        generation: AtomicU64::new(0),
-        plan: Mutex::new(Arc::new(plan)),
-        hosting: hosting.clone(),
-        cores,
-    });
+    let sandbox = Sandbox::new(&config, assemble::temporary_folder(&config))?;
+    let sandboxed = sandbox.description();
+    logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
+    let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
+    let current = first_plan(config, &hosting, cores, replaces)?;
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
+        sandbox.restrict_thread()?;
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
     // Its file is removed at the end.
-    let memory = options.memory.clone();
+    let shown = (options.memory.clone(), sandboxed);
     let control =
-        serve_control(control, &hosting, &server, inherited.as_ref(), memory, &events, &logs.notices);
+        serve_control(control, &hosting, &server, inherited.as_ref(), shown, &events, &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    let (bound, listeners) = (server.addresses(), server.listeners());
-    ready(&bound);
-    let notifier = Notifier::of_environment();
-    let addresses = addresses(&bound);
-    notifier.ready(&format!("serving on {addresses}"));
-    link.iter().for_each(|link| link.report("ready"));
-    if let Some(predecessor) = predecessor {
-        predecessor.report_ready();
-        listeners.each(|listener| _ = listener.own_file(true));
-    }
+    ready(&server.addresses());
+    let listeners = server.listeners();
+    let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);
     given.discard();
     let watchdog = match &inherited {
         Some(inherited) => inherited.watchdog,
         None => systemd::watchdog(),
     };
-    let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
-    match whom {
-        Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
-        None => logs.notices.debug(&format!("serving on {addresses}")),
-    }
     let (stop, counters, ended) = (server.stop(), server.counters().to_vec(), events.clone());
     std::thread::Builder::new()
         .name("server".into())
@@ -144,6 +127,46 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     logs.notices.info("stopped");
     logs.close();
     Ok(())
+}
+
+/// Starts the applications of the first configuration; `replaces` is whether another server goes on if they do not load.
+fn first_plan(
+    config: Config,
+    hosting: &Arc<Hosting>,
+    cores: usize,
+    replaces: bool,
+) -> io::Result<Arc<Current>> {
+    let plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    hosting.apply(&plan.config.apps)?;
+    if replaces {
+        hosting.wait_until_loaded()?;
+    }
+    let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
+    Ok(Arc::new(Current { generation, plan, hosting: hosting.clone(), cores }))
+}
+
+/// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
+fn report_start(
+    listeners: &net::Listeners,
+    predecessor: Option<Predecessor>,
+    inherited: Option<&Inherited>,
+    notices: &ErrorLog,
+) -> Notifier {
+    let notifier = Notifier::of_environment();
+    let addresses = addresses(&listeners.addresses());
+    notifier.ready(&format!("serving on {addresses}"));
+    if let Some(predecessor) = predecessor {
+        predecessor.report_ready();
+        listeners.each(|listener| _ = listener.own_file(true));
+    }
+    match inherited {
+        Some(Inherited { identity, link, .. }) => {
+            link.report("ready");
+            notices.info(&format!("serving on {addresses} as {} (uid {})", identity.name, identity.uid));
+        }
+        None => notices.debug(&format!("serving on {addresses}")),
+    }
+    notifier
 }
 
 /// The bound sockets: the supervisor's or those of others, or made here.
@@ -182,7 +205,7 @@ fn serve_control(
     hosting: &Arc<Hosting>,
     server: &net::Server,
     inherited: Option<&Inherited>,
-    memory: net::MemoryBudget,
+    (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
     notices: &ErrorLog,
 ) -> (Option<Socket>, ControlClients) {
@@ -203,6 +226,7 @@ fn serve_control(
         hosting: hosting.clone(),
         stop: server.stop(),
         listeners: server.listeners(),
+        sandbox,
         since: Instant::now(),
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
