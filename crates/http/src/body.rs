@@ -260,4 +260,5 @@ impl Body {
     }
 }
 
-const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");
+/// What a request is refused with whose content is longer than it may be.
+pub const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");

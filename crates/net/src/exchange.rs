@@ -13,6 +13,7 @@ use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
 use crate::core::Core;
 use crate::fault::Fault;
+use crate::file;
 use crate::filters::DefaultFields;
 use crate::lane::Lane;
 use crate::memory::Pressure;
@@ -356,10 +357,10 @@ impl<'c> Exchange<'c> {
     }
 
     /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
-    async fn compress_file(&mut self, file: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
+    async fn compress_file(&mut self, fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
         let end = at + len;
         while at < end {
-            let bytes = read_file(self.core(), file, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
+            let bytes = file::read(self.core(), fd, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
             at += bytes.len() as u64;
             self.write(&bytes).await?;
         }
@@ -456,25 +457,4 @@ impl<'c> Exchange<'c> {
         self.lane.close_after();
         self.refuse(reject.status, reject.reason).await
     }
-}
-
-/// A part of a file, at most `len` bytes and at least one, read by another thread.
-pub(crate) async fn read_file(
-    core: &Core,
-    file: BorrowedFd<'_>,
-    at: u64,
-    len: usize,
-) -> Result<Vec<u8>, Fault> {
-    let owned = file.try_clone_to_owned()?;
-    let read = core.offload(move || {
-        let mut bytes = vec![0; len];
-        let len = rustix::io::retry_on_intr(|| rustix::io::pread(&owned, &mut bytes[..], at))?;
-        bytes.truncate(len);
-        Ok::<_, rustix::io::Errno>(bytes)
-    });
-    let bytes = read.await.map_err(|errno| Fault::Io(errno.into()))?;
-    if bytes.is_empty() {
-        return Err(Fault::Broken("file shrank while it was sent"));
-    }
-    Ok(bytes)
 }

@@ -7,11 +7,8 @@
 //!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
 //! ```
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
 
 use http::framing::Framing;
 use http::machine::Step;
@@ -19,16 +16,16 @@ use http::{BodySize, Fields, Reject, Status};
 
 use crate::address::Peer;
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
-use crate::core::{Core, IdleTask, TaskFuture};
+use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::permit::{ConnectionPermit, Context};
+use crate::multiplexed::{self, Opening};
+use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
-use crate::service::Service;
-use crate::source::{GONE, Source};
+use crate::service::{Engine, Service, guarded};
 use crate::state::{ReplyState, RequestState};
 use crate::work::{ConnectionBuffers, HeldBuffers};
 
@@ -44,12 +41,6 @@ const SILENT_MS: u64 = 1_000;
 const CLOSING_MS: u64 = 2_000;
 /// And so many of them.
 const CLOSING_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// A core's connections and what serves them.
-pub(crate) struct Engine<S> {
-    pub(crate) context: Rc<Context>,
-    pub(crate) service: S,
-}
 
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
@@ -242,7 +233,14 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         let mut served = false;
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
-            false => feed_head(&mut conn),
+            false => match multiplexed::opening(&conn) {
+                Opening::Http1 => feed_head(&mut conn),
+                Opening::Undecided => Ok(begun(&mut conn)),
+                Opening::Multiplexed(machine) => {
+                    Box::pin(multiplexed::serve(engine, conn, machine)).await;
+                    return None;
+                }
+            },
         };
         match fed {
             Ok(true) => {
@@ -323,12 +321,17 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
     if fed.step != Step::Head {
-        if conn.head_since_ms == u64::MAX {
-            conn.head_since_ms = conn.now_ms();
-        }
-        return Ok(false);
+        return Ok(begun(conn));
     }
     Ok(true)
+}
+
+/// A head has begun and is not whole: it is not for ever that its rest is awaited.
+fn begun(conn: &mut Conn) -> bool {
+    if conn.head_since_ms == u64::MAX {
+        conn.head_since_ms = conn.now_ms();
+    }
+    false
 }
 
 enum ReadOutcome {
@@ -408,27 +411,6 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         conn.work.input.next_head();
     }
     Some(())
-}
-
-/// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
-pub(crate) async fn guarded(
-    source: &Source,
-    core: &Core,
-    mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
-) -> Result<(), Fault> {
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
-        // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
-        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
-            Poll::Ready(Err(Fault::Gone))
-        }
-        Ok(polled) => polled,
-        Err(_) => {
-            // The panic hook has logged it.
-            core.count_panic();
-            Poll::Ready(Err(Fault::Broken("the handler panicked")))
-        }
-    })
-    .await
 }
 
 /// Ends a response that its handler did not finish: sends an error page if no response has begun.

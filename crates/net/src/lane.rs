@@ -14,14 +14,20 @@ use crate::core::Core;
 use crate::fault::Fault;
 use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
+use crate::mux::StreamLane;
 use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota};
 use crate::wait::Interest;
+
+/// Nobody asks that of a lane that cannot switch.
+const NO_SWITCH: Fault = Fault::Broken("a stream carries nothing but HTTP");
 
 /// What carries one request and its response.
 pub(crate) enum Lane<'c> {
     /// An HTTP/1 connection, for as long as this request takes.
     H1(&'c mut Conn),
+    /// A stream of a multiplexed connection.
+    Stream(&'c mut StreamLane),
 }
 
 /// Waiting: the source of a lane, and what of it is known otherwise.
@@ -29,6 +35,7 @@ impl Lane<'_> {
     pub(crate) fn core(&self) -> &Core {
         match self {
             Lane::H1(conn) => conn.link.core(),
+            Lane::Stream(stream) => &stream.conn().core,
         }
     }
 
@@ -36,6 +43,7 @@ impl Lane<'_> {
     pub(crate) fn source(&self) -> &Source {
         match self {
             Lane::H1(conn) => conn.link.stream().source(),
+            Lane::Stream(stream) => stream.source(),
         }
     }
 
@@ -44,6 +52,7 @@ impl Lane<'_> {
     pub(crate) fn holds(&self, interest: Interest) -> bool {
         match self {
             Lane::H1(conn) => conn.has_loaded() || conn.link.holds(interest),
+            Lane::Stream(stream) => stream.has_loaded(),
         }
     }
 
@@ -51,6 +60,7 @@ impl Lane<'_> {
     pub(crate) fn waitable(&self, interest: Interest) -> Interest {
         match self {
             Lane::H1(conn) => conn.waitable(interest),
+            Lane::Stream(stream) => stream.waitable(interest),
         }
     }
 
@@ -58,6 +68,7 @@ impl Lane<'_> {
     pub(crate) async fn moved(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => conn.moved(bytes).await,
+            Lane::Stream(stream) => stream.moved(bytes).await,
         }
     }
 
@@ -65,6 +76,7 @@ impl Lane<'_> {
     pub(crate) fn count_moved(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => conn.moved_bytes += bytes,
+            Lane::Stream(stream) => stream.count_moved(bytes),
         }
     }
 }
@@ -75,6 +87,7 @@ impl Lane<'_> {
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         match self {
             Lane::H1(conn) => conn.local_address(),
+            Lane::Stream(stream) => stream.conn().local,
         }
     }
 
@@ -82,6 +95,7 @@ impl Lane<'_> {
     pub(crate) fn local_port(&self) -> Option<u16> {
         match self {
             Lane::H1(conn) => conn.local_port(),
+            Lane::Stream(stream) => stream.conn().local.map(|local| local.port()),
         }
     }
 
@@ -92,6 +106,7 @@ impl Lane<'_> {
                 conn.request_bytes = bytes;
                 conn.settle();
             }
+            Lane::Stream(stream) => stream.hold(bytes),
         }
     }
 
@@ -99,6 +114,7 @@ impl Lane<'_> {
     pub(crate) fn encoders(&self) -> &Rc<Cell<usize>> {
         match self {
             Lane::H1(conn) => &conn.context().encoders,
+            Lane::Stream(stream) => &stream.conn().context().encoders,
         }
     }
 
@@ -106,18 +122,21 @@ impl Lane<'_> {
     pub(crate) fn is_draining(&self) -> bool {
         match self {
             Lane::H1(conn) => conn.context().draining.get(),
+            Lane::Stream(stream) => stream.conn().context().draining.get(),
         }
     }
 
     pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
         match self {
             Lane::H1(conn) => (conn.body_ms, conn.write_ms) = (body_ms, write_ms),
+            Lane::Stream(stream) => stream.set_timeouts(body_ms, write_ms),
         }
     }
 
     pub(crate) fn body_ms(&self) -> u64 {
         match self {
             Lane::H1(conn) => conn.body_ms,
+            Lane::Stream(stream) => stream.body_ms(),
         }
     }
 
@@ -125,6 +144,7 @@ impl Lane<'_> {
     pub(crate) fn patience_ms(&self) -> u64 {
         match self {
             Lane::H1(conn) => conn.patience_ms(),
+            Lane::Stream(stream) => stream.patience_ms(),
         }
     }
 
@@ -132,6 +152,7 @@ impl Lane<'_> {
     pub(crate) fn close_after(&mut self) {
         match self {
             Lane::H1(conn) => conn.keep_alive = false,
+            Lane::Stream(_) => {}
         }
     }
 }
@@ -142,12 +163,14 @@ impl Lane<'_> {
     pub(crate) fn head(&self) -> (&Head, &[u8]) {
         match self {
             Lane::H1(conn) => conn.head(),
+            Lane::Stream(stream) => stream.head(),
         }
     }
 
     pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         match self {
             Lane::H1(conn) => conn.limit_body(bytes_max),
+            Lane::Stream(stream) => stream.limit_body(bytes_max),
         }
     }
 
@@ -156,6 +179,7 @@ impl Lane<'_> {
     pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         match self {
             Lane::H1(conn) => conn.body_piece(has_begun).await,
+            Lane::Stream(stream) => stream.body_piece(has_begun).await,
         }
     }
 
@@ -163,6 +187,7 @@ impl Lane<'_> {
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         match self {
             Lane::H1(conn) => conn.try_body_piece(has_begun),
+            Lane::Stream(stream) => stream.try_body_piece(has_begun),
         }
     }
 
@@ -170,12 +195,14 @@ impl Lane<'_> {
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         match self {
             Lane::H1(conn) => conn.work.input.slice(start, end),
+            Lane::Stream(stream) => stream.slice(start, end),
         }
     }
 
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match self {
             Lane::H1(conn) => conn.work.machine.body().map(http::body::Body::trailers),
+            Lane::Stream(stream) => stream.trailers(),
         }
     }
 
@@ -183,6 +210,7 @@ impl Lane<'_> {
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         match self {
             Lane::H1(conn) => conn.awaits_continue(),
+            Lane::Stream(stream) => stream.awaits_continue(),
         }
     }
 }
@@ -199,6 +227,7 @@ impl Lane<'_> {
     ) -> BodySize {
         match self {
             Lane::H1(conn) => conn.begin(status, length, own, lines),
+            Lane::Stream(stream) => stream.begin(status, length, own, lines),
         }
     }
 
@@ -206,6 +235,7 @@ impl Lane<'_> {
     pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
         match self {
             Lane::H1(conn) => conn.inform(status, lines),
+            Lane::Stream(stream) => stream.inform(status, lines),
         }
     }
 
@@ -213,6 +243,7 @@ impl Lane<'_> {
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.send(bytes).await,
+            Lane::Stream(stream) => stream.send(bytes).await,
         }
     }
 
@@ -220,6 +251,7 @@ impl Lane<'_> {
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.offer_body(bytes),
+            Lane::Stream(stream) => stream.offer(bytes),
         }
     }
 
@@ -233,6 +265,7 @@ impl Lane<'_> {
     ) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.send_file(file, at, len, sent).await,
+            Lane::Stream(stream) => stream.send_file(file, at, len, sent).await,
         }
     }
 
@@ -240,12 +273,14 @@ impl Lane<'_> {
     pub(crate) fn finish(&mut self, trailers: &Fields) {
         match self {
             Lane::H1(conn) => conn.finish(trailers),
+            Lane::Stream(stream) => stream.finish(trailers),
         }
     }
 
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.flush().await,
+            Lane::Stream(stream) => stream.flush().await,
         }
     }
 
@@ -253,6 +288,7 @@ impl Lane<'_> {
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
             Lane::H1(conn) => conn.try_flush(),
+            Lane::Stream(stream) => stream.try_flush(),
         }
     }
 
@@ -260,6 +296,7 @@ impl Lane<'_> {
     pub(crate) fn flush_anyway(&mut self) -> Result<bool, Fault> {
         match self {
             Lane::H1(conn) => conn.flush_anyway(),
+            Lane::Stream(stream) => stream.try_flush(),
         }
     }
 
@@ -267,6 +304,7 @@ impl Lane<'_> {
     pub(crate) fn backlog(&self) -> usize {
         match self {
             Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.is_behind())),
+            Lane::Stream(stream) => stream.backlog(),
         }
     }
 
@@ -274,6 +312,7 @@ impl Lane<'_> {
     pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         match self {
             Lane::H1(conn) => conn.spill(quota, announced).await,
+            Lane::Stream(stream) => stream.spill(quota, announced).await,
         }
     }
 
@@ -281,6 +320,7 @@ impl Lane<'_> {
     pub(crate) fn overflows(&self) -> bool {
         match self {
             Lane::H1(conn) => conn.overflows(),
+            Lane::Stream(stream) => stream.overflows(),
         }
     }
 
@@ -288,6 +328,7 @@ impl Lane<'_> {
     pub(crate) fn overflow_bytes(&self) -> u64 {
         match self {
             Lane::H1(conn) => conn.overflow_bytes(),
+            Lane::Stream(stream) => stream.overflow_bytes(),
         }
     }
 }
@@ -298,12 +339,14 @@ impl Lane<'_> {
     pub(crate) fn can_switch(&self) -> bool {
         match self {
             Lane::H1(conn) => conn.work.machine.body_ended(),
+            Lane::Stream(_) => false,
         }
     }
 
     pub(crate) fn switch(&mut self) {
         match self {
             Lane::H1(conn) => conn.switch(),
+            Lane::Stream(_) => {}
         }
     }
 
@@ -311,6 +354,7 @@ impl Lane<'_> {
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
             Lane::H1(conn) => conn.try_raw(buffer),
+            Lane::Stream(_) => Err(NO_SWITCH),
         }
     }
 
@@ -318,12 +362,14 @@ impl Lane<'_> {
     pub(crate) fn shed(&mut self) {
         match self {
             Lane::H1(conn) => conn.shed(),
+            Lane::Stream(_) => {}
         }
     }
 
     pub(crate) fn shutdown_write(&mut self) {
         match self {
             Lane::H1(conn) => conn.link.shutdown_write(),
+            Lane::Stream(_) => {}
         }
     }
 }

@@ -41,11 +41,16 @@ mod outbound;
 mod inbound;
 mod response;
 mod overflow;
+mod file;
+mod mux;
+#[cfg(any(test, feature = "sim"))]
+pub mod toy;
 mod lane;
 pub mod exchange;
 pub mod flow;
 pub mod tunnel;
 pub mod service;
+mod multiplexed;
 mod h1;
 mod announced;
 mod bind;

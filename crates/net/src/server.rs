@@ -12,13 +12,12 @@ use crate::bind::Listener;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::h1::Engine;
 use crate::listener::{Door, DoorOrders, Listeners, OpenDoors};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
 use crate::remote::Remote;
-use crate::service::Service;
+use crate::service::{Engine, Service};
 use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A server that runs.

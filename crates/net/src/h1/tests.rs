@@ -10,3 +10,4 @@ mod fairness;
 mod secure;
 mod tunnels;
 mod seeds;
+mod streams;
