@@ -85,14 +85,17 @@ impl Listening {
     }
 }
 
-/// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
-pub(crate) type Door = (Listening, Option<Arc<Sources>>);
+/// A listening socket, who may come in with a PROXY protocol header (without such, everybody comes as he is), and whether
+/// connections may begin with HTTP/2.
+pub(crate) type Door = (Listening, Option<Arc<Sources>>, bool);
 
 /// The listening sockets of one address. A process that may bind them can hand their descriptors to one that may not.
 #[derive(Debug)]
 pub struct Listener {
     pub(crate) address: Bind,
     pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    /// Connections may begin with HTTP/2.
+    pub(crate) h2c: bool,
     pub(crate) sockets: Vec<Listening>,
     /// Removed with the listener, by the process that bound it.
     file: Option<SocketFile>,
@@ -104,14 +107,14 @@ impl Listener {
     /// # Errors
     /// The system's, with the address that could not be bound.
     pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, h2c } = listen;
         let (address, sockets) = bind(&at, threads.max(1))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
         let file = match &address {
             Bind::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,
         };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file })
+        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), h2c, sockets, file })
     }
 
     /// The listener of descriptors that another process has bound to this address.
@@ -119,7 +122,7 @@ impl Listener {
     /// # Errors
     /// `InvalidInput` where they are not one for each thread, or one for a Unix socket; the system's.
     pub fn adopt(listen: Listen, mut descriptors: Vec<OwnedFd>, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, h2c } = listen;
         let wanted = if matches!(at, Bind::Unix(_)) { 1 } else { threads.max(1) };
         let (Some(first), true) = (descriptors.first(), descriptors.len() == wanted) else {
             let text = format!("{at}: {} descriptors where {wanted} are needed", descriptors.len());
@@ -138,7 +141,7 @@ impl Listener {
             }
             last => descriptors.into_iter().chain(last).map(|fd| Listening::PerCore(Arc::new(fd))).collect(),
         };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
+        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), h2c, sockets, file: None })
     }
 
     /// Its address, with the port that the kernel chose.
@@ -287,7 +290,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
 pub(crate) async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
-    (listening, announcers): Door,
+    (listening, announcers, h2c): Door,
     source: Rc<Source>,
 ) {
     let core = engine.context.core.clone();
@@ -298,7 +301,7 @@ pub(crate) async fn accept<S: Service>(
         shared.acceptors().push((core.remote(), core.current()));
     }
     loop {
-        match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref()) {
+        match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref(), h2c) {
             Pause::Empty if engine.context.draining.get() => break,
             Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
@@ -370,6 +373,7 @@ fn accept_batch<S: Service>(
     listener: &OwnedFd,
     is_tcp: bool,
     announcers: Option<&Arc<Sources>>,
+    h2c: bool,
 ) -> Pause {
     let context = &engine.context;
     let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
@@ -390,8 +394,8 @@ fn accept_batch<S: Service>(
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle =
-                    IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
+                let peer = if is_tcp { peer } else { Peer::Unix };
+                let idle = IdleClient::new(engine, Link::Plain(stream), peer, h2c);
                 match announcers {
                     None => idle.park(),
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),

@@ -91,7 +91,7 @@ impl Server {
             server.socket_files.extend(listener.take_file());
             server.addresses.push(listener.address);
             for (core, socket) in listening.iter_mut().zip(listener.sockets) {
-                core.push((socket, listener.proxy_protocol.clone()));
+                core.push((socket, listener.proxy_protocol.clone(), listener.h2c));
             }
         }
         let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
