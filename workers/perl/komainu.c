@@ -81,7 +81,7 @@ static void fail(pTHX) {
 /* Answers one request; returns whether the worker continues. */
 static int answer(pTHX_ SV *app, komainu_request *request) {
     HV *env;
-    int goes_on;
+    int continues;
     dSP;
     current = request;
     current_stage = NO_HEAD;
@@ -107,14 +107,14 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
         komainu_end(current);
     current = NULL;
     current_stage = OVER;
-    goes_on = !wants_to_leave(aTHX_ env);
+    continues = !wants_to_leave(aTHX_ env);
     if (has_clean_up(aTHX))
         call_with(aTHX_ "Komainu::_clean_up", sv_2mortal(newRV_inc((SV *)env)));
     SvREFCNT_dec((SV *)env);
     FREETMPS;
     LEAVE;
     renew_constants(aTHX);
-    return goes_on;
+    return continues;
 }
 
 /* ---- functions for Perl ---- */

@@ -246,7 +246,7 @@ static VALUE close_body(VALUE data) {
     return Qnil;
 }
 
-static VALUE tell_of_end(VALUE data) {
+static VALUE report_end(VALUE data) {
     struct exchange *x = (struct exchange *)data;
     VALUE arguments[] = {NIL_P(x->env) ? Qnil : env_finished(x->env), x->env, x->status, x->headers, x->error};
     if (RB_TYPE_P(arguments[0], T_ARRAY) && RARRAY_LEN(arguments[0]) > 0)
@@ -324,7 +324,7 @@ int answer(struct exchange *x) {
         if (NIL_P(x->error))
             x->error = failure;
     }
-    attempt(tell_of_end, x, &state);
+    attempt(report_end, x, &state);
     return state;
 }
 

@@ -1,7 +1,7 @@
 //! The state of reading a configuration: the current directive, and the findings so far.
 
 use crate::node::Node;
-use crate::report::{Finding, Report, Severity, Span};
+use crate::report::{Finding, Report, Severity, TextSpan};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -49,7 +49,7 @@ pub(crate) struct Checker<'a> {
     line_starts: Vec<usize>,
     base: &'a Path,
     path: Vec<&'static str>,
-    seen: HashMap<(&'static str, String), Span>,
+    seen: HashMap<(&'static str, String), TextSpan>,
     /// The table of each key of the configuration, for keys that are written in the wrong table.
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
@@ -86,15 +86,15 @@ impl<'a> Checker<'a> {
         self.path.join(".")
     }
 
-    pub(crate) fn error(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+    pub(crate) fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.found(Severity::Error, at, title, label.into())
     }
 
-    pub(crate) fn warning(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+    pub(crate) fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.found(Severity::Warning, at, title, label.into())
     }
 
-    fn found(&mut self, severity: Severity, at: &Span, title: String, label: String) -> &mut Finding {
+    fn found(&mut self, severity: Severity, at: &TextSpan, title: String, label: String) -> &mut Finding {
         self.report.push(Finding {
             severity,
             title,
@@ -106,7 +106,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports that the directive being read does not accept the value at `at`.
-    pub(crate) fn invalid(&mut self, at: &Span, label: impl Into<String>) -> &mut Finding {
+    pub(crate) fn invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
         let title = format!("invalid value for `{}`", self.here());
         self.error(at, title, label)
     }
@@ -118,7 +118,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
-    pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: InvalidValue) {
+    pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
         let raw = self.text.get(at.clone()).unwrap_or("");
         let at = match (fault.at, raw.find(text)) {
             (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,
@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
-    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &Span) {
+    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
         let title = match name.as_str() {
             "" => format!("duplicate {kind}"),
             name => format!("duplicate {kind} `{}`", shortened(name)),
@@ -153,7 +153,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The line, from 1, of a place.
-    pub(crate) fn line(&self, at: &Span) -> u32 {
+    pub(crate) fn line(&self, at: &TextSpan) -> u32 {
         let line = self.line_starts.partition_point(|&start| start <= at.start) + 1;
         line.try_into().unwrap_or(u32::MAX)
     }

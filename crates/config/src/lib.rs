@@ -70,7 +70,7 @@ pub use proxy::{
     ProxyTls, Retry, Upstream, UpstreamHost,
 };
 pub use reference::reference;
-pub use report::{Finding, Report, Severity, Span};
+pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{
     AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,

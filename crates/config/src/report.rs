@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 /// A place in the configuration's text, in bytes.
-pub type Span = Range<usize>;
+pub type TextSpan = Range<usize>;
 
 /// Findings kept. After that, further ones are only counted.
 const FINDINGS_MAX: usize = 50;
@@ -27,11 +27,11 @@ pub struct Finding {
     /// What is wrong, in one line.
     pub title: String,
     /// The key or value at fault.
-    pub at: Span,
+    pub at: TextSpan,
     /// The text at the caret.
     pub label: String,
     /// Related places, such as the first of two duplicates.
-    pub related: Vec<(Span, String)>,
+    pub related: Vec<(TextSpan, String)>,
     /// The remedies.
     pub help: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Finding {
     }
 
     /// Adds another place that belongs to the finding.
-    pub(crate) fn related(&mut self, at: Span, label: impl Into<String>) -> &mut Self {
+    pub(crate) fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
         self.related.push((at, label.into()));
         self
     }
@@ -133,7 +133,8 @@ impl Report {
         let (line, start) = line_of(&self.text, boundary(&self.text, first));
         let end = boundary(&self.text, last);
         let end = self.text[end..].find('\n').map_or(self.text.len(), |at| end + at);
-        let local = |at: &Span| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
+        let local =
+            |at: &TextSpan| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
         let mut snippet = Snippet::source(&self.text[start..end])
             .line_start(line)
             .path(&*self.name)

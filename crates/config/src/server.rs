@@ -430,7 +430,7 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             && !matches!(listener.address, Listen::Unix(_))
         {
             let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
-            let finding = check.error(&entry.value.at, title, "from whom?");
+            let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
     }

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_gets_the_record_and_its_errors_are_told() {
+    fn a_hook_gets_the_record_and_its_errors_are_reported() {
         let long = Duration::from_secs(30);
         assert_eq!(hook("test \"$*\" = 'add _acme-challenge.a.test value'", long), Ok(()));
         let error = hook("echo no such zone >&2; exit 3", long).unwrap_err();

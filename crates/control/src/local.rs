@@ -51,7 +51,7 @@ pub(crate) struct LocalCertificate {
 
 impl LocalAuthority {
     /// The authority of the state folder; it is made where there is none, or where the one there has expired. `host` is the
-    /// name of this machine, to tell its authority from others.
+    /// name of this machine, to distinguish its authority from others.
     ///
     /// # Errors
     /// Why it cannot be read or made.

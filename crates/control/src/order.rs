@@ -433,7 +433,7 @@ impl<'a> OrderContext<'a> {
         let mut reasons = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(Ok(mut authorization)) = authorizations.next().await {
-            // Without a fresh state there is no reason to tell.
+            // Without a fresh state there is no reason to report.
             let _ = with_nonce(async || authorization.refresh().await.map(drop)).await;
             let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
             reasons.extend(errors.map(described));

@@ -159,7 +159,7 @@ impl Orders {
         Ok(Orders { state: state.clone(), options: options.clone(), store, client, permits })
     }
 
-    /// Waits, but not longer than until the next look at the clock and the folder; tells whether a renewal was asked for.
+    /// Waits, but not longer than until the next look at the clock and the folder; returns whether a renewal was asked for.
     pub(crate) async fn wait(&self, wait: Duration, renew: &Notify) -> bool {
         tokio::select! {
             () = renew.notified() => true,

@@ -75,7 +75,7 @@ impl CertificateRenewer {
         self.send(RenewerCommand::Serve(Box::new(options), subjects));
     }
 
-    /// Renews the certificate of a name now; tells whether there is such a name.
+    /// Renews the certificate of a name now; returns whether there is such a name.
     pub fn renew(&self, subject: &Subject) -> bool {
         let is_there = self.state.statuses().contains_key(subject);
         if is_there {

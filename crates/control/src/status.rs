@@ -1,4 +1,4 @@
-//! What is told of certificates.
+//! The status of certificates.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::certificate::{CertificateFacts, KeyedChain};
 use crate::store::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
 
-/// What is told of one certificate.
+/// The status of one certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateStatus {
     /// The name or address that it is for.

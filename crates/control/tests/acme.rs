@@ -1,4 +1,4 @@
-//! Certificates from Pebble: every kind of failure that it can be told to show, and every clock that a test sets.
+//! Certificates from Pebble: every kind of failure that it can simulate, and every clock that a test sets.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
@@ -254,7 +254,7 @@ fn bad_nonces_do_not_matter() {
 }
 
 #[test]
-fn a_validation_that_fails_is_told_and_tried_again() {
+fn a_validation_that_fails_is_reported_and_tried_again() {
     let scratch = Scratch::new("failing");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
@@ -386,7 +386,7 @@ fn servers_that_share_a_folder_answer_each_others_challenges() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_is_told_of_and_nothing_is_ordered() {
+fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
     let scratch = Scratch::new("folder");
     let state = scratch.0.join("state");
     fs::write(&state, "a file").unwrap();

@@ -14,7 +14,7 @@ use crate::entry::{CompressedState, FileEntry, Variant};
 use crate::open::{self, OpenError, Patience, RootChange, Stamp};
 use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
-use crate::tree::{Content, FileTree, FoundEntry, Loaded};
+use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
 /// Finds what answers a path, and remembers it.
 #[derive(Debug)]
@@ -266,7 +266,7 @@ impl Finder {
     }
 
     /// The entry for a file just opened: the one at hand where nothing has changed.
-    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Rc<FileEntry> {
+    fn admit(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
         let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
         let mut store = self.store.borrow_mut();
@@ -334,7 +334,7 @@ impl CompressionJob {
                 }
             }
             Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
-            // It changed meanwhile, or could not be read: sending it as it is will tell.
+            // It changed meanwhile, or could not be read: sending it uncompressed reports the error.
             Ok(None) | Err(_) => {}
         }
     }

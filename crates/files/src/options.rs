@@ -21,7 +21,7 @@ pub struct Options {
     pub fallback: Option<String>,
     /// Whether a folder without index shows its files. Default false.
     pub listing: bool,
-    /// Entries that a listing shows at most; it says so where there are more. Default 10,000.
+    /// Entries that a listing shows at most; if there are more, the page states that. Default 10,000.
     pub listing_entries_max: usize,
     /// Whether names that begin with a dot are served; `/.well-known/` always is. Default false.
     pub hidden: bool,

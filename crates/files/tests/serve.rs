@@ -389,7 +389,7 @@ fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
 }
 
 #[test]
-fn compression_goes_on_when_the_client_that_began_it_has_gone() {
+fn compression_continues_when_the_client_that_began_it_has_gone() {
     let text: String =
         (0..100_000u64).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
     let rig = Rig::new(|folder, options| {

@@ -122,7 +122,7 @@ impl Body {
         self.section.as_ref().map_or(&NONE, |section| &section.trailers)
     }
 
-    /// The bytes still to come, where the framing says so.
+    /// The bytes still to be received, if the framing states them.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         match self.state {

@@ -10,7 +10,8 @@ use net::{SpillQuota, SpillStore};
 use proxy::GroupShared;
 use proxy::options::{
     Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
-    ProxyProtocol, RequestOptions, ResponseOptions, Retry, Timeouts, Tls, UpstreamAddress, UpstreamServer,
+    ProxyProtocol, RequestOptions, ResponseOptions, Retry, Tls, UpstreamAddress, UpstreamServer,
+    UpstreamTimeouts,
 };
 
 use crate::config_files::ConfigFiles;
@@ -194,8 +195,8 @@ fn balance(balance: &config::Balance) -> Balance {
     }
 }
 
-fn timeouts(timeouts: &config::ProxyTimeouts) -> Timeouts {
-    Timeouts {
+fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
+    UpstreamTimeouts {
         connect_ms: ms(timeouts.connect),
         head_ms: ms(timeouts.head),
         between_ms: ms(timeouts.between),

@@ -207,7 +207,7 @@ fn an_application_of_another_user() {
         assert!(apps.as_array().unwrap().iter().all(costs), "{apps}");
         // A process that the server may neither kill nor wait for.
         rig.get("/exit").expect_status(502);
-        eventually("its end is told as it was", || rig.reported().contains("ended with status 3"));
+        eventually("its end is logged as it was", || rig.reported().contains("ended with status 3"));
         eventually("another one answers", || rig.get("/").status() == 200);
         rig.signal("-HUP");
         eventually("the next generation takes over", || rig.reported().contains("generation 2 takes over"));
@@ -406,7 +406,7 @@ fn why_a_server_cannot_be_started_again_stands_in_the_log() {
     let rig = files("user = \"65534\"\ngroup = \"65534\"");
     fs::remove_dir_all(rig.folder.at("www")).unwrap();
     assert!(kill(serving(&rig), "-KILL"));
-    eventually("the reason is told", || {
+    eventually("the reason is logged", || {
         errors(&rig).contains("died: exit status: 1: ") && errors(&rig).contains("www")
     });
     rig.folder.write("www/a", "back");
@@ -436,7 +436,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
     rig.signal("-TERM");
     assert!(rig.ended().success());
     assert!(!is_alive(pid) && !is_alive(worker) && !socket.exists());
-    assert!(!rig.reported().contains("told to stop again"), "{}", rig.reported());
+    assert!(!rig.reported().contains("second request to stop"), "{}", rig.reported());
 }
 
 #[test]

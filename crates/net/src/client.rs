@@ -63,7 +63,7 @@ impl Bell {
         Bell { core: core.clone(), source: core.add_source() }
     }
 
-    /// Lets the waiting task go on soon, or the next one that waits go on at once.
+    /// Lets the waiting task continue soon, or the next one that waits continue at once.
     pub fn ring(&self) {
         self.core.nudge(&self.source);
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use http::Head;
 use http::framing::Framing;
+use http::machine::ServerMachine;
 
 use crate::address::{Client, Peer};
 use crate::fault::Fault;
@@ -13,7 +14,7 @@ use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
 use crate::pump::Outbox;
 use crate::spill::Overflow;
-use crate::work::ConnectionBuffers;
+use crate::work::HeldBuffers;
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
@@ -42,7 +43,7 @@ pub(crate) struct Conn {
     /// The PROXY protocol header received ahead of the first request.
     pub(crate) reported: Option<Box<ProxyHeader>>,
     pub(crate) served: u32,
-    pub(crate) work: Box<ConnectionBuffers>,
+    pub(crate) work: HeldBuffers<ServerMachine>,
     /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
     pub(crate) overflow: Option<Box<Overflow>>,
     /// How the end of the response under way is marked.

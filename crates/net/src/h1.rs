@@ -27,7 +27,7 @@ use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
 use crate::service::{Engine, Service, guarded};
 use crate::state::{ReplyState, RequestState};
-use crate::work::ConnectionBuffers;
+use crate::work::{ConnectionBuffers, HeldBuffers};
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
 /// an unfinished head keeps its buffers as long.
@@ -113,34 +113,27 @@ impl<S: Service> IdleClient<S> {
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
 
-    /// Waits for bytes, with its future for a moment, then parked.
-    async fn wait(&self) -> Wait {
+    /// What to do once it runs. Without bytes it waits parked.
+    fn next(&self) -> Next {
         let (source, core) = (self.link.stream().source(), self.link.core());
         if self.link.has_input() {
-            return Wait::Bytes;
+            return Next::Serve;
         }
         let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
-        let lingers = self.begun.is_empty() && !context.draining.get() && !context.connection_limit.crowded();
-        if lingers && core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX {
-            let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
-            if self.link.readable(linger_ms).await.is_ok() {
-                return Wait::Bytes;
-            }
-        }
         let is_in_the_way = context.connection_limit.crowded() && self.idle_since_ms().is_some();
         if core.now_ms() >= deadline_ms || is_in_the_way {
-            return Wait::TooLong;
+            return Next::Close;
         }
         source.set_deadline(deadline_ms);
         source.wait_read(core.current());
-        Wait::Park
+        Next::Park
     }
 }
 
-enum Wait {
-    Bytes,
+enum Next {
+    Serve,
     Park,
-    TooLong,
+    Close,
 }
 
 impl<S: Service> IdleTask for IdleClient<S> {
@@ -165,11 +158,11 @@ fn in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
 /// Serves a connection until it is idle for long, or over.
 async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     loop {
-        match idle.wait().await {
-            Wait::Bytes => {}
-            Wait::Park => return Some(idle),
-            Wait::TooLong if idle.begun.is_empty() => return None,
-            Wait::TooLong => {
+        match idle.next() {
+            Next::Serve => {}
+            Next::Park => return Some(idle),
+            Next::Close if idle.begun.is_empty() => return None,
+            Next::Close => {
                 let (engine, mut conn) = busy(*idle);
                 refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
                 close(engine, conn).await;
@@ -198,7 +191,7 @@ pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reje
 
 /// Gives a connection what it needs to be served.
 fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
-    let mut work = idle.engine.context.works.take();
+    let mut work = HeldBuffers::take(&idle.engine.context.works);
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
@@ -229,12 +222,12 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 }
 
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
-fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
-    let since_ms = if conn.head_since_ms == u64::MAX { conn.now_ms() } else { conn.head_since_ms };
-    let Conn { link, permit, peer, may_be_h2, reported, served, work, .. } = conn;
+fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
+    let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
+    let Conn { link, permit, peer, may_be_h2, reported, served, mut work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len());
-    engine.context.works.give_back(work);
+    work.release(&engine.context.works);
     Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
 
@@ -265,7 +258,12 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(ReadOutcome::Bytes) => {}
-                Ok(ReadOutcome::Nothing) => return Some(idle(engine, conn)),
+                Ok(ReadOutcome::Nothing) => {
+                    let since_ms = conn.now_ms();
+                    if !linger(&mut conn).await {
+                        return Some(idle(engine, conn, since_ms));
+                    }
+                }
                 Ok(ReadOutcome::End) => break close(engine, conn).await,
                 Err(Fault::Timeout) => {
                     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
@@ -291,6 +289,25 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         }
     }
     None
+}
+
+/// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
+/// none came, or where the connection is to wait parked.
+async fn linger(conn: &mut Conn) -> bool {
+    let context = conn.permit.context().clone();
+    let is_between = conn.head_since_ms == u64::MAX && conn.served > 0;
+    let may_stay = !context.draining.get() && !context.connection_limit.crowded();
+    if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
+        return false;
+    }
+    conn.work.release(&context.works);
+    conn.permit.hold(0);
+    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
+    let has_come = conn.link.readable(until_ms).await.is_ok();
+    conn.work.hold(&context.works);
+    conn.weigh();
+    conn.moved_bytes = 0;
+    has_come
 }
 
 /// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
@@ -440,7 +457,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
 /// The last response is complete: sends it out and closes.
 async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     if send_last(&mut conn).await {
-        engine.context.works.give_back(conn.work);
+        conn.work.release(&engine.context.works);
     }
 }
 
@@ -463,8 +480,8 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
         return;
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
-    let Conn { mut link, permit, work, .. } = conn;
-    engine.context.works.give_back(work);
+    let Conn { mut link, permit, mut work, .. } = conn;
+    work.release(&engine.context.works);
     permit.hold(0);
     link.stream().shutdown_write();
     let mut bytes = 0;

@@ -6,6 +6,7 @@ use http::machine::Step;
 use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
+use crate::work::ConnectionBuffers;
 
 /// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -76,8 +77,9 @@ impl Conn {
         loop {
             let base = self.work.input.at;
             let limits = self.context().limits.head;
-            let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
-            self.work.input.at += fed.consumed;
+            let ConnectionBuffers { machine, input, .. } = &mut *self.work;
+            let fed = machine.feed(input.rest(), &limits)?;
+            input.at += fed.consumed;
             let piece = match fed.step {
                 Step::Data(span) => Some(BodyChunk::Data(base + span.start(), base + span.end())),
                 Step::End => Some(BodyChunk::End),

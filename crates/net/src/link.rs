@@ -148,7 +148,7 @@ impl Link {
         matches!(self.try_read(&mut [0]), Ok(None))
     }
 
-    /// Announces that nothing more will be sent, before the connection is closed: TLS tells its end from a cut connection.
+    /// Announces that nothing more will be sent, before the connection is closed: TLS distinguishes this from a connection that was cut.
     pub(crate) fn announce_end(&mut self) {
         if let Link::Tls(tls) = self {
             tls.announce_end();

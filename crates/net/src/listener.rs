@@ -40,14 +40,14 @@ const BACKLOG: i32 = 4096;
 /// A bound, listening socket.
 #[derive(Clone, Debug)]
 pub(crate) enum Listening {
-    /// One socket a core, told apart by the kernel (SO_REUSEPORT).
+    /// One socket per core, among which the kernel distributes connections (SO_REUSEPORT).
     PerCore(Arc<OwnedFd>),
     /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
     Shared(Arc<SharedListener>),
 }
 
 /// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
-/// tells the others.
+/// notifies the others.
 #[derive(Debug)]
 pub(crate) struct SharedListener {
     socket: OwnedFd,
@@ -163,7 +163,7 @@ impl Listener {
     }
 }
 
-/// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose.
+/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel chose.
 ///
 /// # Errors
 /// The system's, where the address is taken, not ours, or not permitted.

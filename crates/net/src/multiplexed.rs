@@ -82,9 +82,9 @@ struct Wire {
 /// Serves a connection whose client has begun to speak the machine's protocol, to its end.
 pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
     let (client, local) = (conn.direct(), conn.local_address());
-    let Conn { link, permit, peer, work, .. } = conn;
+    let Conn { link, permit, peer, mut work, .. } = conn;
     let input = work.input.rest().to_vec();
-    engine.context.works.give_back(work);
+    work.release(&engine.context.works);
     let conn = Rc::new(MuxConn::new(permit, (peer, client, local), machine));
     let now_ms = conn.core.now_ms();
     let mut wire = Wire { link, input, ended: false, sent: 0, progress_ms: now_ms, moved_bytes: 0 };

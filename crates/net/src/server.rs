@@ -28,7 +28,7 @@ pub struct Server {
     threads: Vec<JoinHandle<io::Result<bool>>>,
 }
 
-/// The way to tell a server to stop; from any thread.
+/// Asks a server to stop; from any thread.
 #[derive(Clone)]
 pub struct Stop {
     draining: Arc<AtomicBool>,

@@ -102,7 +102,7 @@ impl RequestState {
     }
 }
 
-/// What is to come of a body after `len` bytes of it.
+/// The part of a body that remains after `len` bytes of it.
 pub(crate) fn after(size: BodySize, len: u64) -> Result<BodySize, Fault> {
     match size {
         BodySize::Unknown => Ok(BodySize::Unknown),

@@ -237,7 +237,7 @@ impl TlsStream {
                 Ok(true)
             }
             Err(error) => {
-                // The alert that tells the peer; it may be gone.
+                // The alert for the peer, which may have disconnected.
                 let _ = self.flush();
                 Err(Fault::Broken(reason(&error)))
             }

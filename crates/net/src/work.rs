@@ -1,6 +1,7 @@
 //! What a connection needs only while bytes flow, kept in a pool.
 
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use http::machine::{ClientMachine, ServerMachine};
@@ -81,6 +82,41 @@ impl<P: Parser> Buffers<P> {
     pub fn trim(&mut self) {
         self.input.trim(self.machine.kept_bytes());
         self.out.trim();
+    }
+}
+
+/// Buffers that a connection holds, except while it waits with nothing in them.
+pub(crate) struct HeldBuffers<P>(Option<Box<Buffers<P>>>);
+
+impl<P: Parser> HeldBuffers<P> {
+    pub(crate) fn take(pool: &BufferPool<P>) -> HeldBuffers<P> {
+        HeldBuffers(Some(pool.take()))
+    }
+
+    /// Returns them to their pool: until [`HeldBuffers::hold`] they must not be used.
+    pub(crate) fn release(&mut self, pool: &BufferPool<P>) {
+        if let Some(buffers) = self.0.take() {
+            pool.give_back(buffers);
+        }
+    }
+
+    /// Takes buffers again.
+    pub(crate) fn hold(&mut self, pool: &BufferPool<P>) {
+        self.0.get_or_insert_with(|| pool.take());
+    }
+}
+
+impl<P> Deref for HeldBuffers<P> {
+    type Target = Buffers<P>;
+
+    fn deref(&self) -> &Buffers<P> {
+        self.0.as_ref().expect("buffers are released only during a wait")
+    }
+}
+
+impl<P> DerefMut for HeldBuffers<P> {
+    fn deref_mut(&mut self) -> &mut Buffers<P> {
+        self.0.as_mut().expect("buffers are released only during a wait")
     }
 }
 

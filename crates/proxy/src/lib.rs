@@ -2,7 +2,7 @@
 //! from one side to the other.
 //!
 //! This crate owns the way of a request to an upstream server and of its response back. What is passed on is always
-//! written anew from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
+//! encoded from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
 //! does), never listens, and knows nothing of configuration files: it is built from [`options::Options`].
 //!
 //! Modules, from low to high; a module uses only those above it.
@@ -31,5 +31,5 @@ mod choose;
 mod proxy;
 
 pub use options::Options;
-pub use proxy::{Group, HealthChange, Proxy, Tell, UpstreamError, UpstreamEvent};
+pub use proxy::{EventSink, Group, HealthChange, Proxy, UpstreamError, UpstreamEvent};
 pub use shared::GroupShared;

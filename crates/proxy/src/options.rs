@@ -15,7 +15,7 @@ pub struct Options {
     /// Connections kept for the next request.
     pub keep_alive: KeepAlive,
     /// How long things may take.
-    pub timeouts: Timeouts,
+    pub timeouts: UpstreamTimeouts,
     /// When a request is sent again.
     pub retry: Retry,
     /// When a server that fails is ejected; `None` for never.
@@ -135,7 +135,7 @@ pub struct KeepAlive {
 
 /// How long things may take, in milliseconds; kept to within a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct UpstreamTimeouts {
     /// To connect, name resolution and TLS handshake included. Default 5,000.
     pub connect_ms: u64,
     /// From the request's last byte to the response's whole head. Default 60,000.
@@ -327,7 +327,7 @@ impl Options {
             servers,
             balance: Balance::default(),
             keep_alive: KeepAlive::default(),
-            timeouts: Timeouts::default(),
+            timeouts: UpstreamTimeouts::default(),
             retry: Retry::default(),
             ejection: Some(Ejection::default()),
             check: None,
@@ -351,9 +351,9 @@ impl Default for KeepAlive {
     }
 }
 
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
+impl Default for UpstreamTimeouts {
+    fn default() -> UpstreamTimeouts {
+        UpstreamTimeouts {
             connect_ms: 5_000,
             head_ms: 60_000,
             between_ms: 60_000,

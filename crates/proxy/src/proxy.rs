@@ -62,7 +62,7 @@ pub struct UpstreamError<'x> {
     pub target: &'x [u8],
     /// What happened.
     pub reason: &'static str,
-    /// What the client is told; `None` where the request is sent again.
+    /// The response to the client; `None` if the request is sent again.
     pub status: Option<Status>,
 }
 
@@ -79,7 +79,7 @@ pub enum HealthChange {
     Well,
 }
 
-/// What an error log is told.
+/// An event for the error log.
 #[derive(Clone, Copy, Debug)]
 pub enum UpstreamEvent<'x> {
     /// An attempt has failed before the client was answered.
@@ -98,12 +98,12 @@ pub enum UpstreamEvent<'x> {
     },
 }
 
-/// Who is told.
-pub type Tell = Box<dyn Fn(&UpstreamEvent<'_>)>;
+/// The receiver of events.
+pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
 
 struct GroupState {
     core: Core,
-    report: Option<Tell>,
+    report: Option<EventSink>,
     shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
@@ -130,13 +130,13 @@ impl Group {
         Group::build(core, shared, None)
     }
 
-    /// The same, and `tell` hears of what goes wrong, and of servers that come and go.
+    /// The same, and `report` gets errors and changes of servers.
     #[must_use]
-    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: Tell) -> Group {
+    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: EventSink) -> Group {
         Group::build(core, shared, Some(report))
     }
 
-    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<Tell>) -> Group {
+    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
         let options = &shared.options;
         let inner = Rc::new(GroupState {
             core: core.clone(),
@@ -217,7 +217,7 @@ impl Proxy {
         // The place of a failed attempt, where the next one is to go to the same server.
         let mut same = None;
         loop {
-            let (ticket, anew) = match same.take() {
+            let (ticket, is_new) = match same.take() {
                 Some(ticket) => (ticket, true),
                 None => match self.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
@@ -228,7 +228,7 @@ impl Proxy {
                     }
                 },
             };
-            let failure = match self.attempt(x, &ticket, &mut trial, anew).await {
+            let failure = match self.attempt(x, &ticket, &mut trial, is_new).await {
                 Ok(()) => return Ok(()),
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
@@ -242,7 +242,7 @@ impl Proxy {
             match next {
                 RetryDecision::Fresh => same = Some(ticket),
                 RetryDecision::Elsewhere => trial.tried.push(ticket.server),
-                RetryDecision::Tell => return give_up(x, &failure).await,
+                RetryDecision::GiveUp => return give_up(x, &failure).await,
             }
         }
     }
@@ -289,20 +289,20 @@ impl Proxy {
         if repeats { retry.body_bytes_max } else { 0 }
     }
 
-    /// One attempt at one server; `anew` on a connection made for it.
+    /// One attempt at one server; `is_new` on a connection made for it.
     async fn attempt(
         &self,
         x: &mut Exchange<'_>,
         ticket: &Selection<'_>,
         trial: &mut Attempts,
-        anew: bool,
+        is_new: bool,
     ) -> Result<(), AttemptFailure> {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
-        trial.attempts += u32::from(!anew);
+        trial.attempts += u32::from(!is_new);
         let pool = &self.group.pools[ticket.server];
         let (mut upstream_connection, room) =
-            self.upstream_connection(x, ticket.server, trial.deadline_ms, anew).await?;
+            self.upstream_connection(x, ticket.server, trial.deadline_ms, is_new).await?;
         let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
         let waits = x.awaits_continue()?;
         let ask = TemplateContext::of(&x.request(), &upstream.authority);
@@ -371,13 +371,13 @@ impl Proxy {
         x: &Exchange<'_>,
         server: usize,
         deadline_ms: u64,
-        anew: bool,
+        is_new: bool,
     ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
         let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
         let now_ms = self.group.core.now_ms();
         let pool = &self.group.pools[server];
         let certain = !x.request().method().is_idempotent();
-        if !anew
+        if !is_new
             && options.proxy_protocol.is_none()
             && options.keep_alive.idle_max > 0
             && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
@@ -420,7 +420,7 @@ impl Proxy {
     ) {
         if failure.is_failure() && !x.has_begun() {
             let (status, reason) = retry::answer(failure);
-            self.report(x, Some(ticket.server), reason, (next == RetryDecision::Tell).then_some(status));
+            self.report(x, Some(ticket.server), reason, (next == RetryDecision::GiveUp).then_some(status));
         }
     }
 
@@ -457,9 +457,9 @@ impl Proxy {
                     self.group.budget.set(rest);
                     RetryDecision::Elsewhere
                 }
-                None => RetryDecision::Tell,
+                None => RetryDecision::GiveUp,
             },
-            _ => RetryDecision::Tell,
+            _ => RetryDecision::GiveUp,
         }
     }
 }

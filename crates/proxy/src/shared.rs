@@ -29,7 +29,7 @@ pub struct GroupShared {
 pub(crate) struct Upstream {
     /// `host[:port]`, as in `Host`.
     pub(crate) authority: String,
-    /// What tells it from others, in cookies and hashes.
+    /// Identifies it, in cookies and hashes.
     pub(crate) id: u64,
     pub(crate) health: Health,
     /// `None` for a Unix socket.

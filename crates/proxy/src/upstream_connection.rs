@@ -45,7 +45,7 @@ pub(crate) struct UpstreamConnection {
     pub(crate) idle_ms: u64,
 }
 
-/// Buffers that go back to their pool: while nothing is in them ([`UpstreamConnection::let_go`]), and in the end.
+/// Buffers that go back to their pool: while nothing is in them ([`UpstreamConnection::release`]), and in the end.
 pub(crate) struct PooledBuffers {
     pool: Rc<UpstreamBuffers>,
     held: Option<Box<Buffers<ClientMachine>>>,
@@ -147,7 +147,7 @@ impl UpstreamConnection {
 
     /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use
     /// them, and they stay in the processor's caches.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release(&mut self) {
         if self.silent && self.backlog() == 0 {
             self.buffers.give_back();
         }
@@ -200,13 +200,13 @@ impl Deref for PooledBuffers {
     type Target = Buffers<ClientMachine>;
 
     fn deref(&self) -> &Buffers<ClientMachine> {
-        self.held.as_ref().expect("let go only during a wait")
+        self.held.as_ref().expect("released only during a wait")
     }
 }
 
 impl DerefMut for PooledBuffers {
     fn deref_mut(&mut self) -> &mut Buffers<ClientMachine> {
-        self.held.as_mut().expect("let go only during a wait")
+        self.held.as_mut().expect("released only during a wait")
     }
 }
 

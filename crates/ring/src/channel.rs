@@ -16,7 +16,7 @@ use crate::worker::Worker;
 #[cfg(not(loom))]
 pub use descriptors::{Attachment, NotAttached, environment};
 
-/// The variable that tells a worker process where its channel is: the value of [`Channel::environment`].
+/// The environment variable with a worker process's channel: the value of [`Channel::environment`].
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
 
 /// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the

@@ -139,7 +139,7 @@ int call_end(Call *self) {
 }
 
 static int out_of_order(PyObject *type) {
-    PyErr_Format(PyExc_RuntimeError, "%R is not what is to be sent now", type);
+    PyErr_Format(PyExc_RuntimeError, "%R cannot be sent in this state", type);
     return -1;
 }
 
@@ -215,14 +215,14 @@ static int send_trailers(Call *self, PyObject *message) {
     PyObject *headers = PyDict_GetItemWithError(message, keys[HEADERS]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_TRAILERS]);
     struct head head;
-    int failed, goes_on = more ? PyObject_IsTrue(more) : 0;
+    int failed, has_more = more ? PyObject_IsTrue(more) : 0;
     head_begin(&head);
-    failed = goes_on < 0 || (headers && fill_head(&head, headers) != 0);
+    failed = has_more < 0 || (headers && fill_head(&head, headers) != 0);
     failed = failed || check(komainu_trailers(self->request, head.at, head.count)) != 0;
     head_end(&head);
     if (failed)
         return -1;
-    return goes_on ? 0 : call_end(self);
+    return has_more ? 0 : call_end(self);
 }
 
 /* The server has taken all of the body's last piece. */
@@ -454,14 +454,14 @@ static PyMethodDef call_methods[] = {
     {"accept", (PyCFunction)call_accept, METH_VARARGS, "Accepts a WebSocket."},
     {"take_record", (PyCFunction)call_take_record, METH_NOARGS, "A WebSocket's next message, or None."},
     {"put_record", (PyCFunction)call_put_record, METH_VARARGS, "Sends a message; whether some of it is left to push."},
-    {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None where there is none yet."},
-    {"push", (PyCFunction)call_push, METH_NOARGS, "Goes on with what was not taken; whether some of it still was not."},
-    {"read_by", (PyCFunction)call_read_by, METH_O, "The future of who waits to receive."},
-    {"written_by", (PyCFunction)call_written_by, METH_O, "The future of who waits to send."},
-    {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes who waits for what has come; whether somebody still waits."},
-    {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes who waits to receive."},
-    {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server lost interest, or 0."},
-    {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its answer was whole."},
+    {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None if there is none yet."},
+    {"push", (PyCFunction)call_push, METH_NOARGS, "Writes the rest of a piece; whether some of it is still left."},
+    {"read_by", (PyCFunction)call_read_by, METH_O, "Adds a future that waits in receive."},
+    {"written_by", (PyCFunction)call_written_by, METH_O, "Adds a future that waits in send."},
+    {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes the futures whose wait is over; whether others still wait."},
+    {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes the futures that wait in receive."},
+    {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server cancelled the request, or 0."},
+    {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its response was complete."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -162,7 +162,7 @@ static void input_dealloc(Input *self) {
 }
 
 static PyMethodDef input_methods[] = {
-    {"read", (PyCFunction)input_read, METH_VARARGS, "So many bytes, or all of them."},
+    {"read", (PyCFunction)input_read, METH_VARARGS, "Reads this number of bytes, or all of them."},
     {"readline", (PyCFunction)input_readline, METH_VARARGS, "The next line."},
     {"readlines", (PyCFunction)input_readlines, METH_VARARGS, "The lines that are left."},
     {NULL, NULL, 0, NULL},

@@ -109,13 +109,13 @@ static PyObject *seat_leave(Seat *self, PyObject *unused) {
 }
 
 static PyMethodDef seat_methods[] = {
-    {"serve", (PyCFunction)seat_serve, METH_O, "Answers requests with a WSGI application until the worker is to leave."},
-    {"claim", (PyCFunction)seat_claim, METH_O, "Up to so many waiting requests; None where the worker is to leave."},
-    {"fileno", (PyCFunction)seat_fileno, METH_NOARGS, "What is readable when the server has rung."},
-    {"arm", (PyCFunction)seat_arm, METH_O, "Before sleeping: False, and not armed, where there is a request to claim."},
-    {"disarm", (PyCFunction)seat_disarm, METH_NOARGS, "After sleeping; claim() has to follow."},
+    {"serve", (PyCFunction)seat_serve, METH_O, "Answers requests with a WSGI application until the worker must leave."},
+    {"claim", (PyCFunction)seat_claim, METH_O, "Claims up to this number of requests; None if the worker must leave."},
+    {"fileno", (PyCFunction)seat_fileno, METH_NOARGS, "The descriptor that is readable when the server has news."},
+    {"arm", (PyCFunction)seat_arm, METH_O, "Before sleeping: False without arming if there is a request to claim."},
+    {"disarm", (PyCFunction)seat_disarm, METH_NOARGS, "After sleeping; call claim() next."},
     {"quiet", (PyCFunction)seat_quiet, METH_NOARGS, "Makes fileno() unreadable again."},
-    {"leave", (PyCFunction)seat_leave, METH_NOARGS, "Gives the seat up, with no request held."},
+    {"leave", (PyCFunction)seat_leave, METH_NOARGS, "Releases the seat, which holds no request."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -224,20 +224,20 @@ static PyObject *life_leaving(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef functions[] = {
-    {"begin", life_begin, METH_NOARGS, "What this process is for: \"prototype\" or \"worker\"."},
-    {"loaded", life_loaded, METH_NOARGS, "Says that the application is loaded, or that requests may come."},
-    {"ending", life_ending, METH_NOARGS, "Says that this worker takes no more requests."},
-    {"single", life_single, METH_NOARGS, "Says that each thread of this worker has one request at a time."},
-    {"not_loaded", life_not_loaded, METH_O, "Says why the application cannot be loaded."},
-    {"order", life_order, METH_NOARGS, "Waits until a worker is wanted; False where the prototype is to leave."},
-    {"not_forked", life_not_forked, METH_O, "Says why there is no worker."},
-    {"born", life_born, METH_NOARGS, "Begins the life of a forked worker."},
-    {"seats", life_seats, METH_NOARGS, "How many seats this worker has."},
-    {"take_seat", take_seat, METH_O, "Takes one of them."},
-    {"leave", life_leave, METH_NOARGS, "No more requests are taken."},
+    {"begin", life_begin, METH_NOARGS, "The role of this process: \"prototype\" or \"worker\"."},
+    {"loaded", life_loaded, METH_NOARGS, "Reports that the application is loaded, or that the worker is ready."},
+    {"ending", life_ending, METH_NOARGS, "Reports that this worker takes no more requests."},
+    {"single", life_single, METH_NOARGS, "Reports that each thread of this worker has one request at a time."},
+    {"not_loaded", life_not_loaded, METH_O, "Reports why the application cannot be loaded."},
+    {"order", life_order, METH_NOARGS, "Waits for a command: True to fork a worker, False to leave."},
+    {"not_forked", life_not_forked, METH_O, "Reports why there is no worker."},
+    {"born", life_born, METH_NOARGS, "Prepares a forked worker."},
+    {"seats", life_seats, METH_NOARGS, "The number of seats of this worker."},
+    {"take_seat", take_seat, METH_O, "Takes one of the seats."},
+    {"leave", life_leave, METH_NOARGS, "Stops claiming requests."},
     {"leaving", life_leaving, METH_NOARGS, "Whether leave() was called."},
-    {"prepare_wsgi", wsgi_prepare, METH_VARARGS, "What every environ holds, and the Python half of WSGI."},
-    {"prepare_asgi", asgi_prepare, METH_VARARGS, "What every scope holds, and the Python half of ASGI."},
+    {"prepare_wsgi", wsgi_prepare, METH_VARARGS, "Sets the constant entries of environ, and the Python half of WSGI."},
+    {"prepare_asgi", asgi_prepare, METH_VARARGS, "Sets the constant entries of scopes, and the Python half of ASGI."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -144,7 +144,7 @@ struct Presented {
     store: Option<CertificateStore>,
 }
 
-/// How a handshake goes on.
+/// How a handshake continues.
 pub(super) struct Admission {
     pub(super) config: Arc<ServerConfig>,
     /// Which policy on client certificates holds; 0 for none.

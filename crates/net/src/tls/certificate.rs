@@ -15,10 +15,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// A certificate with its chain and its private key, as the server presents it. Clones are the same certificate.
 #[derive(Clone, Debug)]
-pub struct ServerCertificate(Arc<Loaded>);
+pub struct ServerCertificate(Arc<CertificateData>);
 
 #[derive(Debug)]
-struct Loaded {
+struct CertificateData {
     key: Arc<CertifiedKey>,
     info: CertificateInfo,
 }
@@ -123,7 +123,7 @@ impl ServerCertificate {
             }
             error => format!("private key: {error}"),
         })?;
-        Ok(ServerCertificate(Arc::new(Loaded { key: Arc::new(key), info })))
+        Ok(ServerCertificate(Arc::new(CertificateData { key: Arc::new(key), info })))
     }
 
     /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and

@@ -21,7 +21,7 @@ pub struct TlsSession {
     pub cipher: &'static str,
     /// The host that the client asked for (SNI), in lower case.
     pub server_name: Option<Box<str>>,
-    /// Whether it goes on with the keys of an earlier connection.
+    /// Whether it continues with the keys of an earlier connection.
     pub resumed: bool,
     /// Which policy on client certificates has admitted it ([`TlsAcceptor::policy`]); 0 for none.
     pub policy: u64,
@@ -120,7 +120,7 @@ impl TlsHandshake {
         self.first.is_some()
     }
 
-    /// Goes on as far as the socket allows.
+    /// Continues as far as the socket allows.
     ///
     /// # Errors
     /// Why it failed; the client has been sent an alert, if it was there to receive one.

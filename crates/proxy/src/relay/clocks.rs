@@ -9,7 +9,7 @@ use crate::failure::AttemptFailure;
 const LOOK_MS: u64 = 2_000;
 
 impl Relay<'_, '_> {
-    /// Waits until either side can go on, or a clock runs out.
+    /// Waits until either side can continue, or a timeout expires.
     pub(super) async fn wait(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         self.x.try_flush()?;
         if self.x.is_spilling() {
@@ -35,7 +35,7 @@ impl Relay<'_, '_> {
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
-        self.upstream_connection.let_go();
+        self.upstream_connection.release();
         self.settle();
         let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
         self.upstream_connection.hold();
@@ -81,22 +81,14 @@ impl Relay<'_, '_> {
         ]
     }
 
-    /// The kernel reports room only when a third of its buffer is free: asks whether peers that seem to read nothing have read
-    /// a little.
+    /// The kernel reports room only when a third of its buffer is free: asks whether a client that seems to read nothing has
+    /// read a little.
     fn look_for_progress(&mut self, now_ms: u64) -> Result<(), AttemptFailure> {
         if self.unsent > 0 {
             self.x.flush_anyway()?;
             let unsent = self.x.unsent();
             if std::mem::replace(&mut self.unsent, unsent) != unsent {
                 self.client_write_ms = now_ms;
-            }
-        }
-        if self.up != RequestProgress::Abandoned && self.upstream_connection.backlog() > 0 {
-            let backlog = self.upstream_connection.backlog();
-            self.upstream_connection.link.stream().assume_writable();
-            // Where it fails, the upstream's response, if there is one, is read next.
-            if self.upstream_connection.try_flush().is_err() || self.upstream_connection.backlog() < backlog {
-                self.up_ms = now_ms;
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ fn forwarded(options: &Options, request: &str) -> (String, SentHead) {
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
-/// The same for a client that the sender may have told of.
+/// The same for a client whose address the sender may forward.
 fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
@@ -41,13 +41,13 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
     (text.trim_end().replace("\r\n", "\n"), sent)
 }
 
-const TOLD: &str =
+const SENT: &str =
     "X-Forwarded-For: 192.0.2.7\nX-Forwarded-Proto: https\nX-Forwarded-Host: a.test\nVia: 1.1 komainu";
 
 #[test]
 fn a_plain_request() {
     let (text, sent) = forwarded(&options(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
-    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{TOLD}"));
+    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{SENT}"));
     assert_eq!(sent, SentHead::default());
 }
 
@@ -59,7 +59,7 @@ fn what_belongs_to_one_connection_stays_there() {
          Proxy-Connection: x\nProxy-Authorization: x\nTE: gzip\nTrailer: x\nUpgrade: h2c\nHTTP2-Settings: AAAA\n\
          connection: x-other\nX-Other: 2\nX-Kept: 3\n\n",
     );
-    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{TOLD}"));
+    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{SENT}"));
     assert!(!sent.upgrade);
 }
 
@@ -74,7 +74,7 @@ fn bodies_are_framed_by_us() {
         let (text, _) = forwarded(&options(), request);
         assert_eq!(
             text,
-            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{TOLD}", request.split(' ').next().unwrap())
+            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{SENT}", request.split(' ').next().unwrap())
         );
     }
 }
@@ -96,7 +96,7 @@ fn changes_of_protocol_are_asked_for_where_allowed() {
     assert_eq!(
         text,
         format!(
-            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{TOLD}\nConnection: Upgrade\nUpgrade: WebSocket"
+            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{SENT}\nConnection: Upgrade\nUpgrade: WebSocket"
         )
     );
     for lines in [
@@ -116,7 +116,7 @@ fn strangers_cannot_say_who_the_client_is() {
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.9.9.9\nX-Forwarded-Proto: http\n\
                    X-Forwarded-Host: evil\nForwarded: for=10.9.9.9\nX-Forwarded-Port: 1\nX-Real-IP: 10.9.9.9\n\
                    X_Forwarded_For: 10.9.9.9\n\n";
-    assert_eq!(forwarded(&options(), request).0, format!("GET / HTTP/1.1\nHost: a.test\n{TOLD}"));
+    assert_eq!(forwarded(&options(), request).0, format!("GET / HTTP/1.1\nHost: a.test\n{SENT}"));
     let mut quiet = options();
     quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
     quiet.request.via = String::new();

@@ -145,7 +145,7 @@ impl Rig {
         self.engine.context.connection_limit.taken.get()
     }
 
-    /// Sends, waits for whatever comes of it at once, and reads that.
+    /// Sends, waits for the immediate result, and reads it.
     pub(super) fn ask(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
         wire.client_sends(bytes);
         self.settle();
@@ -159,7 +159,7 @@ impl Rig {
         assert_eq!(self.core.running(), 0, "the count of futures is off");
         assert_eq!(self.core.sources_alive(), 0, "a source is left");
         assert_eq!(self.core.timers_armed(), 0, "a timer is left");
-        assert!(self.wires.borrow().iter().all(|wire| wire.end().is_some()), "a client was not told");
+        assert!(self.wires.borrow().iter().all(|wire| wire.end().is_some()), "a client was not disconnected");
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| b'a' + ((at as u64 * 7 + n) % 26) as u8).collect()
 }
 
-/// One handler of each kind, told by the path; the query is a number that the response depends on.
+/// One handler of each kind, selected by the path; the query is a number that the response depends on.
 pub(super) struct Zoo {
     file: OwnedFd,
     pub(super) offloaded: Rc<Cell<usize>>,
