@@ -439,9 +439,10 @@ impl Machine {
     ) -> Result<Event, ConnectionError> {
         self.ledger.spend(price)?;
         match self.streams.find_mut(stream) {
-            Some(record) if record.reset.is_some() => {}
+            Some(record) if record.reset.is_some() && !record.reset_by_peer => {}
             Some(record) => {
                 record.reset = Some(code);
+                record.reset_by_peer = false;
                 frame::rst_stream(&mut self.control, stream, code);
                 self.settle(stream);
             }
