@@ -549,7 +549,7 @@ impl<'s> WebSocketSession<'s> {
 
 async fn client_or_time(x: &Exchange<'_>, client: Interest, ms: u64) {
     let mut time = pin!(x.core().sleep(ms));
-    poll_fn(|context| match x.poll_client(client) {
+    poll_fn(|context| match x.poll_client(client, context) {
         true => Poll::Ready(()),
         false => time.as_mut().poll(context),
     })

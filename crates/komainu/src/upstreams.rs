@@ -9,9 +9,9 @@ use http::Status;
 use net::{SpillQuota, SpillStore};
 use proxy::GroupShared;
 use proxy::options::{
-    Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
-    ProxyProtocol, RequestOptions, ResponseOptions, Retry, Tls, UpstreamAddress, UpstreamServer,
-    UpstreamTimeouts,
+    Balance, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host, KeepAlive, PathMap, Probe,
+    ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls, UpstreamAddress,
+    UpstreamServer, UpstreamTimeouts,
 };
 
 use crate::config_files::ConfigFiles;
@@ -28,7 +28,7 @@ pub(crate) struct GroupPlan {
 pub(crate) struct UpstreamRoute {
     /// The group's place in [`GroupPlan::shared`].
     pub(crate) group: usize,
-    pub(crate) options: Arc<Options>,
+    pub(crate) options: Arc<RouteOptions>,
     /// The limit on temporary files for its responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
 }
@@ -51,7 +51,7 @@ impl GroupPlan {
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(options(&config::Route::default(), proxy, files)?, &mut before)?;
+            groups.add(group_options(proxy, files)?, &mut before)?;
         }
         for site in &config.sites {
             let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill, files));
@@ -66,7 +66,7 @@ impl GroupPlan {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    fn add(&mut self, options: Options, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
+    fn add(&mut self, options: GroupOptions, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
@@ -89,14 +89,13 @@ impl GroupPlan {
             _ => None,
         });
         let Some(proxy) = proxy else { return Ok(None) };
-        let options = options(route, proxy, files)?;
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(options.clone(), before)?,
+            None => self.add(group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
-        Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
+        Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
     }
 }
 
@@ -104,18 +103,17 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
-fn options(route: &config::Route, proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<Options> {
+fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
     let servers =
         proxy.to.iter().map(|upstream| server(proxy, upstream, files)).collect::<io::Result<_>>()?;
-    Ok(Options {
+    Ok(GroupOptions {
+        servers,
         balance: balance(&proxy.balance),
         keep_alive: KeepAlive {
             idle_max: proxy.keep_alive.connections_max as usize,
             idle_ms_max: ms(proxy.keep_alive.idle),
             requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
         },
-        timeouts: timeouts(&proxy.timeouts),
-        retry: retry(&proxy.retry),
         ejection: proxy.eject.as_ref().map(|eject| Ejection {
             failures_max: eject.failures_max,
             first_ms: ms(eject.first),
@@ -125,6 +123,18 @@ fn options(route: &config::Route, proxy: &config::Proxy, files: &ConfigFiles) ->
         slow_start_ms: ms(proxy.slow_start),
         queue_max: proxy.queue_max as usize,
         resolve_ms: ms(proxy.resolve),
+        proxy_protocol: match proxy.proxy_protocol {
+            config::ProxyProtocol::Off => None,
+            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
+            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
+        },
+    })
+}
+
+fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
+    RouteOptions {
+        timeouts: timeouts(&proxy.timeouts),
+        retry: retry(&proxy.retry),
         request: request(proxy),
         response: ResponseOptions {
             rewrite: proxy.rewrite,
@@ -132,11 +142,6 @@ fn options(route: &config::Route, proxy: &config::Proxy, files: &ConfigFiles) ->
             edits: edits(&proxy.response_headers),
         },
         path: path_map(route, proxy),
-        proxy_protocol: match proxy.proxy_protocol {
-            config::ProxyProtocol::Off => None,
-            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
-            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
-        },
         upgrades: proxy.upgrades.clone(),
         read_ahead_bytes: proxy.read_ahead_bytes as usize,
         head: http::Limits {
@@ -145,8 +150,7 @@ fn options(route: &config::Route, proxy: &config::Proxy, files: &ConfigFiles) ->
             fields_max: proxy.limits.headers_max as usize,
             bare_lf: proxy.limits.lenient_bare_lf,
         },
-        ..Options::to(servers)
-    })
+    }
 }
 
 fn server(
@@ -265,9 +269,10 @@ mod tests {
     #[test]
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
         let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
-        let ours =
-            options(&config::Route::default(), &config::Proxy::to([url]), &ConfigFiles::default()).unwrap();
+        let proxy = config::Proxy::to([url]);
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
-        assert_eq!(format!("{ours:#?}"), format!("{:#?}", Options::to(vec![server])));
+        let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
+        assert_eq!(group, GroupOptions::to(vec![server]));
+        assert_eq!(route_options(&config::Route::default(), &proxy), RouteOptions::default());
     }
 }

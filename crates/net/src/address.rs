@@ -18,6 +18,18 @@ pub enum Bind {
     Unix(PathBuf),
 }
 
+impl Bind {
+    /// The port; `None` for a Unix socket.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Bind::Tcp(address) => Some(address.port()),
+            Bind::Any(port) => Some(*port),
+            Bind::Unix(_) => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -132,11 +132,11 @@ impl Drop for Alarm {
 }
 
 async fn until_read(core: &Core, source: &Source) {
-    poll_fn(|_| {
+    poll_fn(|cx| {
         if source.ready() & READ != 0 {
             return Poll::Ready(());
         }
-        source.wait_read(core.current());
+        core.wait_read(source, cx);
         Poll::Pending
     })
     .await;

@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use http::encode::Lines;
 use http::{BodySize, Fields, Length, Status};
@@ -303,7 +303,7 @@ impl Exchange<'_> {
         let until_ms = core.now_ms() + GRACE_MS;
         let mut nap = std::pin::pin!(core.sleep(GRACE_MS));
         poll_fn(|context| {
-            if self.poll_client(Interest::of(false, true)) {
+            if self.poll_client(Interest::of(false, true), context) {
                 return Poll::Ready(true);
             }
             nap.as_mut().poll(context).map(|()| core.now_ms() < until_ms)
@@ -327,12 +327,12 @@ impl Exchange<'_> {
         wait::either(self.core(), both, deadline_ms, is_done).await
     }
 
-    /// Whether the client's side can do what is wanted of it now. If not, the current task runs again when it
+    /// Whether the client's side can do what is wanted of it now. If not, whoever polls with `cx` runs again when it
     /// can: for futures that wait for more than streams.
     #[must_use]
-    pub fn poll_client(&self, client: Interest) -> bool {
+    pub fn poll_client(&self, client: Interest, cx: &Context<'_>) -> bool {
         let waitable = self.lane.waitable(client);
-        self.lane.holds(client) || wait::is_met_or_waits(self.core(), self.lane.source(), waitable)
+        self.lane.holds(client) || wait::is_met_or_waits(self.core(), self.lane.source(), waitable, cx)
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) const GONE: u8 = 8;
 
 /// The number of no task.
 pub(crate) const NO_TASK: u32 = u32::MAX;
+/// In place of a task's number: a waker of somebody else waits, which the core keeps.
+pub(crate) const FOREIGN: u32 = u32::MAX - 1;
 
 /// What tasks wait for: the readiness of one descriptor as the reactor knows it, or that of one stream of a multiplexed
 /// connection, which the connection's task sets. Shared by its owner and the reactor's table.

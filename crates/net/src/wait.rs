@@ -1,7 +1,7 @@
 //! Waits of tasks for sources, whatever feeds those: a descriptor, or the task of a multiplexed connection.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use crate::core::Core;
 use crate::fault::Fault;
@@ -37,13 +37,13 @@ impl Interest {
         source.ready() & self.0 != 0
     }
 
-    /// The current task is to run when it is met.
-    fn wait(self, core: &Core, source: &Source) {
+    /// Whoever polls with `cx` is to run when it is met.
+    fn wait(self, core: &Core, source: &Source, cx: &Context<'_>) {
         if self.0 & (READ | HALF_CLOSED | GONE) != 0 {
-            source.wait_read(core.current());
+            core.wait_read(source, cx);
         }
         if self.0 & WRITE != 0 {
-            source.wait_write(core.current());
+            core.wait_write(source, cx);
         }
     }
 }
@@ -64,7 +64,7 @@ pub(crate) async fn ready(
     // A wait that was given up may have left its own end behind.
     source.take_expired();
     source.set_deadline(deadline_ms);
-    let result = poll_fn(|_| {
+    let result = poll_fn(|cx| {
         if interest.is_met(source) {
             return Poll::Ready(Ok(()));
         }
@@ -74,7 +74,7 @@ pub(crate) async fn ready(
             }
             source.set_deadline(deadline_ms);
         }
-        interest.wait(core, source);
+        interest.wait(core, source, cx);
         Poll::Pending
     })
     .await;
@@ -100,7 +100,7 @@ pub(crate) async fn either(
         source.take_expired();
         source.set_deadline(deadline_ms);
     }
-    let result = poll_fn(|_| {
+    let result = poll_fn(|cx| {
         if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
             return Poll::Ready(Ok(()));
         }
@@ -112,7 +112,7 @@ pub(crate) async fn either(
                 // The deadline of an earlier wait, reported late.
                 source.set_deadline(deadline_ms);
             }
-            interest.wait(core, source);
+            interest.wait(core, source, cx);
         }
         Poll::Pending
     })
@@ -123,11 +123,11 @@ pub(crate) async fn either(
     result
 }
 
-/// Whether `source` can do what is wanted; if not, the current task waits for that, without a deadline.
-pub(crate) fn is_met_or_waits(core: &Core, source: &Source, interest: Interest) -> bool {
+/// Whether `source` can do what is wanted; if not, whoever polls with `cx` waits for that, without a deadline.
+pub(crate) fn is_met_or_waits(core: &Core, source: &Source, interest: Interest, cx: &Context<'_>) -> bool {
     let met = interest.is_met(source);
     if !met {
-        interest.wait(core, source);
+        interest.wait(core, source, cx);
     }
     met
 }

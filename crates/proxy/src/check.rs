@@ -6,7 +6,7 @@ use net::{Core, Link, preface};
 
 use crate::dial::dial;
 use crate::failure::AttemptFailure;
-use crate::options::{HealthCheck, Options, Probe};
+use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
 
@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 4096;
 /// descriptors or ports.
 pub(crate) async fn probe(
     core: &Core,
-    options: &Options,
+    options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
     check: &HealthCheck,

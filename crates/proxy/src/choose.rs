@@ -105,7 +105,7 @@ impl Balancer {
         let mut too_long = pin!(core.sleep(queue_ms));
         // A client that closes its sending side while it waits has nearly always disconnected; its request leaves the queue,
         // or a thousand of them would keep the queue full.
-        let over = poll_fn(|context| match x.poll_client(Interest::END) {
+        let over = poll_fn(|context| match x.poll_client(Interest::END, context) {
             true => Poll::Ready(NoPlace::Left),
             false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
         });

@@ -3,7 +3,7 @@
 //!
 //! This crate owns the way of a request to an upstream server and of its response back. What is passed on is always
 //! encoded from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
-//! does), never listens, and knows nothing of configuration files: it is built from [`options::Options`].
+//! does), never listens, and knows nothing of configuration files: it is built from [`GroupOptions`] and [`RouteOptions`].
 //!
 //! Modules, from low to high; a module uses only those above it.
 
@@ -30,6 +30,6 @@ mod relay;
 mod choose;
 mod proxy;
 
-pub use options::Options;
+pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{EventSink, Group, HealthChange, Proxy, UpstreamError, UpstreamEvent};
 pub use shared::GroupShared;

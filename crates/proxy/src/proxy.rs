@@ -16,7 +16,7 @@ use crate::dial::{Beside, before, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::health::ServerState;
 use crate::kept::ReplayBuffer;
-use crate::options::Options;
+use crate::options::RouteOptions;
 use crate::pool::CorePool;
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
 use crate::request::RequestRules;
@@ -47,7 +47,7 @@ pub struct Proxy {
 
 /// How requests travel.
 struct Rules {
-    options: Arc<Options>,
+    options: Arc<RouteOptions>,
     request: RequestRules,
     response: ResponseRules,
     spill: Option<Arc<SpillQuota>>,
@@ -169,26 +169,21 @@ impl Group {
         self.0.pools[server].len()
     }
 
-    /// A way to its servers. What the group's own options say of the group as a whole (its servers, how they are
-    /// balanced, checked, ejected and kept) holds in place of what these say of that. `spill` is what
-    /// temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
+    /// A route to its servers. The mark in `Via` depends on the place of `options` in memory: pass the same `Arc` on all
+    /// cores. `spill` is what temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
     #[must_use]
-    pub fn proxy(&self, options: &Arc<Options>, spill: Option<Arc<SpillQuota>>) -> Proxy {
+    pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
         let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
         let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
-        let (request, response) = (RequestRules::marked(options, mark), ResponseRules::new(options));
+        let group = &self.0.shared.options;
+        let (request, response) =
+            (RequestRules::marked(group, options, mark), ResponseRules::new(group, options));
         let rules = Rules { options: options.clone(), request, response, spill };
         Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
 }
 
 impl Proxy {
-    /// A core's part of a group with this one way to it, that of its options.
-    #[must_use]
-    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Proxy {
-        Group::new(core, shared).proxy(&shared.options, None)
-    }
-
     /// Carries a request to an upstream server and its response back.
     ///
     /// # Errors
@@ -378,8 +373,7 @@ impl Proxy {
         let pool = &self.group.pools[server];
         let certain = !x.request().method().is_idempotent();
         if !is_new
-            && options.proxy_protocol.is_none()
-            && options.keep_alive.idle_max > 0
+            && options.keeps_connections()
             && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
         {
             return Ok((rested.take_up(link, PooledBuffers::lend(&self.group.buffers)), RefCell::new(None)));
@@ -558,7 +552,7 @@ mod tests {
     fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
         let core = Core::for_client(1).expect("an engine");
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
-        let shared = GroupShared::new(Options::to(vec![server])).expect("valid options");
+        let shared = GroupShared::new(crate::GroupOptions::to(vec![server])).expect("valid options");
         let names = shared.servers[0].names.clone().expect("a name");
         let old = "192.0.2.1:80".parse().expect("an address");
         names.found(vec![old]);

@@ -11,7 +11,7 @@ use net::{
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
-use crate::options::Options;
+use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
@@ -61,7 +61,7 @@ pub(crate) enum RelayOutcome {
 
 /// The parts of a proxy that a relay needs.
 pub(crate) struct RelayOptions<'p> {
-    pub(crate) options: &'p Options,
+    pub(crate) options: &'p RouteOptions,
     pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.

@@ -53,8 +53,12 @@ fn a_client_that_reads_little_but_steadily_gets_a_whole_response() {
             caller.send_bytes(&vec![b'x'; BODY_BYTES]);
         }
     });
-    let shared = GroupShared::new(proxy::Options::to(vec![origin.server()])).unwrap();
-    let rig = Rig::serving(1, shared, |core, shared: &Arc<GroupShared>| Hurried(Proxy::new(core, shared)));
+    let shared = GroupShared::new(proxy::GroupOptions::to(vec![origin.server()])).unwrap();
+    let route = Arc::new(proxy::RouteOptions::default());
+    let hurried = move |core: &net::Core, shared: &Arc<GroupShared>| {
+        Hurried(proxy::Group::new(core, shared).proxy(&route, None))
+    };
+    let rig = Rig::serving(1, shared, hurried);
     let mut client = connect(rig.address);
     std::io::Write::write_all(&mut client, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .unwrap();

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use net::toy::{self, ToyConnection};
 use net::{Bind, Exchange, Fault, MemoryBudget, RequestRecord, Server, SpillQuota, SpillStore};
-use proxy::options::Options;
 use proxy::{Group, GroupShared, Proxy};
 
-use rig::Origin;
+use rig::{Options, Origin};
 
 struct Hop(Proxy);
 
@@ -30,9 +29,10 @@ fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr
     let mut upstream = origin.server();
     upstream.connections_max = 30;
     let mut options = Options::to(vec![upstream]);
-    options.queue_max = 2_000;
-    options.timeouts.queue_ms = 60_000;
-    let shared = GroupShared::new(options).unwrap();
+    options.group.queue_max = 2_000;
+    options.route.timeouts.queue_ms = 60_000;
+    let route = Arc::new(options.route);
+    let shared = GroupShared::new(options.group).unwrap();
     let memory = MemoryBudget::new(1 << 40);
     let net_options = net::Options {
         limits: net::Limits { streams_max: 1_000, ..net::Limits::default() },
@@ -41,8 +41,7 @@ fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr
     };
     let bind = Bind::Tcp(([127, 0, 0, 1], 0).into());
     let server = Server::start(&net_options, &[bind], move |core| {
-        let options = Arc::new(shared.options().clone());
-        Ok(Hop(Group::new(core, &shared).proxy(&options, spill.clone())))
+        Ok(Hop(Group::new(core, &shared).proxy(&route, spill.clone())))
     })
     .unwrap();
     let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };

@@ -43,7 +43,7 @@ impl PendingRequest {
     /// # Errors
     /// How the request ended without a response.
     pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Completion> {
-        poll_fn(|_| {
+        poll_fn(|cx| {
             let found = self.dispatcher.with_entry(self.ticket, |entry| {
                 entry.task = self.dispatcher.core.task();
                 match entry.completion {
@@ -53,7 +53,9 @@ impl PendingRequest {
             });
             match found.unwrap_or_else(|| Some(Err(self.dispatcher.completion_of_lost(self.ticket)))) {
                 Some(found) => Poll::Ready(found),
-                None if client.is_some_and(|(x, interest)| x.poll_client(interest)) => Poll::Ready(Ok(())),
+                None if client.is_some_and(|(x, interest)| x.poll_client(interest, cx)) => {
+                    Poll::Ready(Ok(()))
+                }
                 None => Poll::Pending,
             }
         })

@@ -6,19 +6,19 @@ use net::{Client, Peer};
 use super::*;
 use crate::options::{Forwarded, UpstreamAddress, UpstreamServer};
 
-fn options() -> Options {
-    Options::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
+fn group() -> GroupOptions {
+    GroupOptions::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
 }
 
 /// The head that goes upstream for a request with these lines, and what was said in it.
-fn forwarded(options: &Options, request: &str) -> (String, SentHead) {
+fn forwarded(options: &RouteOptions, request: &str) -> (String, SentHead) {
     forwarded_for(options, request, Client::direct(SENDER, true))
 }
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
 /// The same for a client whose address the sender may forward.
-fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, SentHead) {
+fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
@@ -31,7 +31,7 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
         upstream: "app:3000",
     };
     let mut out = Vec::new();
-    let sent = RequestRules::new(options).write(&mut out, &ask, true).unwrap();
+    let sent = RequestRules::new(&group(), options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.ends_with("\r\n\r\n"));
     // What we write must itself be a valid request with the same body.
@@ -46,7 +46,8 @@ const SENT: &str =
 
 #[test]
 fn a_plain_request() {
-    let (text, sent) = forwarded(&options(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
+    let (text, sent) =
+        forwarded(&RouteOptions::default(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
     assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{SENT}"));
     assert_eq!(sent, SentHead::default());
 }
@@ -54,7 +55,7 @@ fn a_plain_request() {
 #[test]
 fn what_belongs_to_one_connection_stays_there() {
     let (text, sent) = forwarded(
-        &options(),
+        &RouteOptions::default(),
         "GET / HTTP/1.1\nHost: a.test\nConnection: keep-alive, X-Secret, close\nKeep-Alive: 5\nX-Secret: 1\n\
          Proxy-Connection: x\nProxy-Authorization: x\nTE: gzip\nTrailer: x\nUpgrade: h2c\nHTTP2-Settings: AAAA\n\
          connection: x-other\nX-Other: 2\nX-Kept: 3\n\n",
@@ -71,7 +72,7 @@ fn bodies_are_framed_by_us() {
         ("POST / HTTP/1.1\nHost: a.test\n\n", "Content-Length: 0"),
         ("DELETE / HTTP/1.1\nHost: a.test\nContent-Length: 0\n\n", "Content-Length: 0"),
     ] {
-        let (text, _) = forwarded(&options(), request);
+        let (text, _) = forwarded(&RouteOptions::default(), request);
         assert_eq!(
             text,
             format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{SENT}", request.split(' ').next().unwrap())
@@ -82,15 +83,18 @@ fn bodies_are_framed_by_us() {
 #[test]
 fn expectations_go_with_bodies() {
     let with = "POST / HTTP/1.1\nHost: a.test\nExpect: 100-Continue\nContent-Length: 3\n\n";
-    let (text, sent) = forwarded(&options(), with);
+    let (text, sent) = forwarded(&RouteOptions::default(), with);
     assert!(text.contains("\nExpect: 100-Continue\n") && sent.expects);
-    let (text, sent) = forwarded(&options(), "GET / HTTP/1.1\nHost: a.test\nExpect: 100-continue\n\n");
+    let (text, sent) =
+        forwarded(&RouteOptions::default(), "GET / HTTP/1.1\nHost: a.test\nExpect: 100-continue\n\n");
     assert!(!text.contains("Expect") && !sent.expects);
 }
 
 #[test]
 fn changes_of_protocol_are_asked_for_where_allowed() {
-    let ask = |lines: &str| forwarded(&options(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"));
+    let ask = |lines: &str| {
+        forwarded(&RouteOptions::default(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"))
+    };
     let (text, sent) = ask("Connection: keep-alive, Upgrade\nUpgrade: WebSocket\nSec-WebSocket-Key: k");
     assert!(sent.upgrade);
     assert_eq!(
@@ -116,8 +120,11 @@ fn strangers_cannot_say_who_the_client_is() {
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.9.9.9\nX-Forwarded-Proto: http\n\
                    X-Forwarded-Host: evil\nForwarded: for=10.9.9.9\nX-Forwarded-Port: 1\nX-Real-IP: 10.9.9.9\n\
                    X_Forwarded_For: 10.9.9.9\n\n";
-    assert_eq!(forwarded(&options(), request).0, format!("GET / HTTP/1.1\nHost: a.test\n{SENT}"));
-    let mut quiet = options();
+    assert_eq!(
+        forwarded(&RouteOptions::default(), request).0,
+        format!("GET / HTTP/1.1\nHost: a.test\n{SENT}")
+    );
+    let mut quiet = RouteOptions::default();
     quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
     quiet.request.via = String::new();
     assert_eq!(forwarded(&quiet, request).0, "GET / HTTP/1.1\nHost: a.test");
@@ -125,7 +132,7 @@ fn strangers_cannot_say_who_the_client_is() {
 
 #[test]
 fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
-    let mut options = options();
+    let mut options = RouteOptions::default();
     options.request.forwarded.standard = true;
     options.request.via = String::new();
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 10.0.0.2\n\
@@ -150,7 +157,7 @@ fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
 
 #[test]
 fn hosts_and_edits() {
-    let mut options = options();
+    let mut options = RouteOptions::default();
     options.request.via = String::new();
     options.request.forwarded.x_forwarded = false;
     options.request.host = Host::Upstream;
@@ -182,7 +189,9 @@ fn too_many_named_fields_are_an_attack() {
         empty_segments: http::EmptySegments::Merge,
         upstream: "",
     };
-    assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask, true).is_err());
+    assert!(
+        RequestRules::new(&group(), &RouteOptions::default()).write(&mut Vec::new(), &ask, true).is_err()
+    );
 }
 
 #[test]
