@@ -94,6 +94,9 @@ pub(crate) struct Run {
     /// The private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Let clients speak HTTP/2 in the clear, without asking first (prior knowledge)
+    #[arg(long)]
+    pub(crate) h2c: bool,
     /// Threads that serve, at most 1024; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub(crate) threads: u32,

@@ -260,7 +260,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     });
     let speaks_tls = |address: &config::Listen| tls.is_some() && !matches!(address, config::Listen::Unix(_));
     let listener =
-        |address: config::Listen| Listener { tls: Some(speaks_tls(&address)), ..Listener::at(address) };
+        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::at(at) };
     let mut config = Config {
         listen: run.listen.iter().cloned().map(listener).collect(),
         threads: run.threads,

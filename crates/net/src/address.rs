@@ -49,6 +49,8 @@ pub struct Listen {
     pub proxy_protocol: Option<Sources>,
     /// Connections speak TLS, after that header if there is one; [`crate::Options::tls`] says how.
     pub tls: bool,
+    /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
+    pub h2c: bool,
 }
 
 /// Where a server can be reached.
@@ -73,7 +75,7 @@ impl std::fmt::Display for ListenUrl {
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, tls: false }
+        Listen { at, proxy_protocol: None, tls: false, h2c: false }
     }
 }
 
