@@ -137,6 +137,7 @@ impl Machine {
         };
         let is_served = record.sending == Sending::Ended;
         record.reset = Some(code);
+        record.reset_by_peer = true;
         self.ledger.spend(if is_served && self.is_server { price::FRAME } else { price::RESET })?;
         self.settle(header.stream);
         Ok(Some(Event::Reset { stream: header.stream, code }))
@@ -182,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// Tells the peer which streams were processed, the end of an orderly shutdown. See [`Machine::shutdown`].
+    /// Sends the peer the number of the last stream that was processed, the end of an orderly shutdown. See [`Machine::shutdown`].
     pub fn finish_shutdown(&mut self) {
         if !matches!(self.shutdown, Shutdown::Final(_)) && self.failed.is_none() {
             self.shutdown = Shutdown::Final(self.last_peer_stream);

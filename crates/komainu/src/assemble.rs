@@ -61,8 +61,11 @@ impl ServerPlan {
         };
         let files = hosting.map(Hosting::files).unwrap_or_default();
         let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
-        // Addresses change only at a restart.
-        let https_port = before.and_then(|plan| plan.https_port);
+        // A port that the kernel chose stays.
+        let https_port = match https_port(&config) {
+            Some(0) => before.and_then(|plan| plan.https_port),
+            port => port,
+        };
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let plan = ServerPlan { groups, tls, https_port, config };
@@ -78,11 +81,25 @@ impl ServerPlan {
     }
 }
 
+/// The folder of temporary files.
+pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
+    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    config.temp_path.clone().unwrap_or_else(usual)
+}
+
+/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+fn https_port(config: &Config) -> Option<u16> {
+    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+        config::Listen::Tcp(address) => Some(address.port()),
+        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
+        config::Listen::Unix(_) => None,
+    })
+}
+
 /// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
 /// the server works without files, and logs it.
 pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
-    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    let folder = config.temp_path.clone().unwrap_or_else(usual);
+    let folder = temporary_folder(config);
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
     if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
         store.create().map_err(|error| {

@@ -50,24 +50,38 @@ impl TlsPlan {
         let sites = config.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
         let plan = TlsPlan { options, sites, own_keys };
         // What is wrong with authorities and revocation lists shows here.
-        plan.acceptor(config, CertificateStore::new())?;
+        TlsPlan::acceptor(Some(&plan), config, CertificateStore::new())?;
         Ok(Some(plan))
     }
 
-    /// TLS as this plan and configuration have it.
+    /// TLS as a plan and its configuration have it; without a plan, for no site.
     ///
     /// # Errors
     /// Authorities or revocation lists that are not valid.
-    pub(crate) fn acceptor(&self, config: &Config, store: CertificateStore) -> io::Result<TlsAcceptor> {
-        TlsAcceptor::new(&self.options, finder(config), self.sites.clone(), store).map_err(invalid)
+    pub(crate) fn acceptor(
+        plan: Option<&TlsPlan>,
+        config: &Config,
+        store: CertificateStore,
+    ) -> io::Result<TlsAcceptor> {
+        let (options, sites) = TlsPlan::parts(plan);
+        TlsAcceptor::new(&options, finder(config), sites, store).map_err(invalid)
     }
 
-    /// Puts this plan and configuration in force where connections are accepted already.
+    fn parts(plan: Option<&TlsPlan>) -> (TlsOptions, Vec<Option<TlsSite>>) {
+        plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default()
+    }
+
+    /// Puts a plan and its configuration in force where connections are accepted already.
     ///
     /// # Errors
     /// As [`TlsPlan::acceptor`].
-    pub(crate) fn put_in_force(&self, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
-        acceptor.replace(&self.options, finder(config), self.sites.clone()).map_err(invalid)
+    pub(crate) fn put_in_force(
+        plan: Option<&TlsPlan>,
+        config: &Config,
+        acceptor: &TlsAcceptor,
+    ) -> io::Result<()> {
+        let (options, sites) = TlsPlan::parts(plan);
+        acceptor.replace(&options, finder(config), sites).map_err(invalid)
     }
 
     /// What a site demands of clients' certificates: the number that its connections carry, 0 for nothing.

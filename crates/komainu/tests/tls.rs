@@ -244,13 +244,12 @@ fn clients_show_certificates_where_a_site_demands_them() {
     let request = GET.replace("a.test", "c.test");
     let misdirected = s_client(&rig, "-servername b.test", &request);
     assert!(misdirected.contains("HTTP/1.1 421 "), "{misdirected}");
-    let request = GET.replace("a.test", "a.test");
-    let smuggled = s_client(&rig, "-servername c.test", &request);
+    let smuggled = s_client(&rig, "-servername c.test", GET);
     assert!(smuggled.contains("HTTP/1.1 421 ") && !smuggled.contains("this is a.test"), "{smuggled}");
 }
 
 #[test]
-fn plain_requests_are_redirected_and_browsers_told_to_stay() {
+fn plain_requests_are_redirected_and_browsers_stay_with_https() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     let one = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\nhsts = true";
     let other = "tls = { certificate = \"b.test.pem\", key = \"b.test.key\" }\nredirect_https = false\n\

@@ -18,6 +18,18 @@ pub enum Bind {
     Unix(PathBuf),
 }
 
+impl Bind {
+    /// The port; `None` for a Unix socket.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Bind::Tcp(address) => Some(address.port()),
+            Bind::Any(port) => Some(*port),
+            Bind::Unix(_) => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -37,18 +49,20 @@ pub struct Listen {
     pub proxy_protocol: Option<Sources>,
     /// Connections speak TLS, after that header if there is one; [`crate::Options::tls`] says how.
     pub tls: bool,
+    /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
+    pub h2c: bool,
 }
 
 /// Where a server can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub struct ListenUrl {
     /// The address, with the port that the kernel chose.
     pub at: Bind,
     /// Through TLS.
     pub is_tls: bool,
 }
 
-impl std::fmt::Display for Url {
+impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.at.to_string();
         match text.strip_prefix("http:").filter(|_| self.is_tls) {
@@ -61,7 +75,7 @@ impl std::fmt::Display for Url {
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, tls: false }
+        Listen { at, proxy_protocol: None, tls: false, h2c: false }
     }
 }
 

@@ -14,6 +14,7 @@ use http::{BodySize, Fields, Reject};
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -34,8 +35,7 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 /// How often a connection looks whether the server is stopping, or its client is too slow.
 const LOOK_MS: u64 = 1_000;
 
-/// What the first bytes of a connection tell of its protocol.
-#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))] // no protocol yet but the one for tests
+/// What the first bytes of a connection show of its protocol.
 pub(crate) enum Opening {
     Http1,
     /// More bytes must come.
@@ -55,8 +55,14 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
             return Opening::Undecided;
         }
     }
-    let _ = conn;
-    Opening::Http1
+    if conn.served > 0 || !conn.may_be_h2 {
+        return Opening::Http1;
+    }
+    match h2::preface(conn.work.input.head()) {
+        PrefaceMatch::Whole => Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits))),
+        PrefaceMatch::Partial => Opening::Undecided,
+        PrefaceMatch::Other => Opening::Http1,
+    }
 }
 
 /// Bytes between the link and the machine.
@@ -97,7 +103,7 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
     let (mut served, mut goes_away) = (0u32, false);
     let mut idle_since_ms = conn.core.now_ms();
     loop {
-        // Read first, in case bytes were received with those that told the protocol.
+        // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
         conn.fill_out(wire.sent + OUT_BYTES_MAX);
         let written = write(conn, wire);

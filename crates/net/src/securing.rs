@@ -54,7 +54,7 @@ pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Op
     }
 }
 
-/// Goes on with the handshake as far as the client has sent its part; then the connection is parked, served or closed.
+/// Continues the handshake as far as the client has sent its part; then the connection is parked, served or closed.
 async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
     let core = this.idle.link().core().clone();
     loop {

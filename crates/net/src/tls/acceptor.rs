@@ -151,7 +151,7 @@ struct Presented {
 }
 
 /// How a handshake continues.
-pub(super) struct Admission {
+pub(super) struct TlsAdmission {
     pub(super) config: Arc<ServerConfig>,
     /// Which policy on client certificates holds; 0 for none.
     pub(super) policy: u64,
@@ -218,12 +218,12 @@ impl TlsAcceptor {
     }
 
     /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
-    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<Admission, NotAdmitted> {
+    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table();
         let name = hello.server_name().unwrap_or(address);
         let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
         if is_challenge && self.0.store.challenge_of(name).is_some() {
-            return Ok(Admission { config: table.challenge.clone(), policy: 0, is_challenge });
+            return Ok(TlsAdmission { config: table.challenge.clone(), policy: 0, is_challenge });
         }
         let site = (table.find)(name).and_then(|site| table.sites.get(site)?.as_ref());
         let site = site.ok_or(NotAdmitted::UnknownName)?;
@@ -240,7 +240,7 @@ impl TlsAcceptor {
             Arc::make_mut(&mut config).cert_resolver =
                 Arc::new(SingleCertAndKey::from(chosen.certified_key()));
         }
-        Ok(Admission { config, policy: site.policy, is_challenge: false })
+        Ok(TlsAdmission { config, policy: site.policy, is_challenge: false })
     }
 }
 
