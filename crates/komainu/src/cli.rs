@@ -86,6 +86,9 @@ pub(crate) struct Run {
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
+    /// Let clients speak HTTP/2 in the clear, without asking first (prior knowledge)
+    #[arg(long)]
+    pub(crate) h2c: bool,
     /// Threads that serve, at most 1024; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub(crate) threads: u32,

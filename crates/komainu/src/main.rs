@@ -251,7 +251,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     };
     let route = Route { action, otherwise, ..Route::default() };
     let mut config = Config {
-        listen: run.listen.iter().cloned().map(Listener::at).collect(),
+        listen: run.listen.iter().cloned().map(|at| Listener { h2c: run.h2c, ..Listener::at(at) }).collect(),
         threads: run.threads,
         user: run.user.clone(),
         sites: vec![Site { routes: vec![route], ..Site::default() }],

@@ -74,6 +74,8 @@ pub struct Listener {
     asked: Bind,
     address: Bind,
     pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    /// Connections may begin with HTTP/2.
+    pub(crate) h2c: bool,
     sockets: Vec<Arc<Listening>>,
     /// Removed with the listener, by the process that owns it.
     file: Option<SocketFile>,
@@ -96,7 +98,7 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind`]'s.
     pub fn bind_beside(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, h2c } = listen;
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
         let (address, sockets) = bind(&at, threads.max(1), is_ours)
@@ -109,6 +111,7 @@ impl Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
+            h2c,
             sockets,
             file,
             may_own_file: true,
@@ -121,7 +124,7 @@ impl Listener {
     /// # Errors
     /// `InvalidInput` where there is none, or one is no stream socket; the system's.
     pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
+        let Listen { at, proxy_protocol, h2c } = listen;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
         let first = descriptors.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
@@ -143,6 +146,7 @@ impl Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
+            h2c,
             sockets,
             file: None,
             may_own_file,
@@ -192,8 +196,8 @@ impl Listener {
     pub(crate) fn set_options(&mut self, listen: Listen) -> bool {
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.asked = listen.at;
-        let is_same = self.proxy_protocol == proxy_protocol;
-        self.proxy_protocol = proxy_protocol;
+        let is_same = self.proxy_protocol == proxy_protocol && self.h2c == listen.h2c;
+        (self.proxy_protocol, self.h2c) = (proxy_protocol, listen.h2c);
         is_same
     }
 

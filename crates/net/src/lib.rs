@@ -43,6 +43,7 @@ mod response;
 mod overflow;
 mod file;
 mod mux;
+mod h2;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod lane;

@@ -44,6 +44,8 @@ pub(crate) struct Door {
     listener: u64,
     listening: Arc<Listening>,
     proxy_protocol: Option<Arc<Sources>>,
+    /// Connections may begin with HTTP/2.
+    h2c: bool,
 }
 
 /// Whether a core stops accepting from a socket.
@@ -277,6 +279,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
         listener: number,
         listening: listening.clone(),
         proxy_protocol: proxy_protocol.clone(),
+        h2c: listener.h2c,
     };
     listener.sockets_of(index, cores).map(door).collect()
 }
@@ -440,8 +443,8 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle =
-                    IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
+                let peer = if is_tcp { peer } else { Peer::Unix };
+                let idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
                 match &door.proxy_protocol {
                     None => idle.park(),
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),
