@@ -186,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// Tells the peer which streams were processed, the end of an orderly shutdown. See [`Machine::shutdown`].
+    /// Sends the peer the number of the last stream that was processed, the end of an orderly shutdown. See [`Machine::shutdown`].
     pub fn finish_shutdown(&mut self) {
         if !matches!(self.shutdown, Shutdown::Final(_)) && self.failed.is_none() {
             self.shutdown = Shutdown::Final(self.last_peer_stream);

@@ -35,7 +35,7 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 /// How often a connection looks whether the server is stopping, or its client is too slow.
 const LOOK_MS: u64 = 1_000;
 
-/// What the first bytes of a connection tell of its protocol.
+/// What the first bytes of a connection show of its protocol.
 pub(crate) enum Opening {
     Http1,
     /// More bytes must come.
@@ -124,7 +124,7 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
     let (mut served, mut goes_away) = (0u32, false);
     let mut idle_since_ms = conn.core.now_ms();
     loop {
-        // Read first, in case bytes were received with those that told the protocol.
+        // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
         conn.fill_out(wire.sent + OUT_BYTES_MAX);
         let written = write(conn, wire);
