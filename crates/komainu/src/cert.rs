@@ -175,7 +175,7 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let stores = TrustStores::of_machine(&homes);
     if arguments.undo {
         let report = control::untrust(&stores);
-        return told(&report, "nothing to remove: no local authority of Komainu is trusted here\n");
+        return outcome(&report, "nothing to remove: no local authority of Komainu is trusted here\n");
     }
     let path = arguments.state.clone().unwrap_or_else(own_state_folder);
     // The folder of a server that runs is another user's, perhaps; its authority is read and not made then.
@@ -188,11 +188,11 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     }
     let report = control::trust(&root, &stores);
     let report = report.map_err(|error| format!("error: cannot read {}: {error}", root.display()))?;
-    told(&report, "").map(|text| format!("the local authority of {}\n{text}", path.display()))
+    outcome(&report, "").map(|text| format!("the local authority of {}\n{text}", path.display()))
 }
 
 /// What was done, and what was not: an error where nothing was.
-fn told(report: &TrustReport, nothing: &str) -> Result<String, String> {
+fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
     let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
     let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();
     match (report.done.is_empty(), report.failed.is_empty()) {

@@ -68,12 +68,12 @@ impl CertificateSink for ServerSink {
 }
 
 /// What obtains and renews certificates while the server runs.
-pub(crate) struct Certificates {
+pub(crate) struct RunningCertificates {
     renewer: CertificateRenewer,
     is_system: bool,
 }
 
-impl Certificates {
+impl RunningCertificates {
     /// Installs what is stored, and starts the thread; `None` where no site has `tls = "auto"`. Failures are logged: the
     /// server serves without.
     fn start(
@@ -83,7 +83,7 @@ impl Certificates {
         store: CertificateStore,
         challenges: HttpChallenges,
         log: &ErrorLog,
-    ) -> Option<Certificates> {
+    ) -> Option<RunningCertificates> {
         let subjects = subjects(config, log);
         if subjects.is_empty() {
             return None;
@@ -98,7 +98,7 @@ impl Certificates {
         let options = options(config, files, is_system)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
-            Ok(renewer) => Some(Certificates { renewer, is_system }),
+            Ok(renewer) => Some(RunningCertificates { renewer, is_system }),
             Err(error) => {
                 log.error(&format!("certificates are neither obtained nor renewed: {error}"));
                 None
@@ -139,7 +139,7 @@ impl Certificates {
 #[derive(Clone, Default)]
 pub(crate) struct AutomaticCertificates {
     /// Set where a site has them, at the start or by a reload.
-    pub(crate) running: Arc<OnceLock<Certificates>>,
+    pub(crate) running: Arc<OnceLock<RunningCertificates>>,
     pub(crate) store: CertificateStore,
     pub(crate) challenges: HttpChallenges,
 }
@@ -148,7 +148,7 @@ impl AutomaticCertificates {
     /// Puts a configuration in force.
     ///
     /// # Errors
-    /// As [`Certificates::reload`].
+    /// As [`RunningCertificates::reload`].
     pub(crate) fn apply(
         &self,
         config: &Config,
@@ -160,7 +160,7 @@ impl AutomaticCertificates {
             return running.reload(config, files, log);
         }
         let (store, challenges) = (self.store.clone(), self.challenges.clone());
-        if let Some(started) = Certificates::start(config, files, is_system, store, challenges, log) {
+        if let Some(started) = RunningCertificates::start(config, files, is_system, store, challenges, log) {
             // Nobody else sets it: reloads follow each other.
             let _ = self.running.set(started);
         }

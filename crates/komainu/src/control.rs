@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use ::control::CertificateStatus;
 use apps::{Launcher, ProcessInfo, Usage};
 
-use crate::certificates::Certificates;
+use crate::certificates::RunningCertificates;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
@@ -116,7 +116,7 @@ pub(crate) struct ServerInfo {
     /// The process id of the supervisor, and the link to it, where there is one.
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// The certificates that it obtains by itself, where it does.
-    pub(crate) certificates: Arc<OnceLock<Certificates>>,
+    pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
     /// Starts the program again, and waits until that has taken over or has failed.
@@ -279,7 +279,7 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
             None => json!({ "error": format!("there is no application {app}") }),
         },
         ("certificates", "") => {
-            let statuses = info.certificates.get().map(Certificates::statuses).unwrap_or_default();
+            let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
             json!({ "certificates": statuses.iter().map(certificate).collect::<Vec<_>>() })
         }
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {

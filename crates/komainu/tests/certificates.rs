@@ -152,7 +152,7 @@ fn tls_alpn_01_brings_a_certificate() {
     assert!(!pebble.log().contains("http-01 validation"), "{}", rig.reported());
 }
 
-/// Whoever is refused is told of it, and nobody waits.
+/// A name without a certificate is refused, and nothing waits for the directory.
 #[test]
 fn a_directory_that_is_down_delays_nothing() {
     let (folder, ports) = (Folder::new(), Ports::new());
@@ -227,7 +227,7 @@ fn the_state_folder_belongs_to_the_user_who_serves() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_is_told_of_and_the_server_serves() {
+fn a_state_folder_that_cannot_be_written_is_logged_and_the_server_serves() {
     let (folder, ports) = (Folder::new(), Ports::new());
     folder.write("state", "a file");
     let config = format!(
