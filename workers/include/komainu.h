@@ -1,8 +1,8 @@
 /*
- * komainu.h: the worker's side of the channel, for the modules of the languages and for native handlers.
+ * komainu.h: the worker's side of the channel, for language modules and native handlers.
  *
- * A worker process takes a seat, claims requests, and answers them. It sees no socket: the server's side keeps the
- * clients, their speed, and the protocol. A module needs no more than this file and the library behind it.
+ * A worker process takes a seat, claims requests, and answers them. It has no socket: the server handles the protocol and
+ * slow clients. A module needs only this file and the library.
  *
  *     komainu_worker *worker = komainu_attach(KOMAINU_ABI, -1, error, sizeof error);
  *     komainu_request *request;
@@ -16,13 +16,13 @@
  * Rules
  * - A worker and its requests belong to one thread at a time. A threaded process takes one seat per thread; an event
  *   loop holds many requests of one seat at once.
- * - A handle is good until komainu_end, komainu_abort or komainu_detach has taken it, whatever those return.
- * - Texts are bytes with a length; nothing is terminated, nothing is checked for an encoding.
- * - The parts of a response come in this order: interim heads, one head, body, trailers; log lines anywhere.
- * - Functions that return a number of bytes return one of the codes below where there is none. After any code but
+ * - A handle is valid until it is passed to komainu_end, komainu_abort or komainu_detach, whatever these return.
+ * - Texts are bytes with a length; they are not terminated, and their encoding is not checked.
+ * - The parts of a response have this order: interim heads, one head, body, trailers; log lines anywhere.
+ * - Functions that return a number of bytes return one of the codes below on failure. After any code except
  *   KOMAINU_AGAIN the request can only be ended or aborted.
- * - After fork(), either the parent or the child goes on with a seat, never both. A prototype process forks its workers
- *   before it attaches.
+ * - After fork(), either the parent or the child continues to use a seat, never both. A prototype process forks its
+ *   workers before it attaches.
  */
 #ifndef KOMAINU_H
 #define KOMAINU_H
@@ -39,27 +39,27 @@ extern "C" {
 
 /* What functions return. */
 #define KOMAINU_OK 0
-#define KOMAINU_AGAIN (-1)     /* nothing now, or no room: later */
-#define KOMAINU_CANCELLED (-2) /* the server lost interest: komainu_cancelled says why */
+#define KOMAINU_AGAIN (-1)     /* nothing to read now, or no room to write: try again later */
+#define KOMAINU_CANCELLED (-2) /* the server cancelled the request: komainu_cancelled returns the reason */
 #define KOMAINU_ORDER (-3)     /* the parts of a response out of order, or an end without a head */
-#define KOMAINU_TOO_LARGE (-4) /* a head, trailers or a field larger than the channel was made for */
+#define KOMAINU_TOO_LARGE (-4) /* a head, trailers or a field larger than the channel allows */
 #define KOMAINU_BROKEN (-5)    /* the channel's memory is damaged */
-#define KOMAINU_RETIRED (-6)   /* the server asks the worker to leave: finish what is held, detach, exit */
+#define KOMAINU_RETIRED (-6)   /* the server asks the worker to leave: finish its requests, detach, exit */
 
-/* A seat, held; and a request, claimed. */
+/* A seat that this process has taken; and a request that it has claimed. */
 typedef struct komainu_worker komainu_worker;
 typedef struct komainu_request komainu_request;
 
 /* One field of a head: a header field, or a part of the request (below). */
 typedef struct komainu_field {
-    const char *name;  /* a well-known name comes in lower case; it need not be set where `id` is */
+    const char *name;  /* a well-known name is in lower case; in responses it may be NULL if `id` is set */
     const char *value;
     uint32_t name_len;
     uint32_t value_len;
-    uint32_t id; /* of a well-known name, 1 to 255: an index for ready-made keys; 0 for any other name */
+    uint32_t id; /* of a well-known name, 1 to 255: an index for prepared keys; 0 for any other name */
 } komainu_field;
 
-/* The ids of what is not a header field. Header fields have ids from 32 on: see komainu_name. */
+/* The ids of parts that are not header fields. Header fields have ids from 32 on: see komainu_name. */
 #define KOMAINU_METHOD 1
 #define KOMAINU_TARGET 2      /* the whole path and the query, percent-encoded */
 #define KOMAINU_SCRIPT_NAME 3 /* where the application is mounted, decoded; empty at the root */
@@ -74,8 +74,8 @@ typedef struct komainu_field {
 #define KOMAINU_SERVER_ADDR 12
 #define KOMAINU_REQUEST_ID 13
 #define KOMAINU_REASON 14     /* in a response: the reason phrase */
-#define KOMAINU_APP_TARGET 16 /* which of several targets of the application is meant, if not the first */
-#define KOMAINU_WEBSOCKET 15  /* the client wants a WebSocket: the subprotocols it speaks, with commas between */
+#define KOMAINU_APP_TARGET 16 /* the target of the application, if it is not the first */
+#define KOMAINU_WEBSOCKET 15  /* the client asks for a WebSocket: its subprotocols, separated by commas */
 
 /*
  * A WebSocket. A request with the part KOMAINU_WEBSOCKET may be answered like any other, which refuses it; a head of
@@ -86,10 +86,10 @@ typedef struct komainu_field {
  *     length  four bytes, little-endian
  *     payload as many bytes; of a KOMAINU_CLOSE: the code, two bytes, little-endian, and a reason
  *
- * Frames, fragments, masks, pings and limits are the server's affair. The last record from the client is a close: 1005
- * where it gave no code, 1006 where it just vanished. After a close nothing is sent.
+ * The server handles frames, fragments, masks, pings and limits. The last record from the client is a close, with code
+ * 1005 if it sent none, and 1006 if it disconnected without a close. Nothing is sent after a close.
  */
-#define KOMAINU_TEXT 1   /* UTF-8; checked, where it comes from the client */
+#define KOMAINU_TEXT 1   /* UTF-8; the server has checked it if it is from the client */
 #define KOMAINU_BINARY 2
 #define KOMAINU_CLOSE 8
 
@@ -99,47 +99,47 @@ uint32_t komainu_abi(void);
 /* The text of a code, terminated. */
 const char *komainu_error(int code);
 
-/* The text of a well-known name: a header field's in lower case, a part's with a colon in front. NULL for no such id. */
+/* The text of a well-known name: of a header field in lower case, of a part with a colon in front. NULL for other ids. */
 const char *komainu_name(uint32_t id, size_t *len);
 
 /*
- * Takes a seat of the channel that the environment names (KOMAINU_RING). A negative `seat` stands for the one the
- * environment names (KOMAINU_SEAT). Returns NULL where there is none, with a terminated text in `error`.
+ * Takes a seat of the channel in KOMAINU_RING. A negative `seat` stands for the one in KOMAINU_SEAT. On failure returns
+ * NULL, with a terminated text in `error`.
  */
 komainu_worker *komainu_attach(uint32_t abi, int seat, char *error, size_t error_size);
 
-/* Lets go of a seat, with no request held. */
+/* Releases a seat that holds no request. */
 void komainu_detach(komainu_worker *worker);
 
 /*
- * Claims the oldest waiting request: waits for ever if `wait_ms` is negative, not at all if it is 0.
- * KOMAINU_OK, KOMAINU_AGAIN when the time is over, a signal's handler has run, or a few seconds have passed (signals that
- * came just before the wait are to be looked at), KOMAINU_RETIRED.
+ * Claims the oldest waiting request: waits without a limit if `wait_ms` is negative, not at all if it is 0. Returns
+ * KOMAINU_OK; KOMAINU_AGAIN when the time is over, a signal handler has run, or a few seconds have passed (so that the
+ * caller can handle signals that arrived just before the wait); or KOMAINU_RETIRED.
  */
 int komainu_next(const komainu_worker *worker, int64_t wait_ms, komainu_request **request);
 
-/* The request's fields, in the order they came, repeated ones too. They live until the request is ended. */
+/* The request's fields in the order in which they were sent, repeated ones too. Valid until the request is ended. */
 size_t komainu_fields(const komainu_request *request, const komainu_field **fields);
 
-/* Reads a piece of the body, waiting until there is one: its length, or 0 at the end. */
+/* Reads a piece of the body, and waits for it: returns its length, or 0 at the end. */
 int64_t komainu_read(komainu_request *request, char *buffer, size_t size);
 
-/* The same without waiting: KOMAINU_AGAIN if none is there yet. */
+/* The same without waiting: KOMAINU_AGAIN if there is none yet. */
 int64_t komainu_try_read(komainu_request *request, char *buffer, size_t size);
 
 /* Sends an interim head, such as 103 with Link fields. */
 int komainu_interim(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
 
-/* Writes the head. It leaves with the first piece of the body, with the end, or at komainu_flush. */
+/* Writes the head. It is sent with the first piece of the body, with the end, or at komainu_flush. */
 int komainu_head(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
 
-/* For komainu_write: more follows at once, so this piece need not leave yet. */
+/* For komainu_write: more follows at once, so this piece need not be sent yet. */
 #define KOMAINU_MORE 1
 
-/* Writes a piece of the body, waiting where the client cannot keep up. */
+/* Writes a piece of the body, and waits while the client is too slow. */
 int komainu_write(komainu_request *request, const char *body, size_t len, uint32_t flags);
 
-/* Writes as much as fits now: how much, or KOMAINU_AGAIN. */
+/* Writes as much as fits now: returns the number of bytes, or KOMAINU_AGAIN. */
 int64_t komainu_try_write(komainu_request *request, const char *body, size_t len);
 
 /* Sends what was written. */
@@ -149,22 +149,23 @@ void komainu_flush(komainu_request *request);
 int komainu_file(komainu_request *request, int fd, uint64_t offset, uint64_t len);
 
 /*
- * Hands the client's connection to a socket (one end of a Unix socketpair) in place of a response: the server relays bytes
- * both ways until both sides have closed. When it returns, the server has its own descriptor, this one is to be closed,
- * and komainu_end has to follow. KOMAINU_CANCELLED where the server does not do that.
+ * Connects the client to a socket (one end of a Unix socketpair) instead of sending a response: the server relays bytes
+ * in both directions until both sides have closed. When it returns, the server has its own descriptor; the caller closes
+ * this one and calls komainu_end. KOMAINU_CANCELLED if the server does not support it.
  */
 int komainu_hijack(komainu_request *request, int fd);
 
 /* Writes the fields that follow the body. */
 int komainu_trailers(komainu_request *request, const komainu_field *fields, size_t count);
 
-/* Ends the response. The handle is gone, whatever comes back. */
+/* Ends the response. The handle is invalid afterwards, whatever this returns. */
 int komainu_end(komainu_request *request);
 
-/* Gives the request up: without a head the client gets an error, after one a response cut short. The handle is gone. */
+/* Aborts the request: without a head the client gets an error, after one a response that is cut off. The handle is
+ * invalid afterwards. */
 void komainu_abort(komainu_request *request, uint32_t reason);
 
-/* Why the server lost interest in the request (the client is gone, the time is over), or 0. */
+/* Why the server cancelled the request (the client disconnected, a timeout), or 0. */
 uint32_t komainu_cancelled(const komainu_request *request);
 
 /* A line for the server's log: with its request, or without one (NULL). Levels as in syslog, 0 to 7. */
@@ -180,28 +181,28 @@ int komainu_log(komainu_request *request, uint8_t level, const char *text, size_
  *     }
  *     if (komainu_fd(worker) was readable)
  *         komainu_quiet(worker);
- *     claim with komainu_next(worker, 0, …) while requests are wanted, look at komainu_news of those that wait
+ *     claim with komainu_next(worker, 0, …) while requests are wanted, check komainu_news of those that wait
  */
 
-/* The descriptor to watch for reading, or -1 where the channel was made without. */
+/* The descriptor to watch for reading, or -1 if the channel has none. */
 int komainu_fd(const komainu_worker *worker);
 
-/* Before sleeping: 1, or 0 where there is a request to claim (or the worker is to leave), and nothing was armed. */
+/* Before sleeping: 1, or 0 without arming if there is a request to claim or the worker should leave. */
 int komainu_arm(const komainu_worker *worker, int wanted);
 
-/* After sleeping. If requests were wanted, komainu_next has to follow: someone may have rung for one. */
+/* After sleeping. If requests were wanted, call komainu_next next: the wake-up may have been for a request. */
 void komainu_disarm(const komainu_worker *worker);
 
 /* Makes the descriptor unreadable again. */
 void komainu_quiet(const komainu_worker *worker);
 
 /* Bits of komainu_news. */
-#define KOMAINU_READABLE 1 /* komainu_try_read would not come back with KOMAINU_AGAIN */
-#define KOMAINU_WRITABLE 2 /* the server took something since komainu_try_write was refused */
+#define KOMAINU_READABLE 1 /* komainu_try_read would not return KOMAINU_AGAIN */
+#define KOMAINU_WRITABLE 2 /* the server has read something since komainu_try_write returned KOMAINU_AGAIN */
 #define KOMAINU_GONE 4     /* the request was cancelled */
-#define KOMAINU_CLIENT_CLOSED 8 /* the client sends nothing more: gone, most likely, but an answer is still sent to it */
+#define KOMAINU_CLIENT_CLOSED 8 /* the client has closed its sending side; it has probably disconnected, but may still read */
 
-/* What of a request can go on. */
+/* What can be done with a request now: the bits above. */
 uint32_t komainu_news(const komainu_request *request);
 
 #ifdef __cplusplus

@@ -12,14 +12,14 @@
  *     cc -O2 -fPIC -shared -I workers/include -o ok.so ok.c
  *     komainu run ./ok.so
  *
- * It links nothing: the functions of komainu.h are the worker's. Of those a handler uses the ones that take a request,
- * but neither komainu_end nor komainu_abort: what its function returns says which.
+ * It links no library: the worker has the functions of komainu.h. A handler uses those that take a request, except
+ * komainu_end and komainu_abort, which the worker calls according to the result of `handle`.
  *
  * Rules
- * - A handler never sees a socket, and may block: the server's side keeps the clients, and other workers answer others.
- * - A crash costs the requests that its process has in hand: one for each of the worker's threads.
+ * - A handler has no socket, and may block: other workers answer other requests.
+ * - A crash loses the requests of its process: one for each of the worker's threads.
  * - With `threads` above 1 in the configuration, `handle` runs in several threads of one process at once.
- * - What is written to standard output and error goes to the server's log.
+ * - Standard output and error go to the server's log.
  */
 #ifndef KOMAINU_HANDLER_H
 #define KOMAINU_HANDLER_H
@@ -32,25 +32,25 @@
 #define KOMAINU_HANDLER_ABI 1
 
 /*
- * What a handler is. All but `handle` may be NULL. Those that return an int return 0, or anything else with a text in
- * `error`: then the application is not loaded, or the worker ends.
+ * The functions of a handler. All except `handle` may be NULL. Those that return an int return 0 for success; on failure
+ * they write a text into `error`, and the application is not loaded, or the worker ends.
  */
 typedef struct komainu_handler {
     uint32_t abi;  /* KOMAINU_HANDLER_ABI */
-    uint32_t size; /* sizeof(komainu_handler): members after its end are not there */
+    uint32_t size; /* sizeof(komainu_handler) when the handler was built: later members are absent */
 
     /*
      * Answers a request. Returns
-     *   KOMAINU_OK           the answer is whole
-     *   400 to 599           there is none: the client gets this status, unless a head was written
-     *   any other code       it failed: the client gets 500, or a response cut short; KOMAINU_CANCELLED is not logged
+     *   KOMAINU_OK           the response is complete
+     *   400 to 599           no response was sent: the client gets this status
+     *   any other code       it failed: the client gets 500, or a response that is cut off; KOMAINU_CANCELLED is not logged
      */
     int (*handle)(komainu_request *request, void *process, void *thread);
 
-    /* Once, in the process that workers are forked from: what all of them may share. No threads, no connections here. */
+    /* Once, in the process from which workers are forked: loads what they share. No threads, no connections here. */
     int (*load)(void **process, char *error, size_t error_size);
 
-    /* In each worker process, before its first request: `*process` is what `load` left there. */
+    /* In each worker process, before its first request: `*process` is what `load` stored. */
     int (*start)(void **process, char *error, size_t error_size);
 
     /* In each thread of a worker, before its first request. */
@@ -67,14 +67,14 @@ typedef struct komainu_handler {
 extern "C" {
 #endif
 
-/* What the worker looks for in the shared object. */
+/* The symbol that the worker looks up in the shared object. */
 extern __attribute__((visibility("default"))) const komainu_handler komainu_entry;
 
 #ifdef __cplusplus
 }
 #endif
 
-/* Defines it, from designated members; what is not named is NULL, and that is meant. */
+/* Defines it, from designated members; members that are not named are NULL. */
 #define KOMAINU_HANDLER(...)                                                                                              \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                     \
     const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeof(komainu_handler), __VA_ARGS__};     \
@@ -82,7 +82,7 @@ extern __attribute__((visibility("default"))) const komainu_handler komainu_entr
 
 /* A text with its length. */
 typedef struct komainu_text {
-    const char *text; /* NULL where there is none */
+    const char *text; /* NULL if there is none */
     size_t len;
 } komainu_text;
 
@@ -99,7 +99,7 @@ static inline komainu_text komainu_part(const komainu_request *request, uint32_t
     return none;
 }
 
-/* The first header field of a name, which is given in lower case. */
+/* The first header field of a name; `name` is in lower case. */
 static inline komainu_text komainu_header(const komainu_request *request, const char *name) {
     const komainu_field *fields;
     size_t count = komainu_fields(request, &fields), len = strlen(name), at, byte;
@@ -121,7 +121,7 @@ static inline komainu_text komainu_header(const komainu_request *request, const 
     return none;
 }
 
-/* A whole answer: for `handle` to return. `type` is a Content-Type, or NULL for none. */
+/* Sends a complete response; `handle` returns the result. `type` is a Content-Type, or NULL for none. */
 static inline int komainu_reply(komainu_request *request, uint16_t status, const char *type, const char *body,
                                 size_t len) {
     komainu_field field = {"content-type", type, 12, 0, 0};

@@ -1,5 +1,5 @@
 /*
- * komainu_life.h: the life of a worker process. The protocol behind it stands in workers/README.md.
+ * komainu_life.h: the life of a worker process. workers/README.md describes the protocol.
  *
  *     switch (komainu_begin(error, sizeof error)) {
  *     case KOMAINU_PROTOTYPE:
@@ -17,11 +17,11 @@
  *     worker: for each of its threads
  *         komainu_attach(KOMAINU_ABI, komainu_seat() + thread, error, sizeof error);
  *     komainu_loaded();
- *     answer requests until komainu_next says KOMAINU_RETIRED
+ *     answer requests until komainu_next returns KOMAINU_RETIRED
  *     komainu_leaving();
  *     end as programs of the language end; exit(0);
  *
- * All of these are called from the process's first thread.
+ * Call all of these from the process's first thread.
  */
 #ifndef KOMAINU_LIFE_H
 #define KOMAINU_LIFE_H
@@ -33,8 +33,8 @@ extern "C" {
 #endif
 
 /*
- * The server sends this to a process that it is about to kill as it takes too long: say on standard error where each
- * thread is, briefly, and end. Who does not end is killed two seconds later. (SIGSTKFLT, which nobody else sends.)
+ * The server sends this to a process that takes too long, before it kills it: write a short stack of each thread to
+ * standard error, and end. The server kills the process two seconds later. (SIGSTKFLT, which no other program sends.)
  */
 #define KOMAINU_SIGNAL_WHERE 16
 
@@ -42,51 +42,51 @@ extern "C" {
 #define KOMAINU_PROTOTYPE 1
 #define KOMAINU_WORKER 2
 
-/* What a prototype is told. */
+/* The results of komainu_order. */
 #define KOMAINU_LEAVE 0
 #define KOMAINU_FORK 1
-#define KOMAINU_SIGNAL 2 /* a signal came: look after it and ask again */
+#define KOMAINU_SIGNAL 2 /* a signal arrived: handle it and call again */
 
 #define KOMAINU_FAILED (-1)
 
-/* The status of a process that could not load its application and has said so. */
+/* The exit status of a process that could not load its application and has called komainu_not_loaded. */
 #define KOMAINU_EXIT_NOT_LOADED 3
 
 /*
- * First of all: takes up what the environment says. From here on the process ends with the server, and TERM, INT, HUP,
- * QUIT, USR1 and USR2 do not end it, where they have no handler by now and get none: they are meant for the server. What
- * it is for, or KOMAINU_FAILED with a terminated text in `error`.
+ * Call this first: it reads the environment. From here on the process ends with the server, and TERM, INT, HUP, QUIT, USR1
+ * and USR2, which are meant for the server, do not end it, unless it has or installs a handler of its own. Returns
+ * KOMAINU_PROTOTYPE, KOMAINU_WORKER, or KOMAINU_FAILED with a terminated text in `error`.
  */
 int komainu_begin(char *error, size_t error_size);
 
-/* The application is loaded (a prototype), or requests may come (a worker, once it has attached). 0 or KOMAINU_FAILED. */
+/* Reports that the application is loaded (a prototype), or that the worker has attached. 0 or KOMAINU_FAILED. */
 int komainu_loaded(void);
 
 /*
- * Before komainu_loaded, in a worker of a language that knows event loops too: this one is none. Each of its threads has one
- * request at a time, and is stuck where that takes too long.
+ * Before komainu_loaded, for languages that also have event loops: reports that this worker has none. Each of its threads
+ * has one request at a time, so a request that takes too long means that its thread hangs.
  */
 void komainu_single(void);
 
-/* A worker takes no more requests, whoever wanted that: from now on it has the time that a worker has for leaving. */
+/* Reports that the worker takes no more requests, for whatever reason: `timeouts.stop` begins now. */
 void komainu_leaving(void);
 
-/* The application cannot be loaded: its own words. Exit with KOMAINU_EXIT_NOT_LOADED next. */
+/* Reports why the application cannot be loaded. Exit with KOMAINU_EXIT_NOT_LOADED next. */
 void komainu_not_loaded(const char *text, size_t len);
 
-/* Waits for an order to the prototype. Handlers of signals run while it waits. */
+/* Waits for a command to the prototype. Signal handlers run while it waits. */
 int komainu_order(void);
 
-/* Instead of a child: why there is none. */
+/* Reports why no worker could be forked. */
 void komainu_not_forked(const char *text, size_t len);
 
 /*
- * In the grandchild: its output goes to the log as its own from here on, and it ends with the server, whose child it has
- * become. 0, or KOMAINU_FAILED with a text; exit then.
+ * In the grandchild: its output goes to the log under its own process id from here on, and it ends with the server, whose
+ * child it has become. 0, or KOMAINU_FAILED with a text in `error`; exit then.
  */
 int komainu_born(char *error, size_t error_size);
 
-/* A worker's first seat, and how many it has: one for each of its threads, numbered on from the first. */
+/* A worker's first seat, and its number of seats: one for each of its threads, in sequence. */
 int komainu_seat(void);
 int komainu_seats(void);
 

@@ -1,6 +1,6 @@
 /*
  * The worker of native handlers: loads a shared object and answers requests with it. workers/include/komainu_handler.h
- * says what that is, workers/README.md how a process of the server lives.
+ * defines a handler, workers/README.md describes the life of a worker process.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #ifdef __has_include
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
-#define TELLS_WHERE
+#define HAS_BACKTRACE
 #endif
 #endif
 
@@ -22,14 +22,14 @@
 #include "komainu_life.h"
 
 #define ERROR_BYTES 1024
-/* Why a request was given up, for the server. */
+/* The reason of an aborted request, for the server. */
 #define HANDLER_FAILED 16
-/* Of each thread so many frames are told, where the server asks; and for each it waits so often for so long. */
+/* Frames of a thread's stack that are written; how often and how long to wait for each thread to write them. */
 #define FRAMES_MAX 64
-#define TELL_LOOKS_MAX 200
-#define TELL_LOOK_NS (1000 * 1000)
+#define STACK_POLLS_MAX 200
+#define STACK_POLL_NS (1000 * 1000)
 
-/* What of it there is: one that was built with an older header has fewer members. */
+/* The handler; one that was built with an older header has fewer members, and the others are NULL. */
 static komainu_handler handler;
 static void *process;
 
@@ -43,7 +43,7 @@ typedef struct {
     komainu_worker *worker;
 } Thread;
 
-/* All of them, and how many there are. */
+/* All threads, and their number. */
 static Thread *threads;
 static int thread_count;
 
@@ -67,7 +67,7 @@ static void load(const char *path) {
         give_up(error);
     }
     if (entry->abi != KOMAINU_HANDLER_ABI) {
-        snprintf(error, sizeof error, "%s is made for version %u of komainu_handler.h, this is %u: build it anew", path,
+        snprintf(error, sizeof error, "%s is made for version %u of komainu_handler.h, this is %u: build it again", path,
                  entry->abi, KOMAINU_HANDLER_ABI);
         give_up(error);
     }
@@ -80,7 +80,7 @@ static void load(const char *path) {
 
 /* ---- requests ---- */
 
-/* An answer in the handler's stead; its request is over then, one way or the other. */
+/* Sends an error response instead of the handler, or aborts the request. */
 static void answer_instead(komainu_request *request, int status) {
     static const komainu_field type = {"content-type", "text/plain", 12, 10, 0};
     char text[32];
@@ -98,7 +98,7 @@ static void answer(komainu_request *request, void *state) {
     if (code == KOMAINU_OK) {
         code = komainu_end(request);
         if (code == KOMAINU_ORDER)
-            say("the handler returned before its answer was whole");
+            say("the handler returned before its response was complete");
     } else if (code >= 400 && code <= 599) {
         answer_instead(request, code);
     } else if (code == KOMAINU_CANCELLED) {
@@ -138,48 +138,48 @@ static void *live(void *argument) {
 
 /* ---- the life of the process ---- */
 
-#ifdef TELLS_WHERE
-static int told; /* atomic */
-static int is_telling; /* atomic */
+#ifdef HAS_BACKTRACE
+static int stacks_written; /* atomic */
+static int is_writing_stacks; /* atomic */
 
-static void tell_frames(void) {
+static void write_frames(void) {
     void *frames[FRAMES_MAX];
     int len = backtrace(frames, FRAMES_MAX);
     static const char head[] = "a thread of this worker is here:\n";
     if (write(STDERR_FILENO, head, sizeof head - 1) > 0)
         backtrace_symbols_fd(frames, len, STDERR_FILENO);
-    __atomic_add_fetch(&told, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&stacks_written, 1, __ATOMIC_RELEASE);
 }
 
-/* The server asks where each thread is, and kills next. The thread that hears it asks the others in turn. */
-static void tell_where(int number) {
-    const struct timespec pause = {0, TELL_LOOK_NS};
-    int at, looks;
-    if (__atomic_exchange_n(&is_telling, 1, __ATOMIC_ACQ_REL)) {
-        tell_frames();
+/* The server asks for the stacks before it kills. The thread that gets the signal sends it to the others in turn. */
+static void write_stacks(int number) {
+    const struct timespec pause = {0, STACK_POLL_NS};
+    int at, polls;
+    if (__atomic_exchange_n(&is_writing_stacks, 1, __ATOMIC_ACQ_REL)) {
+        write_frames();
         return;
     }
-    tell_frames();
+    write_frames();
     for (at = 0; at < thread_count; at++) {
-        int before = __atomic_load_n(&told, __ATOMIC_ACQUIRE);
+        int before = __atomic_load_n(&stacks_written, __ATOMIC_ACQUIRE);
         if (pthread_equal(threads[at].id, pthread_self()) || __atomic_load_n(&threads[at].ended, __ATOMIC_ACQUIRE))
             continue;
         pthread_kill(threads[at].id, number);
-        for (looks = 0; looks < TELL_LOOKS_MAX && __atomic_load_n(&told, __ATOMIC_ACQUIRE) == before; looks++)
+        for (polls = 0; polls < STACK_POLLS_MAX && __atomic_load_n(&stacks_written, __ATOMIC_ACQUIRE) == before; polls++)
             nanosleep(&pause, NULL);
     }
     kill(getpid(), SIGKILL);
 }
 
-static void prepare_to_tell(void) {
-    struct sigaction action = {.sa_handler = tell_where, .sa_flags = SA_RESTART};
+static void prepare_stacks(void) {
+    struct sigaction action = {.sa_handler = write_stacks, .sa_flags = SA_RESTART};
     void *frame;
-    /* What it needs is loaded now, and not in the handler. */
+    /* The first call loads a library, which a signal handler must not do. */
     backtrace(&frame, 1);
     sigaction(KOMAINU_SIGNAL_WHERE, &action, NULL);
 }
 #else
-static void prepare_to_tell(void) {}
+static void prepare_stacks(void) {}
 #endif
 
 static void start_thread(Thread *thread) {
@@ -218,7 +218,7 @@ static int work(void) {
         handler.stop(process);
     for (at = 0; at < count; at++)
         failed |= threads[at].failed;
-    /* They are still known to whoever is asked where it hangs. */
+    /* `threads` is not freed: the handler of KOMAINU_SIGNAL_WHERE may still use it. */
     return failed;
 }
 
@@ -266,7 +266,7 @@ int main(int count, char **arguments) {
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    prepare_to_tell();
+    prepare_stacks();
     load(arguments[1]);
     if (role == KOMAINU_PROTOTYPE && !prototype())
         return 0;

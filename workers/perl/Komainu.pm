@@ -1,6 +1,6 @@
 package Komainu;
 
-# The Perl worker's half in Perl: what is not on the path of every request.
+# The Perl half of the Perl worker: what does not run for every request.
 
 use strict;
 use warnings;
@@ -14,18 +14,18 @@ use POSIX ();
 # Of `order`, see komainu_life.h.
 use constant { PROTOTYPE => 1, WORKER => 2, LEAVE => 0, SIGNAL => 2, NOT_LOADED => 3 };
 
-# Signals that are meant for the server when they reach its whole group.
+# Signals that reach the whole process group but are meant for the server.
 use constant SHARED => qw(TERM INT HUP QUIT USR1 USR2);
-# The server asks where this process is, and kills it next: KOMAINU_SIGNAL_WHERE. So much is told.
+# Before the server kills this process it asks for its stack with KOMAINU_SIGNAL_WHERE. This is the number of frames.
 use constant { WHERE => 16, FRAMES_MAX => 100 };
 
-# The process that stays when those come.
+# The process id of the process that keeps these handlers.
 my $stays;
 
 # Bytes read from a handle at a time.
 use constant PIECE_BYTES => 64 * 1024;
 
-# The native half was built for one perl; another one has its own beside it.
+# The native half is built for one perl; another perl has its own beside it.
 sub load_native {
     my ($folder) = @_;
     my $perl = "$Config::Config{version}-$Config::Config{archname}";
@@ -38,7 +38,7 @@ sub load_native {
     DynaLoader::dl_install_xsub('Komainu::bootstrap', $boot, $file)->();
 }
 
-# The life of a process that the server has started.
+# The whole life of a process that the server has started.
 sub run {
     my ($folder, $file) = @_;
     load_native($folder);
@@ -64,7 +64,7 @@ sub run {
     exit 0;
 }
 
-# Handlers that an application sets aside for a while (`local $SIG{TERM}`) come back, so they are perl's own.
+# These are perl's own handlers, because an application's `local $SIG{TERM}` then restores them.
 sub _stay {
     $stays = $$;
     my $restart = POSIX::SA_RESTART();
@@ -75,11 +75,11 @@ sub _stay {
         no strict 'refs';
         POSIX::sigaction("POSIX::SIG$name"->(), $handler);
     }
-    # At once, whatever perl is doing: what comes next is the end.
-    POSIX::sigaction(WHERE, POSIX::SigAction->new(\&_tell_where));
+    # At once, whatever perl is doing, because the process ends next.
+    POSIX::sigaction(WHERE, POSIX::SigAction->new(\&_write_stack));
 }
 
-# A fork of the application's own ends as ever.
+# A process that the application has forked ends as usual.
 sub _stays {
     my ($name) = @_;
     return if $$ == $stays;
@@ -87,7 +87,7 @@ sub _stays {
     kill $name, $$;
 }
 
-sub _tell_where {
+sub _write_stack {
     my $text = "process $$ is here:\n";
     for my $at (0 .. FRAMES_MAX - 1) {
         my (undef, $file, $line, $called) = caller $at or last;
@@ -97,7 +97,7 @@ sub _tell_where {
     kill KILL => $$;
 }
 
-# Forks a worker whenever the server wants one; true in each worker, false at the end.
+# Forks a worker whenever the server asks for one; true in each worker, false at the end.
 sub fork_workers {
     while ((my $order = order()) != LEAVE) {
         next if $order == SIGNAL;
@@ -107,7 +107,7 @@ sub fork_workers {
         } elsif ($between) {
             waitpid $between, 0;
         } else {
-            # The process in between leaves at once, so that the worker becomes a child of the server.
+            # The process in between exits at once, so that the worker becomes a child of the server.
             my $worker = fork;
             not_forked("$!") if !defined $worker;
             POSIX::_exit(0) if !defined $worker || $worker;
@@ -118,14 +118,14 @@ sub fork_workers {
     return 0;
 }
 
-# What the file's last statement is, as code.
+# The value of the file's last statement, as code.
 sub load_app {
     my ($file) = @_;
     $ENV{PLACK_ENV} ||= 'deployment';
     require File::Spec;
     my $path = File::Spec->rel2abs($file);
     -f $path or die "There is no file $file\n";
-    # Applications made for plackup find it loaded there, and use it without a word.
+    # Applications made for plackup expect it to be loaded, and use it without `use`.
     eval { require Plack::Util };
     local @ARGV;
     $0 = $path;
@@ -135,7 +135,7 @@ sub load_app {
 
 sub _evaluate {
     my ($path) = @_;
-    # A package of its own, so that it does not meet ours.
+    # A package of its own, so that its names do not clash with this one's.
     my $app = eval "package Komainu::App; my \$app = do \$path; die \$\@ if \$\@; \$app";
     die $@ if $@;
     defined $app or die $! ? "$path: $!\n" : "$path does not return an application\n";
@@ -159,7 +159,7 @@ sub _as_code {
 
 # ---- answers ----
 
-# An answer that comes later: the application gets a function to give it to.
+# A delayed response: the application gets a function that takes it.
 sub _delayed {
     my ($code) = @_;
     $code->(\&_respond_later);
@@ -176,7 +176,7 @@ sub _respond_later {
     return bless {}, 'Komainu::Writer';
 }
 
-# A body that is a handle, or something that can `getline`.
+# A body that is a handle, or has a method `getline`.
 sub _send_handle {
     my ($answer) = @_;
     my ($status, $headers, $body) = @$answer;
@@ -203,14 +203,14 @@ sub _content_length {
     return;
 }
 
-# Where the server can read a body from a file by itself: descriptor, offset, length.
+# The part of a file that the server can send itself: descriptor, offset, length.
 sub _file_of {
     my ($body) = @_;
     return if $ENV{KOMAINU_NO_FILES};
     require Scalar::Util;
     my $type = Scalar::Util::reftype($body) || '';
     return if $type ne 'GLOB' && $type ne 'IO';
-    # One that reads in its own way is asked to.
+    # A handle with a class of its own may read differently.
     return if Scalar::Util::blessed($body) && !$body->isa('IO::File') && !$body->isa('FileHandle');
     return if ref($body) =~ /^(?!IO::File$|FileHandle$|GLOB$)/ && $body->can('getline') != \&IO::Handle::getline;
     return file($body);
@@ -225,7 +225,7 @@ sub _clean_up {
     }
 }
 
-# ---- the body of a request that is read while it comes ----
+# ---- the body of a request that is read while it arrives ----
 
 sub _stream {
     my $handle = bless \do { local *BODY }, 'Komainu::Input';
@@ -235,7 +235,7 @@ sub _stream {
 
 package Komainu::Input;
 
-# Methods of its own, so that IO::Handle's need not find out that it is tied.
+# Own methods, so that IO::Handle's need not check whether it is tied.
 
 sub read { my $handle = shift; return tied(*$handle)->READ(@_) }
 sub sysread { my $handle = shift; return tied(*$handle)->READ(@_) }
@@ -257,7 +257,7 @@ sub TIEHANDLE {
     return bless { buffer => '', at => 0, ended => 0 }, $class;
 }
 
-# Fetches more; false at the end.
+# Reads more; false at the end.
 sub more {
     my ($self, $length) = @_;
     return 0 if $self->{ended};
@@ -278,7 +278,7 @@ sub READ {
     my $into = \$_[1];
     $offset ||= 0;
     $$into = '' if !defined $$into;
-    # What `read` promises: as much as was asked for, unless the body ends before.
+    # `read` returns as many bytes as asked for, unless the body ends before.
     while (length $self->{buffer} < $length) {
         $self->more($length - length $self->{buffer}) or last;
     }
@@ -344,7 +344,7 @@ sub FILENO { return undef }
 
 package Komainu::Writer;
 
-# What an application writes its body to, piece by piece.
+# The object to which an application writes a streaming body.
 
 sub write {
     my ($self, $bytes) = @_;

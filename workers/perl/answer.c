@@ -1,7 +1,7 @@
-/* An application's answer to the channel. */
+/* Sends an application's response. */
 #include "native.h"
 
-/* An answer from this size on is told the server with its length; of a smaller one it sees the whole at once. */
+/* From this size on the worker adds the Content-Length; for smaller bodies the server does. */
 #define LENGTH_FROM_BYTES (32 * 1024)
 
 const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what) {
@@ -98,7 +98,7 @@ void send_head(pTHX_ SV *status, SV *headers, int64_t length) {
 static void send_array(pTHX_ SV *status, SV *headers, AV *body) {
     SSize_t count = av_count(body), at;
     STRLEN total = 0, len;
-    /* What cannot be sent is found before the head is. */
+    /* Bodies that cannot be sent are refused before the head is written. */
     for (at = 0; at < count; at++) {
         SV **piece = av_fetch(body, at, 0);
         if (piece && SvOK(*piece)) {

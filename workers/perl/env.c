@@ -1,12 +1,12 @@
 /* A request from the channel as a PSGI environment. */
 #include "native.h"
 
-/* Bodies up to this size are read before the application is called, and can be sought in. */
+/* Bodies up to this size are read before the application is called, and support seeking. */
 #define BUFFERED_BYTES_MAX (64 * 1024)
-/* Names of unknown header fields that are remembered; clients could send ever new ones. */
+/* Cached names of unknown header fields; limited, because clients can send new ones without end. */
 #define NAMES_MAX 512
 
-/* A key of the environment, shared with every hash that has it. */
+/* A key of the environment; all hashes share its string. */
 static SV *method_key, *script_key, *path_key, *uri_key, *query_key, *protocol_key, *addr_key, *port_key;
 static SV *name_key, *server_port_key, *scheme_key, *input_key, *buffered_key, *commit_key;
 static SV *known_keys[256];
@@ -16,13 +16,13 @@ static U32 round_number;
 static unsigned length_id, coding_id;
 
 /*
- * Values that are the same in every environment. They are shared between requests as long as nobody has changed or kept
- * them; then the next request gets fresh ones.
+ * Values that are equal in every environment. Requests share them unless the application has changed or kept them;
+ * then the next request gets new ones.
  */
 typedef struct {
     SV *key;
     SV *value;
-    SV *referent; /* of a reference */
+    SV *referent; /* if it is a reference */
     IV number;
 } constant;
 static constant constants[16];
@@ -99,7 +99,7 @@ static SV *handle_of(pTHX_ SV *text) {
     return newRV_noinc((SV *)gv);
 }
 
-/* The handle of an empty body: the one used before if it is as it was. */
+/* The handle of an empty body: the last one, unless it was changed. */
 static SV *empty_handle(pTHX) {
     GV *gv = empty_input && SvREFCNT(empty_input) == 1 && SvROK(empty_input) ? (GV *)SvRV(empty_input) : NULL;
     if (!gv || SvREFCNT((SV *)gv) != 1 || SvOBJECT((SV *)gv) || SvMAGICAL((SV *)gv) || SvTYPE((SV *)gv) != SVt_PVGV ||
@@ -117,7 +117,7 @@ static SV *empty_handle(pTHX) {
     return SvREFCNT_inc_simple_NN(empty_input);
 }
 
-/* Reads a body of known length that is small. Where the rest of it does not come, the client is gone. */
+/* Reads a small body of known length. If the rest of it does not arrive, the client has disconnected. */
 static SV *read_whole(pTHX_ STRLEN length) {
     SV *text = newSV(length + 1);
     STRLEN filled = 0;
@@ -170,7 +170,7 @@ static SV *key_of_header(pTHX_ const char *name, STRLEN len) {
     return newSVpvn_share(SvPVX(text), SvCUR(text), 0);
 }
 
-/* The key of a name that is not well known; remembered, for there are rarely many of them. */
+/* The key of a name that is not well known; cached, because there are usually few of them. */
 static SV *key_of_other(pTHX_ const komainu_field *field) {
     SV **found = hv_fetch(other_keys, field->name, (I32)field->name_len, 0);
     SV *key;
@@ -184,7 +184,7 @@ static SV *key_of_other(pTHX_ const komainu_field *field) {
     return key;
 }
 
-/* A field that comes more than once is one value, as if the client had written it in one line. */
+/* Repeated fields are one value, as if the client had written them in one line. */
 static void put_repeated(pTHX_ HV *env, SV *key, const komainu_field *field) {
     HE *entry = hv_fetch_ent(env, key, 0, SvSHARED_HASH(key));
     if (!entry) {
@@ -213,7 +213,7 @@ static void put_header(pTHX_ HV *env, const komainu_field *field) {
     put_text(aTHX_ env, key, field->value, field->value_len);
 }
 
-/* The server has checked that it is decimal. Nothing ends a value but its length. */
+/* The server has checked that it is decimal. The text is not terminated. */
 static STRLEN number_of(const komainu_field *field) {
     STRLEN number = 0;
     uint32_t at;
@@ -251,7 +251,7 @@ HV *make_env(pTHX) {
         case KOMAINU_SERVER_NAME: key = name_key; break;
         case KOMAINU_SERVER_PORT: key = server_port_key; break;
         default:
-            if (field->id == coding_id) { /* the body comes decoded */
+            if (field->id == coding_id) { /* the server has removed the coding */
                 is_chunked = 1;
                 continue;
             }
@@ -324,7 +324,7 @@ static void make_constants(pTHX) {
     add_constant(aTHX_ "psgi.streaming", NULL, 1);
     add_constant(aTHX_ "psgix.harakiri", NULL, 1);
     add_constant(aTHX_ "psgix.cleanup", NULL, 1);
-    /* The body ends where the client said: it may be read to its end, however it was framed. */
+    /* The server ends the body where its framing ended: it is safe to read it to its end. */
     add_constant(aTHX_ "psgix.input.terminated", NULL, 1);
     add_constant(aTHX_ "psgix.informational", (SV *)get_cv("Komainu::inform", 0), 0);
     cleanup_handlers = newAV();

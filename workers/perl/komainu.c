@@ -1,12 +1,12 @@
 /*
- * The Perl worker's native half: a request from the channel becomes a PSGI environment (env.c), the application is called,
- * and its answer goes back (answer.c). What is not on the path of every request is in Komainu.pm.
+ * The native half of the Perl worker: it makes a PSGI environment of a request (env.c), calls the application, and sends
+ * the response (answer.c). What does not run for every request is in Komainu.pm.
  */
 #include "native.h"
 
 #include <sys/stat.h>
 
-/* Bytes of a request's path in a log line. */
+/* Bytes of a request's path in a log line, at most. */
 #define PATH_BYTES_MAX 200
 
 static komainu_worker *worker;
@@ -33,7 +33,7 @@ static void call_app(pTHX_ SV *app, HV *env) {
         respond(aTHX_ answer);
 }
 
-/* The same as a function that `call_sv` can guard: application and environment are on the stack. */
+/* The same as a function for `call_sv`: application and environment are on the stack. */
 XS(komainu_guarded_call) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
@@ -53,14 +53,14 @@ static const komainu_field *part_of(uint32_t id) {
     return &none;
 }
 
-/* Of a target: what stands in a query is not for the log. */
+/* The length of the path in a target: the query must not be logged. */
 static size_t path_len(const komainu_field *target) {
     const char *query = memchr(target->value, '?', target->value_len);
     size_t len = query ? (size_t)(query - target->value) : target->value_len;
     return len < PATH_BYTES_MAX ? len : PATH_BYTES_MAX;
 }
 
-/* Tells the log of the exception, with its request, and ends that. */
+/* Logs the exception with its request, and aborts the request. */
 static void fail(pTHX) {
     SV *error = ERRSV;
     const komainu_field *method = part_of(KOMAINU_METHOD), *target = part_of(KOMAINU_TARGET);
@@ -78,10 +78,10 @@ static void fail(pTHX) {
     }
 }
 
-/* Answers one request; whether the worker shall go on. */
+/* Answers one request; returns whether the worker continues. */
 static int answer(pTHX_ SV *app, komainu_request *request) {
     HV *env;
-    int goes_on;
+    int continues;
     dSP;
     current = request;
     current_stage = NO_HEAD;
@@ -90,7 +90,7 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
     SAVETMPS;
     env = make_env(aTHX);
     SPAGAIN;
-    /* Half a body is none: the application does not hear of it. */
+    /* The body is incomplete: the application is not called. */
     if (!current_gone) {
         PUSHMARK(SP);
         XPUSHs(app);
@@ -107,17 +107,17 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
         komainu_end(current);
     current = NULL;
     current_stage = OVER;
-    goes_on = !wants_to_leave(aTHX_ env);
+    continues = !wants_to_leave(aTHX_ env);
     if (has_clean_up(aTHX))
         call_with(aTHX_ "Komainu::_clean_up", sv_2mortal(newRV_inc((SV *)env)));
     SvREFCNT_dec((SV *)env);
     FREETMPS;
     LEAVE;
     renew_constants(aTHX);
-    return goes_on;
+    return continues;
 }
 
-/* ---- what Perl calls ---- */
+/* ---- functions for Perl ---- */
 
 /* begin() -> role */
 XS(komainu_xs_begin) {
@@ -158,7 +158,7 @@ XS(komainu_xs_not_forked) {
     XSRETURN_EMPTY;
 }
 
-/* order() -> what to do */
+/* order() -> KOMAINU_FORK, KOMAINU_LEAVE or KOMAINU_SIGNAL */
 XS(komainu_xs_order) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
@@ -175,7 +175,7 @@ XS(komainu_xs_born) {
     XSRETURN_EMPTY;
 }
 
-/* serve(app): until the worker shall leave */
+/* serve(app): runs until the worker must leave */
 XS(komainu_xs_serve) {
     dXSARGS;
     SV *app = ST(0);
@@ -187,7 +187,7 @@ XS(komainu_xs_serve) {
     komainu_loaded();
     for (;;) {
         komainu_request *request;
-        /* The server ends the wait every few seconds: a signal may come between a look and a wait. */
+        /* The server ends the wait every few seconds, because a signal may arrive between the check and the wait. */
         int next = komainu_next(worker, -1, &request);
         PERL_ASYNC_CHECK();
         if (next == KOMAINU_AGAIN)
@@ -239,7 +239,7 @@ XS(komainu_xs_flush) {
     XSRETURN_EMPTY;
 }
 
-/* file(handle) -> descriptor, offset, length, if the handle's bytes are just those of a file */
+/* file(handle) -> descriptor, offset, length, if the handle reads the plain bytes of a file */
 XS(komainu_xs_file) {
     dXSARGS;
     IO *io = sv_2io(ST(0));
@@ -251,7 +251,7 @@ XS(komainu_xs_file) {
     if (!file || SvRMAGICAL(io) || PerlIO_fileno(file) < 0 || fstat(PerlIO_fileno(file), &status) != 0 ||
         !S_ISREG(status.st_mode))
         XSRETURN_EMPTY;
-    /* Layers that change what is read. */
+    /* Layers that change the bytes. */
     {
         PerlIOl *layer;
         for (layer = *file; layer; layer = layer->next)
@@ -298,7 +298,7 @@ XS(komainu_xs_read) {
     XSRETURN(1);
 }
 
-/* inform(status, headers): an interim answer */
+/* inform(status, headers): sends an interim head */
 XS(komainu_xs_inform) {
     dXSARGS;
     komainu_field fields[HEADERS_MAX];

@@ -1,4 +1,4 @@
-/* What the files of the Perl worker share. */
+/* Shared by the files of the Perl worker. */
 #ifndef NATIVE_H
 #define NATIVE_H
 
@@ -24,28 +24,28 @@ extern int current_gone;
 
 /* ---- env.c ---- */
 
-/* To be called once. */
+/* Call this once. */
 void prepare_env(pTHX);
 /* The environment of the current request. */
 HV *make_env(pTHX);
-/* Whether the application wants its worker to leave. */
+/* Whether the application asked for its worker to leave. */
 int wants_to_leave(pTHX_ HV *env);
-/* Whether there may be something to do after the answer. */
+/* Whether there may be cleanup handlers to run after the response. */
 int has_clean_up(pTHX);
-/* After a request: what its environment has left of the shared values is used again. */
+/* After a request: takes the shared values back that the environment has not kept. */
 void renew_constants(pTHX);
 
 /* ---- answer.c ---- */
 
-/* Bytes of a value; croaks where they are characters. */
+/* Bytes of a value; croaks if it has wide characters. */
 const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what);
-/* Croaks unless the channel's code says that all is well. */
+/* Croaks if the channel's code is an error. */
 void check(pTHX_ int code);
 void must_be_current(pTHX);
-/* Headers as fields, for which there must be `room`. */
+/* Headers as fields; there must be `room` for them. */
 size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room);
 uint16_t status_of(pTHX_ SV *value);
-/* Sends the head; `length` is that of the body, if it is to be told. */
+/* Sends the head; `length` is that of the body, or unknown. */
 void send_head(pTHX_ SV *status, SV *headers, int64_t length);
 /* Calls one of the functions in Komainu.pm. */
 void call_with(pTHX_ const char *name, SV *argument);

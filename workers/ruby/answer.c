@@ -1,4 +1,4 @@
-/* An application's answer: its head, its body, its end, and what happens where it fails. */
+/* An application's response: head, body, end, and failures. */
 #include "native.h"
 
 #include <fcntl.h>
@@ -6,16 +6,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Most fields that need no memory of their own. */
+/* Fields that need no allocation. */
 #define FIELDS_INLINE 32
-/* Of a body of this size the length is told, unless the application did; of a smaller one the server sees it. */
+/* From this size on the worker adds the Content-Length unless the application did; for smaller bodies the server does. */
 #define LENGTH_FROM_BYTES (32 * 1024)
-/* Why a request was given up, for the server. */
+/* The reason of an aborted request, for the server. */
 #define APPLICATION_FAILED 16
 
 static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished;
 static VALUE stream_class, length_name;
-/* Whether the server can take files from this process. */
+/* Whether the server can receive descriptors from this process. */
 static int sends_files;
 
 /* ---- heads ---- */
@@ -24,10 +24,10 @@ struct head {
     komainu_field fields[FIELDS_INLINE];
     komainu_field *at;
     size_t count, room;
-    VALUE storage; /* holds the fields where there are many */
-    VALUE hijack;  /* what rack.hijack says */
-    VALUE length;  /* what Content-Length says */
-    int odd;       /* not just strings: to be made into such first */
+    VALUE storage; /* holds the fields if there are many */
+    VALUE hijack;  /* the value of rack.hijack */
+    VALUE length;  /* the value of Content-Length */
+    int odd;       /* not only strings: they must be converted first */
 };
 
 static void head_begin(struct head *head) {
@@ -56,7 +56,7 @@ static void add_field(struct head *head, VALUE name, const char *value, size_t l
     field->id = 0;
 }
 
-/* Until Rack 3, several fields of one name were lines of one string. */
+/* Before Rack 3, several fields of one name were lines of one string. */
 static void add_lines(struct head *head, VALUE name, VALUE value) {
     const char *at = RSTRING_PTR(value), *end = at + RSTRING_LEN(value), *line;
     while ((line = memchr(at, '\n', (size_t)(end - at)))) {
@@ -100,7 +100,7 @@ static int add_header(VALUE name, VALUE value, VALUE data) {
     return ST_STOP;
 }
 
-/* Returns what keeps the fields' texts alive. */
+/* Returns the object that keeps the fields' texts alive. */
 static VALUE head_fill(struct head *head, VALUE headers) {
     head_begin(head);
     if (RB_TYPE_P(headers, T_HASH))
@@ -117,7 +117,7 @@ static VALUE head_fill(struct head *head, VALUE headers) {
 
 /* ---- bodies ---- */
 
-/* Opens the file that a body is made of, unless it says that it sends but a part. Its size; x->file is the descriptor. */
+/* Opens the file of a body, unless the response is a part of it. Returns its size; x->file is the descriptor. */
 static uint64_t open_file(struct exchange *x, VALUE length) {
     struct stat status;
     VALUE path;
@@ -127,7 +127,7 @@ static uint64_t open_file(struct exchange *x, VALUE length) {
     if (NIL_P(path))
         return 0;
     FilePathValue(path);
-    /* Without waiting for what may turn out to be a pipe. */
+    /* Without blocking, because it may be a pipe. */
     x->file = rb_cloexec_open(StringValueCStr(path), O_RDONLY | O_NONBLOCK, 0);
     if (x->file < 0)
         return 0;
@@ -153,7 +153,7 @@ static void write_array(struct call *held, VALUE body) {
     }
 }
 
-/* When the next piece comes nobody knows, so each leaves at once. */
+/* Each piece is sent at once, because the next one may be late. */
 static VALUE write_piece(RB_BLOCK_CALL_FUNC_ARGLIST(piece, data)) {
     struct call *held = call_of(data);
     call_must_be_free(held);
@@ -221,7 +221,7 @@ static void respond(struct exchange *x) {
         stream(x, body);
 }
 
-/* ---- the whole ---- */
+/* ---- the request ---- */
 
 static VALUE call_application(VALUE data) {
     struct exchange *x = (struct exchange *)data;
@@ -246,7 +246,7 @@ static VALUE close_body(VALUE data) {
     return Qnil;
 }
 
-static VALUE tell_of_end(VALUE data) {
+static VALUE report_end(VALUE data) {
     struct exchange *x = (struct exchange *)data;
     VALUE arguments[] = {NIL_P(x->env) ? Qnil : env_finished(x->env), x->env, x->status, x->headers, x->error};
     if (RB_TYPE_P(arguments[0], T_ARRAY) && RARRAY_LEN(arguments[0]) > 0)
@@ -260,8 +260,8 @@ static VALUE report(VALUE data) {
 }
 
 /*
- * Runs a step. An exception of the application is told in the log, and returned; what is to end the thread or the process
- * (exit, a signal, Thread#kill) comes back in `state`.
+ * Runs a step. An exception of the application is logged and returned; what must end the thread or the process
+ * (exit, a signal, Thread#kill) is returned in `state`.
  */
 static VALUE attempt(VALUE (*step)(VALUE), struct exchange *x, int *state) {
     VALUE error, arguments[2];
@@ -286,7 +286,7 @@ static VALUE attempt(VALUE (*step)(VALUE), struct exchange *x, int *state) {
     return error;
 }
 
-/* Ends the request, in one way or another. */
+/* Ends or aborts the request. */
 static void end(struct exchange *x, int state) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
@@ -296,7 +296,7 @@ static void end(struct exchange *x, int state) {
     x->held->stage = OVER;
     if (x->held->hijacked || (is_copy && state))
         return;
-    /* A copy that has come back from the application ends there. */
+    /* A process that the application has forked from this worker ends here. */
     if (is_copy)
         komainu_end(request);
     if (NIL_P(x->error)) {
@@ -318,13 +318,13 @@ int answer(struct exchange *x) {
     end(x, state);
     if (x->file >= 0)
         close(x->file);
-    /* The client has its answer; what is left costs it no time. */
+    /* The response is complete; the client does not wait for the rest. */
     if (!NIL_P(x->body) && !RB_TYPE_P(x->body, T_ARRAY)) {
         failure = attempt(close_body, x, &state);
         if (NIL_P(x->error))
             x->error = failure;
     }
-    attempt(tell_of_end, x, &state);
+    attempt(report_end, x, &state);
     return state;
 }
 
@@ -342,7 +342,7 @@ VALUE answer_early(VALUE self, VALUE headers) {
     return Qnil;
 }
 
-/* Komainu.stream_with(class): what streams an answer */
+/* Komainu.stream_with(class): sets the class that streams a response */
 static VALUE stream_with(VALUE self, VALUE class) {
     (void)self;
     stream_class = class;

@@ -1,6 +1,6 @@
 /*
- * Komainu::Call: one request as the Ruby half sees it. It is also what stands in env["rack.early_hints"], where it is called
- * with headers, and in env["rack.hijack"], where it is called with nothing.
+ * Komainu::Call: one request for the Ruby half. It is also the value of env["rack.early_hints"], where it is called with
+ * headers, and of env["rack.hijack"], where it is called without arguments.
  */
 #include "native.h"
 
@@ -46,13 +46,13 @@ void call_must_be_free(const struct call *held) {
         rb_raise(rb_eIOError, "another thread is at work on this request");
 }
 
-/* ---- what may wait, and then does so without the lock of the interpreter ---- */
+/* ---- calls that may wait, and release the lock of the interpreter meanwhile ---- */
 
-enum errand { READ, WRITE, SEND_FILE, HAND_OVER };
+enum operation { READ, WRITE, SEND_FILE, HAND_OVER };
 
 struct wait {
     struct call *held;
-    enum errand errand;
+    enum operation operation;
     char *bytes;
     size_t len;
     int fd;
@@ -60,10 +60,10 @@ struct wait {
     int done;
 };
 
-static void *run_errand(void *data) {
+static void *run_wait(void *data) {
     struct wait *wait = data;
     komainu_request *request = wait->held->request;
-    switch (wait->errand) {
+    switch (wait->operation) {
     case READ:
         wait->result = komainu_read(request, wait->bytes, wait->len);
         break;
@@ -81,15 +81,15 @@ static void *run_errand(void *data) {
     return NULL;
 }
 
-/* The server ends every wait, as it knows how long each may take: so none has to be broken off. */
+/* No wait has to be interrupted: the server ends each of them in time. */
 static int64_t run_unlocked(struct wait *wait) {
     for (;;) {
         wait->held->waiting = 1;
-        rb_thread_call_without_gvl2(run_errand, wait, NULL, NULL);
+        rb_thread_call_without_gvl2(run_wait, wait, NULL, NULL);
         wait->held->waiting = 0;
         if (wait->done)
             return wait->result;
-        /* It was not begun, as something else comes first. */
+        /* The call was not started, because an interrupt is pending. */
         rb_thread_check_ints();
         call_must_be_free(wait->held);
     }
@@ -111,7 +111,7 @@ void call_write(struct call *held, VALUE piece, int more) {
     call_check(taken);
     held->unsent = UNWAITED_BYTES_MAX;
     if ((size_t)taken < len) {
-        /* Others may change the string while this thread waits. */
+        /* Other threads may change the string while this one waits. */
         VALUE frozen = rb_str_new_frozen(piece);
         struct wait wait = {held, WRITE, RSTRING_PTR(frozen) + taken, len - (size_t)taken, -1, 0, 0};
         call_check(run_unlocked(&wait));
@@ -125,7 +125,7 @@ void call_file(struct call *held, int fd, uint64_t len) {
     call_check(run_unlocked(&wait));
 }
 
-/* Appends up to `max` bytes of the body; KOMAINU_AGAIN if none are there and it is not to wait. */
+/* Appends up to `max` bytes of the body; KOMAINU_AGAIN if there are none and it must not wait. */
 static int64_t read_onto(VALUE self, VALUE onto, VALUE max, int waits) {
     struct call *held = call_of(self);
     char bytes[32 * 1024];
@@ -150,16 +150,16 @@ static VALUE count_of(int64_t len) {
     return len == 0 ? Qnil : LL2NUM(len);
 }
 
-/* call.read(onto, max): appends some bytes of the body, waiting for them. How many; nil at the end */
+/* call.read(onto, max): appends some bytes of the body, and waits for them. Returns their number; nil at the end */
 static VALUE call_read(VALUE self, VALUE onto, VALUE max) { return count_of(read_onto(self, onto, max, 1)); }
 
-/* call.read_now(onto, max): the same without waiting; false if none are there yet */
+/* call.read_now(onto, max): the same without waiting; false if there are none yet */
 static VALUE call_read_now(VALUE self, VALUE onto, VALUE max) {
     int64_t len = read_onto(self, onto, max, 0);
     return len == KOMAINU_AGAIN ? Qfalse : count_of(len);
 }
 
-/* call.write_now(text) -> how many bytes fitted, and were sent */
+/* call.write_now(text) -> the number of bytes that fitted, and were sent */
 static VALUE call_write_now(VALUE self, VALUE text) {
     struct call *held = call_of(self);
     int64_t taken;
@@ -173,7 +173,7 @@ static VALUE call_write_now(VALUE self, VALUE text) {
     return LL2NUM(taken);
 }
 
-/* call.write(text): sends it, waiting where the client cannot keep up */
+/* call.write(text): sends it, and waits while the client is too slow */
 static VALUE call_write_method(VALUE self, VALUE text) {
     struct call *held = call_of(self);
     StringValue(text);
@@ -182,7 +182,7 @@ static VALUE call_write_method(VALUE self, VALUE text) {
     return Qnil;
 }
 
-/* call.gone? -> whether nobody waits for the answer any more */
+/* call.gone? -> whether the request was cancelled */
 static VALUE call_gone(VALUE self) {
     struct call *held = call_of(self);
     if (!held->request)
@@ -192,8 +192,8 @@ static VALUE call_gone(VALUE self) {
 }
 
 /*
- * Takes the connection over: a socket that the server relays to the client. The request is over then, and whoever answers
- * requests in this thread is free as soon as the application returns.
+ * Hijacks the connection: returns a socket that the server relays to the client. This ends the request, and the thread
+ * can answer others as soon as the application returns.
  */
 static VALUE hijack(VALUE self) {
     struct call *held = call_of(self);

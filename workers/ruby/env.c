@@ -1,12 +1,12 @@
 /*
- * A request's environment. Its keys are frozen strings, the very ones that literals of the same text are in an application,
- * so that looking them up compares addresses.
+ * A request's environment. Its keys are the same frozen strings as literals of the same text in an application, so that
+ * a lookup compares addresses.
  */
 #include "native.h"
 
 #include <string.h>
 
-/* A longer name of an unknown header field is not looked for. */
+/* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
 
 enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, FINISHED, KEYS };
@@ -22,10 +22,10 @@ static VALUE keys[KEYS];
 static VALUE header_keys[256];
 static unsigned length_id, coding_id, cookie_id;
 
-/* Values that are the same for most requests; frozen, as the same literals are in an application that freezes its own. */
+/* Values that are equal in most requests; frozen, like literals in an application that freezes its own. */
 static VALUE get_text, http_text, https_text, one_one_text, one_zero_text;
 
-/* What is in every environment of this process, and what is made for a request with a body. */
+/* The constant entries of every environment, and of one with a body. */
 static VALUE template, empty_input, input_class;
 
 static VALUE shared(const char *text, size_t len) {
@@ -61,7 +61,7 @@ static VALUE protocol_of(const komainu_field *field) {
     return is(field, "HTTP/1.1") ? one_one_text : is(field, "HTTP/1.0") ? one_zero_text : text_of(field);
 }
 
-/* A field that came twice is one variable. */
+/* Repeated fields are one variable. */
 static void put_header(VALUE env, VALUE key, const komainu_field *field, int seen) {
     VALUE before = seen ? rb_hash_lookup2(env, key, Qundef) : Qundef;
     if (before == Qundef) {
@@ -77,7 +77,7 @@ static int hex(char byte) {
     return byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
 }
 
-/* What follows the decoded bytes of `prefix` in an encoded path that begins with them; else the path itself. */
+/* The encoded path after the decoded `prefix`; the whole path if it does not begin with it. */
 static const char *after(const char *at, const char *end, const komainu_field *prefix) {
     const char *want = prefix->value, *want_end = want + prefix->value_len, *start = at;
     for (; want < want_end; want++) {
@@ -88,7 +88,7 @@ static const char *after(const char *at, const char *end, const komainu_field *p
         if (byte == '%' && end - at >= 2 && hex(at[0]) >= 0 && hex(at[1]) >= 0) {
             byte = (char)(hex(at[0]) << 4 | hex(at[1]));
             at += 2;
-            /* These two are not decoded: `prefix` has them as they are. */
+            /* These two stay encoded, in `prefix` too. */
             if (byte == '/' || byte == '\\') {
                 if (want_end - want < 3 || memcmp(want, byte == '/' ? "%2F" : "%5C", 3) != 0)
                     return start;
@@ -102,10 +102,10 @@ static const char *after(const char *at, const char *end, const komainu_field *p
     return at;
 }
 
-/* The path below the mount as it stands in the target: encoded, as applications of this language decode it themselves. */
+/* The path below the mount, encoded as in the target: Rack applications decode it themselves. */
 static VALUE path_of(const komainu_field *target, const komainu_field *script) {
     const char *at = target->value, *end = at + target->value_len, *query;
-    /* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
+    /* The target of `OPTIONS *` is not a path; REQUEST_URI has it. */
     if (at == end || *at != '/')
         return rb_str_new("/", 1);
     query = memchr(at, '?', (size_t)(end - at));
@@ -153,7 +153,7 @@ VALUE env_new(struct exchange *x) {
         default:
             if (id > 255 || !header_keys[id])
                 break;
-            if (id == coding_id) { /* the body comes decoded */
+            if (id == coding_id) { /* the server has removed the coding */
                 has_body = 1;
                 break;
             }

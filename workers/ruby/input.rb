@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Komainu
-  # rack.input of a request with a body, which is read from the channel as the application asks for it.
+  # rack.input of a request with a body, which is read from the channel when the application asks for it.
   class Input
     PIECE_BYTES = 64 * 1024
 
@@ -22,7 +22,7 @@ module Komainu
       read([length, @held.bytesize].min, buffer)
     end
 
-    # What is there already: nil at the end, false if there is nothing yet.
+    # The bytes that are there already: nil at the end, false if there are none yet.
     def read_nonblock(length, buffer = nil)
       more = !@held.empty? || hold(length, :read_now)
       more && read([length, @held.bytesize].min, buffer)
@@ -58,7 +58,7 @@ module Komainu
 
     private
 
-    # Appends bytes of the body: how many, or nil at its end; or false, if none are there and it is not to wait.
+    # Appends bytes of the body and returns their number; nil at its end; false if there are none and it must not wait.
     def fetch(onto, length, how = :read)
       @call.public_send(how, onto, length)
     end
@@ -89,7 +89,7 @@ module Komainu
     end
   end
 
-  # As Rack wants it up to version 2: what has been read is kept, in memory or, where it is long, in a file.
+  # As Rack 2 requires: bytes that were read are kept, in memory or, if they are many, in a file.
   class RewindableInput < Input
     MEMORY_BYTES_MAX = 128 * 1024
 
@@ -131,7 +131,7 @@ module Komainu
       data.bytesize
     end
 
-    # By way of one string for all pieces: large bodies make much garbage otherwise.
+    # Uses one string for all pieces, because large bodies would make much garbage.
     def fetch_to_file(onto, length, how)
       @piece ||= String.new(capacity: 0)
       @piece.clear
@@ -161,7 +161,7 @@ module Komainu
     end
   end
 
-  # rack.input of a request without a body; one for all.
+  # rack.input of all requests without a body.
   class EmptyInput
     def read(length = nil, buffer = nil)
       buffer&.clear

@@ -8,22 +8,22 @@ module Komainu
   FOLDER = __dir__
   NATIVE = File.join(FOLDER, "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}", "komainu.so")
 
-  # Signals that are meant for the server when they reach its whole group.
+  # Signals that reach the whole process group but are meant for the server.
   SHARED = %w[TERM INT HUP QUIT USR1 USR2].freeze
-  # The server asks where each thread is, and kills next: KOMAINU_SIGNAL_WHERE. So much is told.
+  # Before the server kills this process it asks for its stacks with KOMAINU_SIGNAL_WHERE. This is the number of frames.
   WHERE = 16
   THREADS_MAX = 64
   FRAMES_MAX = 100
   private_constant :SHARED, :WHERE, :THREADS_MAX, :FRAMES_MAX
 
-  # What hooks there are, in the order in which they run.
+  # The kinds of hooks, in the order in which they run.
   HOOKS = %i[on_load before_fork after_fork on_exit].freeze
   @hooks = HOOKS.to_h { |name| [name, []] }
 
-  # Sockets of connections that the application has taken over, as long as somebody holds them.
+  # Sockets of connections that the application has hijacked, unless they were garbage-collected.
   @hijacked = ObjectSpace::WeakMap.new
   @hijacked_lock = Mutex.new
-  # How often a worker that is to leave looks whether they are closed. Seconds.
+  # How often a worker that must leave checks whether they are closed. Seconds.
   HIJACKED_LOOK_S = 0.1
 
   class << self
@@ -41,8 +41,8 @@ module Komainu
       end
     end
 
-    # Whether rack.input keeps what was read, so that it can be rewound; by default as the application's version of Rack
-    # asks: before 3 it does. To be set to false where large uploads should not pass through a temporary file.
+    # Whether rack.input keeps the bytes that were read, so that it can be rewound; by default true for Rack before
+    # version 3. Set it to false if large uploads should not pass through a temporary file.
     attr_accessor :rewindable_input
 
     # The whole life of the process.
@@ -51,7 +51,7 @@ module Komainu
       $stdout.sync = true # it is a pipe to the log
       leave_signals_to_the_native_half
       role = self.begin
-      trap(WHERE) { tell_where }
+      trap(WHERE) { write_stacks }
       app = load_or_leave(file)
       role = prototype if role == :prototype
       work(app) unless role == :leave
@@ -73,13 +73,13 @@ module Komainu
       fields
     end
 
-    # For the native half: what the application could not cope with.
+    # For the native half: logs an exception of the application.
     def failed(error, env)
       request = "#{env["REQUEST_METHOD"]} #{env["REQUEST_URI"]}: " if env
       $stderr.puts("#{request}#{error.full_message(highlight: false)}")
     end
 
-    # For the native half: the request is over.
+    # For the native half: the request has ended.
     def finished(callbacks, env, status, headers, error)
       callbacks.reverse_each do |callback|
         callback.call(env, status, headers, error)
@@ -88,7 +88,7 @@ module Komainu
       end
     end
 
-    # For the native half: both ends of a connection that the application takes over. The first is the application's.
+    # For the native half: both ends of a connection that the application hijacks. The first one is for the application.
     def socket_pair
       require "socket"
       pair = UNIXSocket.pair
@@ -129,8 +129,8 @@ module Komainu
       app
     end
 
-    # The bundle of the folder the application is in, or the one that the environment names. A bundle without Bundler is
-    # Bundler's to complain about.
+    # The bundle of the application's folder, or the one that the environment names. If Bundler is missing, its own
+    # error is raised.
     def use_bundle(folder)
       gemfile = %w[Gemfile gems.rb].map { |name| File.join(folder, name) }.find { |name| File.exist?(name) }
       ENV["BUNDLE_GEMFILE"] ||= gemfile if gemfile
@@ -171,7 +171,7 @@ module Komainu
       stream_with(Stream)
     end
 
-    # Forks workers as long as the server asks for them. Comes back in each worker, and once at the end.
+    # Forks workers when the server asks for them. Returns in each worker, and once at the end.
     def prototype
       GC.start
       GC.compact if GC.respond_to?(:compact) && !Process.respond_to?(:warmup)
@@ -198,7 +198,7 @@ module Komainu
       false
     end
 
-    # Comes back in the worker alone: whatever happens, this is no second prototype.
+    # Returns only in the worker; the process in between must not continue as a second prototype, whatever happens.
     def leave_in_between
       exit!(0) if fork
     rescue SystemCallError => error
@@ -215,13 +215,13 @@ module Komainu
         seats.size == 1 ? seats.first.serve(app) : serve_in_threads(seats, app)
         wait_for_hijacked
       ensure
-        # From here on its time for leaving runs: for the hooks, and what is registered with at_exit.
+        # `timeouts.stop` begins here: for the hooks, and functions registered with at_exit.
         ending
         run_hooks(:on_exit)
       end
     end
 
-    # Connections that the application has taken over live on until it closes them; the server keeps the time.
+    # Waits until the application has closed its hijacked connections; the server enforces the timeout.
     def wait_for_hijacked
       sleep(HIJACKED_LOOK_S) until @hijacked_lock.synchronize { @hijacked.keys.all?(&:closed?) }
     end
@@ -230,7 +230,7 @@ module Komainu
       threads = seats.each_with_index.map do |seat, index|
         Thread.new do
           Thread.current.name = "komainu-#{index}"
-          # An end of the process in a thread is the process's end.
+          # `exit` in a thread ends the process.
           Thread.current.abort_on_exception = true
           seat.serve(app)
         rescue SystemExit => error
@@ -240,7 +240,7 @@ module Komainu
       threads.each(&:join)
     end
 
-    # Where Ruby has handlers of its own, which would raise exceptions in the application.
+    # For signals whose handlers in Ruby would raise exceptions in the application.
     def leave_signals_to_the_native_half
       SHARED.each do |name|
         before = trap(name, "SYSTEM_DEFAULT")
@@ -248,7 +248,7 @@ module Komainu
       end
     end
 
-    def tell_where
+    def write_stacks
       Thread.list.first(THREADS_MAX).each do |thread|
         frames = (thread.backtrace || []).first(FRAMES_MAX).map { |frame| "  #{frame}\n" }
         STDERR.syswrite("process #{Process.pid}, #{thread.name || thread.inspect}:\n#{frames.join}")

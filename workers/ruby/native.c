@@ -1,4 +1,4 @@
-/* Seats, the loop that claims requests and has them answered, and the life of the process. */
+/* Seats, the loop that claims and answers requests, and the life of the process. */
 #include "native.h"
 
 #include <pthread.h>
@@ -6,13 +6,13 @@
 VALUE komainu_module;
 int is_copy;
 
-/* Requests in the hands of this process's threads. */
+/* Requests that the threads of this process are answering. */
 static int held_requests;
 
 /* ---- seats ---- */
 
 struct seat {
-    komainu_worker *worker; /* NULL once it is given up */
+    komainu_worker *worker; /* NULL after it was released */
 };
 
 static const rb_data_type_t seat_type = {
@@ -26,7 +26,7 @@ static VALUE seat_alloc(VALUE class) {
     return TypedData_Make_Struct(class, struct seat, &seat_type, seat);
 }
 
-/* Seat.new(which of this process's, from 0) */
+/* Seat.new(index among this process's seats, from 0) */
 static VALUE seat_initialize(VALUE self, VALUE index) {
     struct seat *seat = rb_check_typeddata(self, &seat_type);
     char error[512];
@@ -49,10 +49,10 @@ static void *wait_for_request(void *data) {
     return NULL;
 }
 
-/* Without giving up the lock of the interpreter where a request is there already: under load, none waits for the lock. */
+/* Keeps the lock of the interpreter if a request is waiting: under load, no thread then waits for the lock. */
 static int next_request(struct claim *claim) {
     for (;;) {
-        /* The other threads have their turn between two requests, as they had if this one read from a socket. */
+        /* Lets other threads run between two requests, as reading from a socket would. */
         if (held_requests > 0)
             rb_thread_schedule();
         rb_thread_check_ints();
@@ -97,7 +97,7 @@ static VALUE detach(VALUE data) {
     return Qnil;
 }
 
-/* seat.serve(app): until the worker is to leave */
+/* seat.serve(app): runs until the worker must leave */
 static VALUE seat_serve(VALUE self, VALUE app) {
     struct service service = {app, rb_check_typeddata(self, &seat_type)};
     if (!service.seat->worker)
@@ -177,7 +177,7 @@ static VALUE life_born(VALUE self) {
     return Qnil;
 }
 
-/* Komainu.seats -> how many threads are to answer requests */
+/* Komainu.seats -> the number of threads that answer requests */
 static VALUE life_seats(VALUE self) {
     (void)self;
     return INT2NUM(komainu_seats());

@@ -1,10 +1,10 @@
 /*
- * The Ruby worker's native half, which is what every request passes through. What is not on that path is in Ruby.
+ * The native half of the Ruby worker: all that runs for every request. The rest is in Ruby.
  *
  *     native.c  seats, the loop that claims requests and answers them, the life of the process
- *     answer.c  an application's answer: head, body, end
+ *     answer.c  an application's response: head, body, end
  *     env.c     a request's environment
- *     call.c    Komainu::Call: one request as the Ruby half sees it
+ *     call.c    Komainu::Call: one request for the Ruby half
  */
 #ifndef KOMAINU_NATIVE_H
 #define KOMAINU_NATIVE_H
@@ -17,8 +17,8 @@
 #include "komainu_life.h"
 
 /*
- * So much of an answer fits into its slot, so that writing it cannot wait. Should the channel have been made smaller, the
- * other threads of the process wait too, no more.
+ * Bytes of a response that fit into its slot, so that writing them does not wait. If the channel is smaller, the
+ * other threads of the process wait too.
  */
 #define UNWAITED_BYTES_MAX (16 * 1024)
 
@@ -26,40 +26,40 @@ enum stage { NO_HEAD, HEAD_SENT, OVER };
 
 /* A request, from its claim to its end. */
 struct call {
-    komainu_request *request; /* NULL once it is over */
+    komainu_request *request; /* NULL after the end of the request */
     enum stage stage;
     int waiting;      /* a thread waits in the channel with it */
     int informs;      /* whether the client understands interim heads */
-    int hijacked;     /* the application has taken the connection over */
-    size_t unsent;    /* bytes written so far that nobody had to wait for */
-    VALUE env;        /* the request's environment; not to be looked at once the request is over */
+    int hijacked;     /* the application has hijacked the connection */
+    size_t unsent;    /* bytes written so far without waiting */
+    VALUE env;        /* the request's environment; invalid after the end of the request */
 };
 
-/* A request with what the application makes of it. */
+/* A request and the application's response. */
 struct exchange {
     VALUE app;
     VALUE call; /* Komainu::Call */
     VALUE env, input;
     VALUE status, headers, body, error;
     struct call *held;
-    int file; /* the file that is sent, or -1 */
+    int file; /* the file to send, or -1 */
 };
 
 extern VALUE komainu_module;
-/* Komainu::Gone: nobody waits for the answer any more. */
+/* Komainu::Gone: the request was cancelled. */
 extern VALUE gone_class;
-/* Set in a process that the application has forked from a worker: the seats and requests are its parent's. */
+/* Set in a process that the application has forked from a worker: seats and requests belong to its parent. */
 extern int is_copy;
 
 /* call.c */
 void init_call(void);
 VALUE call_new(komainu_request *request, struct call **held);
 struct call *call_of(VALUE self);
-/* Raises Komainu::Gone or an IOError if it is none of the good ones. */
+/* Raises Komainu::Gone or an IOError if the code is an error. */
 void call_check(int64_t code);
-/* Raises where the request is over, or in another thread's hands. */
+/* Raises an exception if the request has ended, or another thread uses it. */
 void call_must_be_free(const struct call *held);
-/* Writes a piece of the body; with `more`, it need not leave yet. */
+/* Writes a piece of the body; with `more`, it need not be sent yet. */
 void call_write(struct call *held, VALUE piece, int more);
 /* Sends a part of a file. */
 void call_file(struct call *held, int fd, uint64_t len);
@@ -69,14 +69,14 @@ void init_env(void);
 /* Makes the environment of a request. */
 VALUE env_new(struct exchange *x);
 
-/* What its rack.response_finished says. */
+/* The value of rack.response_finished. */
 VALUE env_finished(VALUE env);
 
 /* answer.c */
 void init_answer(void);
 /*
- * Calls the application and answers. 0, or the state to go on with where the thread or the process is to end; whatever
- * happens, the request is over then.
+ * Calls the application and sends the response. Returns 0, or the state to continue with if the thread or the process
+ * must end. The request has ended afterwards in any case.
  */
 int answer(struct exchange *x);
 /* Komainu::Call#call: early hints. */

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
 module Komainu
-  # What a streaming body, or what rack.hijack of the response's headers, is called with. It may be kept, and used by other
+  # The argument of a streaming body, or of rack.hijack in the response's headers. It may be kept, and used by other
   # threads; the request ends when it is closed. Reading and writing take turns.
   class Stream
-    # How often it is looked whether the client is still there, while nothing is written. Seconds.
+    # How often to check whether the client is still connected while nothing is written. Seconds.
     LOOK_S = 1
 
     # Calls `callee` with a stream, and waits until that is closed.
@@ -78,7 +78,7 @@ module Komainu
       self
     end
 
-    # What was written has left already.
+    # All writes have been sent already.
     def flush
       @lock.synchronize { must_be_open(@closed) }
       self
@@ -109,7 +109,7 @@ module Komainu
     def wait_until_closed
       @lock.synchronize do
         until @closed
-          raise Gone, "the client has left" if @call.gone?
+          raise Gone, "the client has disconnected" if @call.gone?
 
           @change.wait(LOOK_S)
         end

@@ -1,4 +1,4 @@
-//! An application: what the server holds of it.
+//! An application, as the server uses it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -12,14 +12,14 @@ use crate::handle::Handle;
 use crate::log::{AppLog, Log};
 use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
-use crate::outcome::Failure;
+use crate::outcome::LoadError;
 use crate::process::ProcessInfo;
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
-/// How long the supervisor may take to tell of its processes.
+/// How long the supervisor may take to report its processes.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// An application with its processes, shared by all cores. Its processes are told to end when it is dropped.
+/// An application with its processes, shared by all cores. When it is dropped, its processes are asked to end.
 pub struct App {
     app_log: AppLog,
     commands: Arc<CommandQueue>,
@@ -29,10 +29,11 @@ pub struct App {
 }
 
 impl App {
-    /// Starts it, for a server of so many cores. Returns before the application is loaded: requests wait for it.
+    /// Starts it for a server with this number of cores. Returns before the application is loaded: requests wait for
+    /// it.
     ///
     /// # Errors
-    /// Where the system gives no memory, descriptors or thread, or the options are out of range.
+    /// If there is not enough memory, or no descriptor or thread, or if the options are out of range.
     pub fn start(options: Options, cores: usize, log: Log) -> io::Result<App> {
         // Forked workers lose their parent on purpose, and become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -54,10 +55,10 @@ impl App {
         Ok(App { app_log, commands, inboxes, board, supervisor: Mutex::new(Some(thread)) })
     }
 
-    /// The way to it from core `index`; to be made once on each.
+    /// The handle for core `index`; make it once on each core.
     ///
     /// # Panics
-    /// Where there is no such core.
+    /// If there is no such core.
     #[must_use]
     pub fn handle(&self, core: &Core, index: usize) -> Handle {
         let (inbox, commands) = (self.inboxes[index].clone(), self.commands.clone());
@@ -70,27 +71,27 @@ impl App {
         &self.app_log.app
     }
 
-    /// Loads the application anew; its workers take over when they are ready, and no request is lost. If it does not
-    /// load, that is told in the log, and the old workers go on.
+    /// Loads the application again; its workers take over when they are ready, and no request is lost. If it does not
+    /// load, that is logged, and the old workers continue to serve.
     pub fn reload(&self) {
         self.commands.send(SupervisorCommand::Reload(None));
     }
 
-    /// The same, with other options from now on; all but the name may differ.
+    /// The same with other options from now on; all except the name may differ.
     pub fn reload_with(&self, options: Options) {
         self.commands.send(SupervisorCommand::Reload(Some(Box::new(options))));
     }
 
-    /// What becomes of the load that is under way, once that is known, or of the last one; the sender is dropped where
-    /// the application is stopped before.
+    /// The result of the current load when it is known, or of the last one; the sender is dropped if the application is
+    /// stopped before.
     #[must_use]
-    pub fn outcome(&self) -> Receiver<Result<(), Failure>> {
+    pub fn outcome(&self) -> Receiver<Result<(), LoadError>> {
         let (report, reported) = sync_channel(1);
-        self.commands.send(SupervisorCommand::Tell(report));
+        self.commands.send(SupervisorCommand::Await(report));
         reported
     }
 
-    /// Its processes and what they cost; empty where the supervisor has ended.
+    /// Its processes with their CPU time and memory; empty if the supervisor has ended.
     #[must_use]
     pub fn processes(&self) -> Vec<ProcessInfo> {
         let (report, reported) = sync_channel(1);
@@ -99,12 +100,12 @@ impl App {
         reported.recv_timeout(LOOK_MAX).unwrap_or_default()
     }
 
-    /// Ends its processes, which finish what they hold as long as they may; waits for that. To be called when the cores
-    /// have no more requests.
+    /// Ends its processes, which may finish their requests within `timeouts.stop`; waits for that. Call this when the
+    /// cores have no more requests.
     pub fn stop(&self) {
         self.commands.send(SupervisorCommand::Stop);
         if let Some(thread) = lock(&self.supervisor).take() {
-            // It has told the log why, if it panicked.
+            // If it panicked, the panic is in the log.
             let _ = thread.join();
         }
     }

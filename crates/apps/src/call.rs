@@ -1,9 +1,12 @@
 //! One request in a worker's hands, from its slot to the last byte of the response.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::path::encode_beyond_ascii;
 use http::{Length, Method, Status};
@@ -23,8 +26,10 @@ use crate::websocket::WebSocketSession;
 
 /// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
-/// As much of a request's path is told.
+/// Bytes of a request's path in a log line, at most.
 const PATH_BYTES_MAX: usize = 200;
+/// How often a call whose worker waits for the client looks whether that reads a little.
+const LOOK_MS: u64 = 2_000;
 /// How often a worker's process is looked for, and with which pause.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
@@ -49,15 +54,15 @@ pub(crate) struct Call<'c> {
     upgrade_request: Option<&'c UpgradeRequest>,
     pub(crate) header_names: &'c HeaderNameCache,
     pub(crate) app_log: &'c AppLog,
-    /// Whether the length of the response was told: then files can be sent by the kernel.
+    /// Whether the length of the response is known: then the kernel can send files.
     length_known: bool,
-    /// An event loop was told that the client has closed its sending side.
+    /// The event loop knows that the client has closed its sending side.
     closed_reported: bool,
     /// The application frames the body by itself.
     chunks: Option<Box<Chunks>>,
     /// Bytes of the body that may still come, as far as its length was announced.
     left: u64,
-    /// The log was told that more of it came.
+    /// It was logged that the body is longer than announced.
     excess_reported: bool,
 }
 
@@ -100,7 +105,7 @@ impl<'c> Call<'c> {
     pub(crate) async fn run(mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_given() {
-                self.upload.go_on(x, &self.pending).await?;
+                self.upload.proceed(x, &self.pending).await?;
                 let client = self.upload.waits_for_client();
                 self.pending.expect(if client { Deadline::Client(x.body_ms()) } else { worker(x) });
             }
@@ -141,7 +146,7 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Tells the log which request took too long.
+    /// Logs the request that took too long.
     fn log_late(&self, x: &Exchange<'_>) {
         let Some(unreported) = self.pending.dispatcher.may_log() else { return };
         let options = &self.pending.dispatcher.generation.options;
@@ -160,7 +165,7 @@ impl<'c> Call<'c> {
         self.app_log.report(AppLogLevel::Warn, &text);
     }
 
-    /// Whether it matters that the client closes its sending side: to an event loop, which is told once, and where that
+    /// Whether it matters that the client closes its sending side: to an event loop, which gets it once, and where that
     /// gives the request up.
     fn watches_end(&self) -> bool {
         let generation = &self.pending.dispatcher.generation;
@@ -330,7 +335,7 @@ impl<'c> Call<'c> {
         Ok(Some(CallOutcome::Answered))
     }
 
-    /// Takes parts as long as they are head and body; what is neither ends the look. Log lines are told on the way.
+    /// Takes parts while they are head and body; any other part ends this. Log lines are written on the way.
     fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, Error> {
         let mut head = None;
         while buffer.len() < TOGETHER_BYTES {
@@ -356,7 +361,7 @@ impl<'c> Call<'c> {
         Ok(ReceivedParts { head, body_end: buffer.len(), stop: None })
     }
 
-    /// Begins the response: `body` is what came with its head, and all of it where `whole` tells its length.
+    /// Begins the response: `body` is the part that came with its head, and all of it if `whole` has its length.
     fn begin(
         &mut self,
         x: &mut Exchange<'_>,
@@ -372,7 +377,7 @@ impl<'c> Call<'c> {
         let says_framed = reply.chunked && !self.pending.dispatcher.generation.options.event_loop;
         let framed = says_framed && chunks::is_framed(body, whole.is_some());
         if says_framed && !framed && x.content_wanted() {
-            self.pending.dispatcher.generation.tell_unframed(self.app_log);
+            self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
         // To HEAD, no body says nothing of what there would be to GET.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
@@ -391,7 +396,7 @@ impl<'c> Call<'c> {
     }
 
     /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
-    /// can go on.
+    /// can continue.
     async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
         let body = &body[..self.announced(x, body.len() as u64) as usize];
         if body.is_empty() {
@@ -462,9 +467,20 @@ impl<'c> Call<'c> {
                 unsent = x.unsent();
                 self.pending.expect(Deadline::Taker(x.write_ms()));
             }
-            match self.pending.news(Some((x, Interest::of(false, true)))).await {
-                Ok(()) => x.take_turns().await,
-                Err(Completion::TooSlow) => {
+            let look_ms = LOOK_MS.min(x.write_ms() / 2).max(1);
+            let looked = {
+                let mut time = pin!(x.core().sleep(look_ms));
+                let mut news = pin!(self.pending.news(Some((x, Interest::of(false, true)))));
+                poll_fn(|context| match news.as_mut().poll(context) {
+                    Poll::Pending => time.as_mut().poll(context).map(|()| None),
+                    news => news.map(Some),
+                })
+                .await
+            };
+            match looked {
+                None => _ = x.flush_anyway()?,
+                Some(Ok(())) => x.take_turns().await,
+                Some(Err(Completion::TooSlow)) => {
                     if dispatcher.is_cut_to_report() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
                                     temporary files have no more room";
@@ -472,7 +488,7 @@ impl<'c> Call<'c> {
                     }
                     return Err(Fault::Timeout);
                 }
-                Err(fate) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+                Some(Err(fate)) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
         // What the worker has sent meanwhile set no news then.

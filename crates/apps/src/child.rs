@@ -98,7 +98,7 @@ impl ProcessOutput {
 }
 
 /// How a process ended.
-pub(crate) struct End {
+pub(crate) struct ProcessEnd {
     /// With status 0: asked to leave, or by itself.
     pub(crate) well: bool,
     /// It called `exit`, with whatever status; no signal has ended it.
@@ -276,7 +276,7 @@ impl ChildProcess {
     }
 
     /// How it ended, once it has.
-    pub(crate) fn end(&self) -> End {
+    pub(crate) fn end(&self) -> ProcessEnd {
         let ended = |code: Option<i32>, signal: Option<i32>| {
             let how = match (code, signal) {
                 (Some(0), _) => "left".into(),
@@ -284,7 +284,7 @@ impl ChildProcess {
                 (_, Some(signal)) => format!("was killed by signal {signal}"),
                 (None, None) => "is gone".into(),
             };
-            End { well: code == Some(0), by_itself: code.is_some(), how }
+            ProcessEnd { well: code == Some(0), by_itself: code.is_some(), how }
         };
         if let Some(status) = self.status {
             return ended(status.exit_status(), status.terminating_signal());

@@ -1,21 +1,21 @@
-//! A body that its application has framed by itself, as `Transfer-Encoding: chunked` in its head says.
+//! Bodies that an application has framed itself, as `Transfer-Encoding: chunked` in its head states.
 
 use http::Limits;
 use http::body::Body;
 use net::Fault;
 
-const BROKEN: Fault = Fault::Broken("the application's chunks are none");
+const BROKEN: Fault = Fault::Broken("the application's body is not chunked correctly");
 
-/// Takes the application's framing off: the server has one of its own.
+/// Removes the application's framing, because the server frames the response itself.
 pub(crate) struct Chunks(Body);
 
-/// Whether a body is in chunks, as its head says: a `whole` one is looked through, of another one the beginning.
+/// Whether a body is chunked, as its head states: checks all of a `whole` one, otherwise its beginning.
 pub(crate) fn is_framed(bytes: &[u8], whole: bool) -> bool {
     if whole { Chunks::new().content(bytes, true).is_ok() } else { may_begin(bytes) }
 }
 
-/// Whether a body that begins with these bytes may be in chunks: a size, an extension perhaps, and a line's end. What is too
-/// short to tell may be.
+/// Whether a body that begins with these bytes may be chunked: a size, an optional extension, and a line end. True if
+/// there are too few bytes to decide.
 fn may_begin(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     match bytes.get(digits) {
@@ -30,10 +30,10 @@ impl Chunks {
         Chunks(Body::chunked())
     }
 
-    /// The content in the next bytes; `last` where no more follow.
+    /// The content in the next bytes; `last` if no more follow.
     ///
     /// # Errors
-    /// [`Fault::Broken`] for what is not framed so.
+    /// [`Fault::Broken`] if the body is not chunked.
     pub(crate) fn content(&mut self, mut bytes: &[u8], last: bool) -> Result<Vec<u8>, Fault> {
         let mut content = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() && !self.0.is_end() {

@@ -1,4 +1,4 @@
-//! One core's side of one generation: which task waits for which ticket.
+//! The queue of one core in front of one generation: requests, their tickets and their deadlines.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,75 +17,75 @@ mod pending;
 
 pub(crate) use pending::PendingRequest;
 
-/// One that waits longer than this is a reason for one more worker.
+/// A request that waits longer than this is a reason for one more worker.
 const NEED_MS: u64 = 20;
-/// How long an event loop has to let go of a request that took too long; then it is stuck itself.
-const LET_GO_MS: u64 = 1_000;
-/// One that has not done so by then gets another worker beside it: it reacts at once, or never.
+/// How long an event loop has to release a request that took too long; then the loop itself hangs.
+const RELEASE_MS: u64 = 1_000;
+/// If it has not done so by then, another worker is started: a loop that works reacts at once.
 const DOUBT_MS: u64 = 100;
-/// Requests that took too long and are told of, in a second.
-const TOLD_MAX: u32 = 10;
-/// That answers are cut off is said once in so long.
+/// Requests that took too long and are logged, per second.
+const LOGGED_MAX: u32 = 10;
+/// That responses are cut off is logged once in this time.
 const CUT_REPORT_MS: u64 = 60_000;
-/// Buffers kept; more were a burst.
+/// Buffers kept for reuse.
 const BUFFERS_MAX: usize = 32;
-/// A kept buffer is not larger than this.
+/// The largest buffer that is kept.
 const BUFFER_BYTES_MAX: usize = 128 * 1024;
 
-/// How a request ended otherwise than by an answer.
+/// How a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Its worker died; whether another one may be asked.
+    /// Its worker died; whether another one may get the request.
     Lost { again: bool },
-    /// The time for an answer is over.
+    /// The deadline for a response has passed.
     Late,
     /// No worker took it in time.
     Unserved,
-    /// It made room for a newer one.
+    /// It was dropped for a newer one, because the queue was full.
     Crowded,
     /// The application does not load.
     Down,
-    /// The client did not go on sending its body, or taking the answer.
+    /// The client stopped sending its body, or reading the response.
     Stalled,
-    /// The client takes the answer slowly, and others wait for its worker.
+    /// The client reads the response slowly, and other requests wait for its worker.
     TooSlow,
 }
 
-/// Who has to move next; for so long as that lasts.
+/// Who must make progress next, and how long that may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// The worker, which has not begun its answer, within the time for that.
+    /// The worker, which has not begun its response: within `timeouts.request`.
     Worker,
-    /// The worker, which has begun, within the time between two pieces.
+    /// The worker, which has begun: within `timeouts.between`.
     Piece,
-    /// The client, within so many milliseconds.
+    /// The client, within this number of milliseconds.
     Client(u64),
-    /// The client, to take what it was sent, within so many milliseconds. A worker waits for it.
+    /// The client must read the response, within this number of milliseconds. A worker waits for it.
     Taker(u64),
-    /// Somebody else keeps the time.
+    /// Another deadline applies.
     Nobody,
-    /// Nobody; the task wants to look around after so many milliseconds, and again.
+    /// None; the task is woken after this number of milliseconds, repeatedly.
     Look(u64),
 }
 
-/// What is known of the request of one ticket.
+/// The state of the request of one ticket.
 #[derive(Clone, Copy)]
 struct RequestEntry {
     ticket: Ticket,
     task: TaskId,
     news: bool,
-    fate: Option<Completion>,
+    completion: Option<Completion>,
     since_ms: u64,
-    /// When it was seen that a worker has it.
+    /// When it was noticed that a worker has claimed it.
     claimed_ms: Option<u64>,
     expect: Deadline,
     expect_since_ms: u64,
-    /// Since when its worker waits for the client to take the answer.
+    /// Since when its worker has waited for the client to read the response.
     held_ms: Option<u64>,
 }
 
 impl RequestEntry {
-    /// When the time is over for whoever has to move next, once a worker has it.
+    /// The deadline for the next progress, once a worker has the request.
     fn deadline_ms(&self, options: &Options) -> u64 {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
@@ -97,16 +97,16 @@ impl RequestEntry {
     }
 }
 
-/// A request that took too long, and that an event loop is to let go of.
+/// A request that took too long, and that its event loop must release.
 struct Late {
     ticket: Ticket,
     worker_slot: WorkerSlot,
     due_ms: u64,
-    /// The supervisor was told that the loop does not react.
+    /// The supervisor knows that the loop does not react.
     is_reported: bool,
 }
 
-/// One core's side of one generation.
+/// The queue of one core for one generation.
 pub(crate) struct Dispatcher {
     pub(crate) core: Core,
     pub(crate) generation: Arc<Generation>,
@@ -114,26 +114,26 @@ pub(crate) struct Dispatcher {
     commands: Arc<CommandQueue>,
     server: RefCell<ServerSide>,
     entries: RefCell<Vec<Option<RequestEntry>>>,
-    /// Tickets that died with their worker and whose tasks have not seen it yet; whether another worker may be asked.
+    /// Tickets whose worker died and whose tasks have not noticed it yet; whether another worker may get the request.
     /// Their slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
-    /// Requests that took too long, whose worker is to let go of them.
+    /// Requests that took too long, and that their workers must release.
     late: RefCell<Vec<Late>>,
     buffers: RefCell<Vec<Vec<u8>>>,
-    /// Requests that took too long and were told of in the log since then; how many were not.
+    /// The start of the current second, the requests that took too long and were logged in it, and those that were not.
     reported: Cell<(u64, u32, u32)>,
-    /// For the messages of WebSockets.
+    /// The codecs of WebSocket messages.
     pub(crate) codecs: Codecs,
     armed: Cell<bool>,
     /// Another generation serves.
     replaced: Cell<bool>,
     queue_max: usize,
-    /// When it was last said that answers are cut off.
+    /// When a cut-off response was last logged.
     cut_ms: Cell<Option<u64>>,
 }
 
 impl Dispatcher {
-    /// The side of core `index` of `cores`; made once on it.
+    /// The dispatcher of core `index` of `cores`; made once, on that core.
     pub(crate) fn new(
         core: &Core,
         generation: Arc<Generation>,
@@ -167,7 +167,7 @@ impl Dispatcher {
         self.buffers.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer for reuse.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         let mut buffers = self.buffers.borrow_mut();
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
@@ -179,11 +179,11 @@ impl Dispatcher {
     /// Requests under way.
     pub(crate) fn in_use(&self) -> usize {
         let server = self.server.borrow();
-        // Slots that are lost for good are nobody's.
+        // Slots that are quarantined have no request.
         server.in_use() - server.quarantined()
     }
 
-    /// Queues a request; tells how much of the body was taken. Where too many wait, the oldest makes room.
+    /// Queues a request; returns how much of the body was written. If the queue is full, the oldest request is dropped.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -202,7 +202,7 @@ impl Dispatcher {
             ticket,
             task: self.core.task(),
             news: false,
-            fate: None,
+            completion: None,
             since_ms: now_ms,
             claimed_ms: None,
             expect: Deadline::Worker,
@@ -213,13 +213,13 @@ impl Dispatcher {
         Ok((PendingRequest::new(self, ticket), taken))
     }
 
-    /// Refuses the oldest of the waiting requests if there are as many as may be: it is the one whose client has
-    /// likeliest lost patience.
+    /// Drops the oldest waiting request if the queue is full, because its client is the most likely to have given up.
     fn make_room(&self) {
         self.look_who_claimed();
         let mut entries = self.entries.borrow_mut();
-        let waiting =
-            || entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.fate.is_none());
+        let waiting = || {
+            entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.completion.is_none())
+        };
         if waiting().count() < self.queue_max {
             return;
         }
@@ -231,10 +231,10 @@ impl Dispatcher {
         }
     }
 
-    /// Ends a request otherwise than by its answer: its task is told, and gives the ticket up.
-    fn decide(&self, entry: &mut RequestEntry, fate: Completion) {
-        if entry.fate.is_none() {
-            entry.fate = Some(fate);
+    /// Ends a request without a response: its task is woken, and releases the ticket.
+    fn decide(&self, entry: &mut RequestEntry, completion: Completion) {
+        if entry.completion.is_none() {
+            entry.completion = Some(completion);
             self.core.wake_task(entry.task);
         }
     }
@@ -242,13 +242,16 @@ impl Dispatcher {
     fn look_who_claimed(&self) {
         let server = self.server.borrow();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if entry.claimed_ms.is_none() && entry.fate.is_none() && server.claimant(entry.ticket).is_some() {
+            if entry.claimed_ms.is_none()
+                && entry.completion.is_none()
+                && server.claimant(entry.ticket).is_some()
+            {
                 entry.claimed_ms = Some(self.core.now_ms());
             }
         }
     }
 
-    /// Looks at everybody's deadlines, and tells the others how much there is to do. A few times a second.
+    /// Checks all deadlines, and publishes the counts of this core. Runs a few times a second.
     pub(crate) fn sweep(&self) {
         self.look_who_clings();
         if self.in_use() == 0 {
@@ -257,7 +260,8 @@ impl Dispatcher {
         self.look_who_claimed();
         let now_ms = self.core.now_ms();
         let (mut waiting, mut claimed, mut need) = (0, 0, false);
-        for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.fate.is_none()) {
+        for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.completion.is_none())
+        {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
                 if now_ms < entry.deadline_ms(&self.generation.options) {
@@ -269,7 +273,7 @@ impl Dispatcher {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
-                    // Its worker is dealt with once the log has been told of the request: see `PendingRequest`'s end.
+                    // Its worker is handled after the request has been logged: see the `Drop` of `PendingRequest`.
                     Deadline::Worker | Deadline::Piece | Deadline::Nobody => {
                         self.decide(entry, Completion::Late)
                     }
@@ -291,24 +295,24 @@ impl Dispatcher {
         }
     }
 
-    /// A worker that does one thing at a time is stuck; an event loop, which has others in hand, may only have been told
-    /// to wait.
+    /// A worker that runs one request at a time hangs; an event loop, which also runs others, may only wait for
+    /// something.
     fn give_up_late(&self, ticket: Ticket, worker_slot: WorkerSlot) {
         if self.generation.is_single() {
             return self.kill(worker_slot, KillReason::Late);
         }
-        let due_ms = self.core.now_ms() + LET_GO_MS;
+        let due_ms = self.core.now_ms() + RELEASE_MS;
         self.late.borrow_mut().push(Late { ticket, worker_slot, due_ms, is_reported: false });
     }
 
-    /// Whether one more request that took too long is worth a line in the log, and how many were not before it: a whole
-    /// event loop may be late at once.
+    /// Whether one more request that took too long is logged, and how many before it were not: all requests of an event
+    /// loop may be late at once.
     pub(crate) fn may_log(&self) -> Option<u32> {
         let (mut since_ms, mut reported, mut unreported) = self.reported.get();
         if self.core.now_ms() - since_ms >= 1_000 {
             (since_ms, reported) = (self.core.now_ms(), 0);
         }
-        let may = reported < TOLD_MAX;
+        let may = reported < LOGGED_MAX;
         let before = unreported;
         (reported, unreported) =
             if may { (reported + 1, 0) } else { (reported, unreported.saturating_add(1)) };
@@ -322,17 +326,17 @@ impl Dispatcher {
             let clings = server.is_clung_to(late.ticket);
             if clings && now_ms >= late.due_ms {
                 self.kill(late.worker_slot, KillReason::Clings);
-            } else if clings && !late.is_reported && now_ms + LET_GO_MS >= late.due_ms + DOUBT_MS {
+            } else if clings && !late.is_reported && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
                 late.is_reported = true;
-                self.tell_clings(late.worker_slot, 1);
+                self.report_overdue(late.worker_slot, 1);
             } else if !clings && late.is_reported {
-                self.tell_clings(late.worker_slot, -1);
+                self.report_overdue(late.worker_slot, -1);
             }
             clings && now_ms < late.due_ms
         });
     }
 
-    fn tell_clings(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
+    fn report_overdue(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
         self.commands.send(SupervisorCommand::Clings {
             generation: self.generation.number,
             worker_slot,
@@ -340,20 +344,22 @@ impl Dispatcher {
         });
     }
 
-    /// Where slow clients hold too many workers, ends the answer that its client has kept one waiting for longest.
+    /// If slow clients occupy too many workers, ends the response whose worker has waited longest for its client.
     pub(crate) fn give_up_slowest(&self) {
         if !self.generation.is_held_up() {
             return;
         }
         let mut entries = self.entries.borrow_mut();
-        let held =
-            entries.iter_mut().flatten().filter(|entry| entry.fate.is_none() && entry.held_ms.is_some());
+        let held = entries
+            .iter_mut()
+            .flatten()
+            .filter(|entry| entry.completion.is_none() && entry.held_ms.is_some());
         if let Some(entry) = held.min_by_key(|entry| entry.held_ms) {
             self.decide(entry, Completion::TooSlow);
         }
     }
 
-    /// Whether to log that an answer was cut off: once a minute.
+    /// Whether to log that a response was cut off: once a minute.
     pub(crate) fn is_cut_to_report(&self) -> bool {
         let now_ms = self.core.now_ms();
         let is_due = self.cut_ms.get().is_none_or(|last_ms| now_ms >= last_ms + CUT_REPORT_MS);
@@ -373,13 +379,13 @@ impl Dispatcher {
         self.commands.send(SupervisorCommand::Kill { generation: self.generation.number, worker_slot, why });
     }
 
-    /// Another generation serves from now on: what could go on for ever is to come to its end.
+    /// Another generation serves from now on: requests without a time limit must end.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
         self.wake_lookers();
     }
 
-    /// Lets those look around who do so once in a while.
+    /// Wakes the tasks that check their state from time to time.
     pub(crate) fn wake_lookers(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if let Deadline::Look(_) = entry.expect {
@@ -394,7 +400,7 @@ impl Dispatcher {
         self.replaced.get()
     }
 
-    /// The application does not load: nobody will take what waits.
+    /// The application does not load: no worker will claim the waiting requests.
     pub(crate) fn give_up(&self) {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
@@ -404,7 +410,7 @@ impl Dispatcher {
         }
     }
 
-    /// The channel is damaged, and another generation serves: what nobody has taken yet may be taken there.
+    /// The channel is damaged, and another generation serves: unclaimed requests may move to it.
     pub(crate) fn abandon(&self) {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
@@ -414,7 +420,8 @@ impl Dispatcher {
         }
     }
 
-    /// A worker is dead: whoever waits for it is told. What made one end `by_itself` would most likely do so again.
+    /// A worker is dead: ends its requests. A request whose worker ended `by_itself` is not sent again, because it
+    /// probably caused that.
     pub(crate) fn bury(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
         for worker_slot in worker_slots {
             let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));
@@ -429,7 +436,7 @@ impl Dispatcher {
         self.commands.send(SupervisorCommand::Buried { generation: self.generation.number, place });
     }
 
-    /// Nothing is under way, and nothing will be.
+    /// No request is in progress, and none will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
         self.report_load(0, 0);
@@ -438,7 +445,7 @@ impl Dispatcher {
 
     // ---- around the engine's wait ----
 
-    /// Takes what the workers have left, and wakes those who wait for it.
+    /// Reads what the workers have written, and wakes the tasks that wait for it.
     pub(crate) fn drain(&self) {
         let mut server = self.server.borrow_mut();
         if server.in_use() == 0 {
@@ -459,7 +466,7 @@ impl Dispatcher {
         }
     }
 
-    /// Rings the workers, and lets them ring from now on; false where there is news already.
+    /// Rings the workers, and lets them ring this core from now on; false if there is something to read already.
     pub(crate) fn rest(&self) -> bool {
         let mut server = self.server.borrow_mut();
         server.flush_doorbells();
@@ -478,14 +485,14 @@ impl Dispatcher {
         }
     }
 
-    /// What is known of a ticket; `None` once it is void.
+    /// The state of a ticket; `None` if it is void.
     fn with_entry<R>(&self, ticket: Ticket, look: impl FnOnce(&mut RequestEntry) -> R) -> Option<R> {
         let mut entries = self.entries.borrow_mut();
         entries[ticket.index()].as_mut().filter(|entry| entry.ticket == ticket).map(look)
     }
 
-    /// The fate of a ticket that is void.
-    fn fate_of_lost(&self, ticket: Ticket) -> Completion {
+    /// The completion of a void ticket.
+    fn completion_of_lost(&self, ticket: Ticket) -> Completion {
         let lost = self.lost.borrow();
         let again = lost.iter().any(|(other, again)| *other == ticket && *again);
         Completion::Lost { again }
@@ -493,7 +500,7 @@ impl Dispatcher {
 }
 
 impl Drop for Dispatcher {
-    /// The core is at its end: the supervisor alone keeps the time of what has not been let go of.
+    /// This core ends: only the supervisor now watches requests that were not released.
     fn drop(&mut self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
         for late in self.late.borrow().iter().filter(|late| server.is_clung_to(late.ticket)) {

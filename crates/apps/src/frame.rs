@@ -1,6 +1,6 @@
 //! WebSocket frames (RFC 6455 section 5.2): their heads, and the masks of clients.
 
-/// The last frame of a message.
+/// The flag of the last frame of a message.
 pub(crate) const FIN: u8 = 0x80;
 /// RSV1: the message is compressed (RFC 7692 section 6).
 pub(crate) const COMPRESSED: u8 = 0x40;
@@ -18,29 +18,29 @@ pub(crate) const PONG: u8 = 10;
 pub(crate) const CONTROL_BYTES_MAX: usize = 125;
 /// The head of a frame to a client, at most.
 pub(crate) const HEAD_BYTES_MAX: usize = 10;
-/// And of one from a client, which has a mask.
+/// The head of a frame from a client, with its mask, at most.
 const MASKED_HEAD_BYTES_MAX: usize = 14;
 
 /// The head of a frame from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     /// `CONTINUATION`, `TEXT`, …
     pub(crate) opcode: u8,
     /// Whether it ends its message.
     pub(crate) last: bool,
     pub(crate) compressed: bool,
-    /// Bytes of its payload still to come.
+    /// Bytes of its payload that have not arrived yet.
     pub(crate) left: u64,
     mask: [u8; 4],
 }
 
-impl Head {
-    /// Whether it carries no message, but a close, a ping or a pong.
+impl FrameHead {
+    /// Whether it is a close, a ping or a pong.
     pub(crate) fn is_control(&self) -> bool {
         self.opcode >= CLOSE
     }
 
-    /// Takes the mask off the next bytes of the payload.
+    /// Unmasks the next bytes of the payload.
     pub(crate) fn unmask(&mut self, bytes: &mut [u8]) {
         let wide = u64::from_ne_bytes([self.mask, self.mask].concat().try_into().unwrap_or_default());
         let (eights, rest) = bytes.as_chunks_mut::<8>();
@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// Reads heads, however they are cut.
+/// Reads heads from input that is split anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct HeadReader {
     bytes: [u8; MASKED_HEAD_BYTES_MAX],
@@ -63,11 +63,11 @@ pub(crate) struct HeadReader {
 }
 
 impl HeadReader {
-    /// Takes bytes from the front of `bytes`; the head, once it is whole.
+    /// Reads bytes from the front of `bytes`; returns the head when it is complete.
     ///
     /// # Errors
-    /// What the client may not send.
-    pub(crate) fn read(&mut self, bytes: &mut &[u8]) -> Result<Option<Head>, &'static str> {
+    /// What the client violated.
+    pub(crate) fn read(&mut self, bytes: &mut &[u8]) -> Result<Option<FrameHead>, &'static str> {
         self.fill(bytes, 2);
         if self.len < 2 {
             return Ok(None);
@@ -88,13 +88,13 @@ impl HeadReader {
             self.bytes[2..2 + len_bytes].iter().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
         let left = if len_bytes == 0 { u64::from(self.bytes[1] & !MASKED) } else { number };
         if left > u64::MAX >> 1 {
-            return Err("a frame of a length that no frame has");
+            return Err("the length of the frame is not valid");
         }
         let mut mask = [0; 4];
         mask.copy_from_slice(&self.bytes[whole - 4..whole]);
         let first = self.bytes[0];
         let (last, compressed) = (first & FIN != 0, first & COMPRESSED != 0);
-        Ok(Some(Head { opcode: first & 0x0f, last, compressed, left, mask }))
+        Ok(Some(FrameHead { opcode: first & 0x0f, last, compressed, left, mask }))
     }
 
     fn fill(&mut self, bytes: &mut &[u8], whole: usize) {
@@ -106,7 +106,7 @@ impl HeadReader {
     }
 }
 
-/// What the first two bytes say must agree with the protocol, before the rest of the head is waited for.
+/// Checks the first two bytes before the rest of the head has arrived.
 fn check(first: u8, second: u8) -> Result<(), &'static str> {
     let opcode = first & 0x0f;
     if first & RESERVED != 0 {
@@ -127,7 +127,7 @@ fn check(first: u8, second: u8) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The head of a frame to a client: its bytes, and how many there are.
+/// The head of a frame to a client: its bytes, and their number.
 pub(crate) fn head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], usize) {
     let mut head = [0; HEAD_BYTES_MAX];
     head[0] = first;
@@ -149,7 +149,7 @@ pub(crate) fn head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], us
     }
 }
 
-/// Whether a close may carry this code (RFC 6455 section 7.4, and what was registered later).
+/// Whether a close may carry this code (RFC 6455 section 7.4, and the IANA registry).
 pub(crate) fn is_close_code(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
@@ -172,7 +172,7 @@ mod tests {
                 for mut piece in bytes.chunks(step) {
                     found = reader.read(&mut piece).unwrap();
                 }
-                let expected = Head { opcode: TEXT, last: true, compressed: false, left: len, mask };
+                let expected = FrameHead { opcode: TEXT, last: true, compressed: false, left: len, mask };
                 assert_eq!(found, Some(expected));
             }
         }
@@ -184,7 +184,7 @@ mod tests {
         let mask = [7, 77, 177, 27];
         let masked: Vec<u8> = plain.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
         for step in 1..40 {
-            let mut head = Head { opcode: BINARY, last: true, compressed: false, left: 256, mask };
+            let mut head = FrameHead { opcode: BINARY, last: true, compressed: false, left: 256, mask };
             let mut bytes = masked.clone();
             bytes.chunks_mut(step).for_each(|piece| head.unmask(piece));
             assert_eq!((bytes, head.left), (plain.clone(), 0));

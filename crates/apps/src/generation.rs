@@ -1,4 +1,4 @@
-//! One load of an application's code: its channel, and what cores and supervisor both look at.
+//! One load of an application's code: its channel, and the state that cores and supervisor share.
 
 use std::io;
 use std::ops::Range;
@@ -11,27 +11,27 @@ use ring::Channel;
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
 
-/// What is known of one seat. On a line of its own: every core counts here.
+/// The state of one worker slot. On a cache line of its own, because every core counts here.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct WorkerSlotState {
     /// Requests answered by its holder.
     pub(crate) requests: AtomicU64,
-    /// At how many of them the holder is to be replaced; 0 for never.
+    /// The number of requests after which the worker is replaced; 0 for never.
     pub(crate) requests_max: AtomicU64,
 }
 
-/// What one core has under way, as of its last look.
+/// The requests of one core, as of its last sweep.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct CoreLoad {
     /// Requests that wait for a worker.
     pub(crate) waiting: AtomicUsize,
-    /// Requests in workers' hands.
+    /// Requests that workers have claimed.
     pub(crate) claimed: AtomicUsize,
 }
 
-/// A worker's thread waits for a client to take an answer, as long as this lives.
+/// While this exists, a worker's thread waits for a client to read a response.
 pub(crate) struct HeldWorker<'g>(&'g Generation);
 
 impl<'g> HeldWorker<'g> {
@@ -47,9 +47,9 @@ impl Drop for HeldWorker<'_> {
     }
 }
 
-/// The most slots of one core.
+/// The most request slots of one core.
 const SLOTS_MAX: usize = 16 * 1024;
-/// Words of a channel that slots may take, and of a slot beside its streams; a little is left for everything else.
+/// Words of a channel for slots with their streams; the rest of it is for everything else.
 const CHANNEL_WORDS: usize = 7 << 29;
 const SLOT_WORDS: usize = 64;
 
@@ -60,19 +60,19 @@ pub(crate) struct Generation {
     pub(crate) channel: Channel,
     pub(crate) worker_slots: Vec<WorkerSlotState>,
     pub(crate) loads: Vec<CoreLoad>,
-    /// By place: the process, for taking descriptors out of it.
+    /// By place: the process, from which descriptors are taken.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
-    /// By place: the process's id, for people; 0 where none is known.
+    /// By place: the process id, for the log; 0 if not known.
     pub(crate) pids: Vec<AtomicI32>,
-    /// Seats of one place.
+    /// Worker slots of one place.
     threads: usize,
-    /// Workers' threads that wait for a client to take an answer.
+    /// Workers' threads that wait for a client to read a response.
     pub(crate) held: AtomicUsize,
     /// Whether a worker was ever ready.
     pub(crate) is_up: AtomicBool,
-    /// A worker has said that its threads have one request at a time each.
+    /// A worker has reported that each of its threads runs one request at a time.
     pub(crate) said_single: AtomicBool,
-    /// Whether the log has heard of a body that is not framed as its head says.
+    /// Whether it was logged that a body is not framed as its head states.
     unframed_reported: AtomicBool,
 }
 
@@ -103,12 +103,12 @@ impl Generation {
         })
     }
 
-    /// Whether a worker's thread has one request at a time: no event loop.
+    /// Whether each worker thread runs one request at a time (not an event loop).
     pub(crate) fn is_single(&self) -> bool {
         self.options.concurrency == 1 || self.said_single.load(Ordering::Relaxed)
     }
 
-    /// Whether slow clients hold more than half of the threads of workers, though not the only one, while requests wait.
+    /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.
     pub(crate) fn is_held_up(&self) -> bool {
         let held_max = (self.options.workers.max * self.threads / 2).max(1);
         self.is_single()
@@ -116,32 +116,32 @@ impl Generation {
             && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
     }
 
-    /// Says, once, that a body is not framed as its head says.
-    pub(crate) fn tell_unframed(&self, app_log: &AppLog) {
+    /// Logs once that a body is not framed as its head states.
+    pub(crate) fn report_unframed(&self, app_log: &AppLog) {
         if !self.unframed_reported.swap(true, Ordering::Relaxed) {
-            let text = "it says Transfer-Encoding: chunked of a body that is not in chunks: the field is left out (told once)";
+            let text = "a response has Transfer-Encoding: chunked, but its body is not chunked: the field is removed (logged once)";
             app_log.report(AppLogLevel::Warn, text);
         }
     }
 
-    /// The seats of the worker at `place`.
+    /// The worker slots of the worker at `place`.
     pub(crate) fn worker_slots_of(&self, place: usize) -> Range<usize> {
         place * self.threads..(place + 1) * self.threads
     }
 
-    /// The place that a seat belongs to.
+    /// The place of a worker slot.
     pub(crate) fn place_of(&self, worker_slot: usize) -> usize {
         worker_slot / self.threads
     }
 }
 
-/// Requests that one core may have under way.
+/// Requests that one core may have at once.
 fn slots(options: &Options, cores: usize) -> usize {
-    // What is queued, and what is in workers' hands: on one core it may be all of it.
+    // The queued requests, and the claimed ones: a single core may have all of them.
     let worker_slots = options.places() * options.threads.max(1);
     let wanted = options.queue_max.div_ceil(cores) + worker_slots * options.concurrency.max(1);
-    // Of all cores they must fit into one channel, whose words are counted in 32 bits; a slot has two cells in each seat's
-    // lane. The more cores there are, the smaller is each one's share of what is under way.
+    // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two cells in the
+    // lane of each worker slot. With more cores, each one's share is smaller.
     let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
     let words = bytes / 4 + SLOT_WORDS + 2 * (worker_slots + 1);
     let fitting = (CHANNEL_WORDS / cores / words).max(1);
@@ -162,7 +162,8 @@ mod tests {
             let slots = slots(&options, cores);
             assert!(slots <= queue_max.div_ceil(cores) + places * options.concurrency);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
-            // Memory is used only once it is touched; descriptors are, but are not what this is about.
+            // Memory is used only when it is touched. Descriptors would be used at once, and this test does not need
+            // them.
             options.event_loop = false;
             Generation::new(1, Arc::new(options), cores).unwrap();
         }

@@ -2,7 +2,7 @@
 //! be.
 
 use crate::deflate::{Codecs, Inflater, Uninflated, grow};
-use crate::frame::{self, CONTROL_BYTES_MAX, Head, HeadReader};
+use crate::frame::{self, CONTROL_BYTES_MAX, FrameHead, HeadReader};
 use crate::record;
 
 /// Close reasons for frames that a client may not send.
@@ -61,7 +61,7 @@ pub(crate) struct Inbound {
     /// RFC 7692 was agreed on.
     may_compress: bool,
     heads: HeadReader,
-    frame: Option<Head>,
+    frame: Option<FrameHead>,
     message: Option<Message>,
     control: [u8; CONTROL_BYTES_MAX],
     control_len: usize,
@@ -142,7 +142,7 @@ impl Inbound {
     }
 
     /// A frame begins.
-    fn begin(&mut self, head: Head, codecs: &Codecs) -> Result<Head, Violation> {
+    fn begin(&mut self, head: FrameHead, codecs: &Codecs) -> Result<FrameHead, Violation> {
         if head.is_control() {
             self.control_len = 0;
             return Ok(head);
@@ -177,7 +177,7 @@ impl Inbound {
     }
 
     /// Takes payload of the frame; how many bytes of it.
-    fn take(&mut self, frame: &mut Head, bytes: &[u8]) -> Result<usize, Violation> {
+    fn take(&mut self, frame: &mut FrameHead, bytes: &[u8]) -> Result<usize, Violation> {
         if frame.is_control() {
             let place = &mut self.control[self.control_len..self.control_len + bytes.len()];
             place.copy_from_slice(bytes);

@@ -60,5 +60,5 @@ pub use launch::spawn;
 pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};
-pub use outcome::Failure;
+pub use outcome::LoadError;
 pub use process::{ProcessInfo, Usage};

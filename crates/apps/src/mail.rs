@@ -1,4 +1,4 @@
-//! How the supervisor and the cores speak: nobody waits for an answer.
+//! The queues between the supervisor and the cores. Sending never waits.
 
 use std::io;
 use std::ops::Range;
@@ -11,16 +11,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::generation::Generation;
 use crate::options::Options;
-use crate::outcome::Failure;
+use crate::outcome::LoadError;
 
 /// Why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillReason {
     /// It took too long to answer.
     Late,
-    /// The same, and its event loop does not let go of the request.
+    /// It took too long to answer, and its event loop does not release the request.
     Clings,
-    /// It broke the rules of the channel.
+    /// It violated the protocol of the channel.
     Breach,
 }
 
@@ -28,42 +28,42 @@ impl KillReason {
     pub(crate) fn text(self) -> &'static str {
         match self {
             KillReason::Late => "it took too long to answer",
-            KillReason::Clings => "it took too long to answer, and does not let go",
-            KillReason::Breach => "it broke the rules of the channel",
+            KillReason::Clings => "it took too long to answer, and does not release the request",
+            KillReason::Breach => "it violated the protocol of the channel",
         }
     }
 }
 
-/// What the supervisor is told.
+/// Commands to the supervisor.
 #[derive(Debug)]
 pub(crate) enum SupervisorCommand {
-    /// Load the application anew, with other options if there are some; the new generation takes over when it is ready.
+    /// Load the application again, with other options if there are any; the new generation takes over when it is ready.
     Reload(Option<Box<Options>>),
     /// End all processes.
     Stop,
-    /// Somebody asked for the processes.
+    /// Report the processes.
     Look,
-    /// Tell what becomes of the load that is under way.
-    Tell(SyncSender<Result<(), Failure>>),
+    /// Report the result of the current load.
+    Await(SyncSender<Result<(), LoadError>>),
     /// Requests wait for a worker.
     Need,
-    /// The holder of this seat is stuck, or broke the channel's rules.
+    /// The worker in this slot hangs, or violated the protocol of the channel.
     Kill { generation: u64, worker_slot: usize, why: KillReason },
-    /// The event loop at this seat holds so many requests more (or fewer) that took too long and that it was told of.
+    /// The number of overdue requests, which the event loop in this slot was asked to cancel, changes by `more`.
     Clings { generation: u64, worker_slot: usize, more: isize },
-    /// It holds one, and the core that would see it let go is at its end: it may live for so long.
+    /// It has an overdue request, and the core that watched it ends: it is killed after this time.
     ClingsUntil { generation: u64, worker_slot: usize, left_ms: u64 },
-    /// The channel of this generation is damaged, and nobody can tell by whom.
+    /// The channel of this generation is damaged, by an unknown worker.
     Damaged { generation: u64 },
-    /// The holder of this seat has answered its share of requests.
+    /// The worker in this slot has answered `recycle.requests` requests.
     Recycle { generation: u64, worker_slot: usize },
-    /// A core has settled a worker's death.
+    /// A core has released the requests of a dead worker.
     Buried { generation: u64, place: usize },
-    /// A core has no more requests under way in a generation that was replaced.
+    /// A core has no more requests in a generation that was replaced.
     Drained { generation: u64 },
 }
 
-/// The supervisor's mailbox.
+/// The supervisor's queue.
 pub(crate) struct CommandQueue {
     orders: Mutex<Vec<SupervisorCommand>>,
     bell: OwnedFd,
@@ -77,7 +77,7 @@ impl CommandQueue {
 
     pub(crate) fn send(&self, order: SupervisorCommand) {
         lock(&self.orders).push(order);
-        // A full counter has rung already.
+        // If the counter is full, the supervisor has been woken already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -91,21 +91,21 @@ impl CommandQueue {
     }
 }
 
-/// What a core is told.
+/// Events for a core.
 #[derive(Clone)]
 pub(crate) enum CoreEvent {
-    /// This generation serves from now on; the one before finishes what it has.
+    /// This generation serves from now on; the previous one finishes its requests.
     Serve(Arc<Generation>),
-    /// The application does not load: its own words, and whether clients may see them. Nothing serves until the next
-    /// [`CoreEvent::Serve`].
+    /// The application does not load: the error text, and whether clients may see it. No generation serves until the
+    /// next [`CoreEvent::Serve`].
     Down { why: Arc<str>, show: bool },
-    /// The channel of this generation is damaged: what waits in it is to wait elsewhere.
+    /// The channel of this generation is damaged: requests that wait in it must move.
     Damaged { generation: u64 },
-    /// A worker is dead: its place and seats, and whether it has ended by itself.
+    /// A worker is dead: its place and slots, and whether it ended by itself.
     Died { generation: u64, place: usize, worker_slots: Range<usize>, by_itself: bool },
 }
 
-/// A core's mailbox.
+/// A core's queue.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     state: Mutex<EventList>,
@@ -115,7 +115,7 @@ pub(crate) struct EventQueue {
 struct EventList {
     notices: Vec<CoreEvent>,
     waker: Option<Waker>,
-    /// Whether the core has begun to read.
+    /// Whether the core has started to read.
     is_open: bool,
 }
 
@@ -125,8 +125,8 @@ impl EventQueue {
         lock(&self.state).is_open = true;
     }
 
-    /// Whether the core will heed it. One that has not begun to read may never; should it, what serves then is all that
-    /// it has to know, and it has no part in what was before.
+    /// Returns whether the core handles the event now. If a core has not started to read, only the generation that
+    /// serves is kept for it; it has no part in what was before.
     pub(crate) fn send(&self, notice: CoreEvent) -> bool {
         let mut state = lock(&self.state);
         if !state.is_open {
@@ -149,7 +149,7 @@ impl EventQueue {
         true
     }
 
-    /// What has come; if nothing has, the task is woken when something does.
+    /// The events so far; if there are none, the task is woken by the next one.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<CoreEvent> {
         let mut state = lock(&self.state);
         if state.notices.is_empty() {
@@ -159,7 +159,7 @@ impl EventQueue {
     }
 }
 
-/// Nobody panics while it is held, and what it holds is always whole.
+/// No code panics while it holds the lock, and the value is always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,12 @@
 
 use std::sync::mpsc::SyncSender;
 
-/// Those that wait for an outcome at the same time; the first of them gets none where there are more.
+/// Receivers that wait at the same time; if there are more, the first one gets no result.
 const ASKERS_MAX: usize = 256;
 
 /// Why an application does not load.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct LoadError {
     /// The application's error text.
     pub why: String,
     /// Whether the previously loaded code still serves.
@@ -16,28 +16,28 @@ pub struct Failure {
 
 /// The last result, and those who wait for the next one.
 #[derive(Default)]
-pub(crate) struct Outcome {
-    failure: Option<Failure>,
-    askers: Vec<SyncSender<Result<(), Failure>>>,
+pub(crate) struct LoadResults {
+    failure: Option<LoadError>,
+    askers: Vec<SyncSender<Result<(), LoadError>>>,
 }
 
-impl Outcome {
+impl LoadResults {
     /// A load begins.
     pub(crate) fn begin(&mut self) {
         self.failure = None;
     }
 
     /// It has ended.
-    pub(crate) fn settle(&mut self, outcome: Result<(), Failure>) {
+    pub(crate) fn settle(&mut self, outcome: Result<(), LoadError>) {
         self.failure = outcome.as_ref().err().cloned();
         for asker in self.askers.drain(..) {
-            // Whoever asked may have lost patience.
+            // The receiver may have given up.
             let _ = asker.try_send(outcome.clone());
         }
     }
 
     /// Sends the result: now if no load is in progress, else when it ends.
-    pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), Failure>>, under_way: bool) {
+    pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), LoadError>>, under_way: bool) {
         match (&self.failure, under_way) {
             (None, true) => {
                 if self.askers.len() >= ASKERS_MAX {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_goes_on_in_fragments() {
+    fn a_long_message_continues_in_fragments() {
         let mut bytes = Vec::new();
         put(&mut bytes, BINARY, [&vec![7; 2 * FRAGMENT_BYTES + 1], b""]);
         let shape: Vec<_> = read(&bytes, 1000)

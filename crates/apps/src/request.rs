@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Name, TargetForm, encode};
+use http::{BodySize, Name, TargetForm, encode};
 use net::{Peer, Request};
 use ring::wire::{self, FieldId as Part, TooLong};
 
@@ -89,6 +89,11 @@ pub(crate) fn encode(
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             _ => names.put(into, id, name, value)?,
         }
+    }
+    let is_unsized = request.body() == BodySize::Unknown && length.is_none();
+    if is_unsized && request.field(Name::TransferEncoding).is_none() {
+        // Workers take this for the sign of a body whose length nobody knows, whatever carried it.
+        names.put(into, Name::TransferEncoding, b"transfer-encoding", b"chunked")?;
     }
     if let Some(length) = length {
         let mut digits = Vec::with_capacity(20);

@@ -13,32 +13,33 @@ use crate::log::{AppLog, AppLogLevel};
 use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{LoadError, LoadResults};
 use crate::process::ProcessInfo;
 use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
-/// How often everything is looked at without a reason.
+/// The interval of regular checks.
 const ROUND: Duration = Duration::from_secs(1);
-/// Memory is looked at less often: the system has to walk a process's pages to tell.
+/// Memory is checked less often, because the kernel has to walk the process's pages for it.
 const WORN_ROUNDS: u32 = 5;
-/// How often workers that wait for requests look at their signals.
+/// How often workers that wait for requests are woken to handle their signals.
 const STIR_ROUNDS: u32 = 4;
-/// The longest pause before a damaged channel is replaced, and how long one has to be sound to be trusted again.
+/// The longest pause before a damaged channel is replaced, and the time after which a sound one counts as reliable
+/// again.
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// SupervisorWork supervisor and status share.
+/// What the supervisor shares with the status.
 pub(crate) struct SupervisorStatus {
-    /// The processes as of the last request to look.
+    /// Where to send the processes, if someone has asked.
     pub(crate) look: Mutex<Option<std::sync::mpsc::SyncSender<Vec<ProcessInfo>>>>,
 }
 
-/// A crew's part.
+/// The role of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationRole {
     /// It will serve when it is ready.
     Coming,
     Serving,
-    /// Replaced; so many cores still have requests in it.
+    /// Replaced; this number of cores still has requests in it.
     Leaving(usize),
     Dismissed,
 }
@@ -52,14 +53,14 @@ pub(crate) struct Supervisor {
     board: Arc<SupervisorStatus>,
     worker_pools: Vec<(GenerationRole, WorkerPool)>,
     orphans: Orphans,
-    outcome: Outcome,
+    outcome: LoadResults,
     number: u64,
-    /// The application does not load, and the cores know.
+    /// The application does not load, and the cores know it.
     down: bool,
-    /// Since when fewer workers would have done.
+    /// Since when there are more workers than needed.
     slack_since: Option<Instant>,
     stopping: Option<Instant>,
-    /// Channels made for damaged ones, one soon after the other; and when the next may be.
+    /// Channels that replaced damaged ones in short succession, and when the next one may.
     renewals: u32,
     renew_at: Instant,
     round: u32,
@@ -81,7 +82,7 @@ impl Supervisor {
             board,
             worker_pools: Vec::new(),
             orphans: Orphans::default(),
-            outcome: Outcome::default(),
+            outcome: LoadResults::default(),
             number: 0,
             down: false,
             slack_since: None,
@@ -90,7 +91,7 @@ impl Supervisor {
             renew_at: Instant::now(),
             round: 0,
         };
-        // Requests may come before the first worker is ready: they wait in the channel.
+        // Requests may arrive before the first worker is ready: they wait in the channel.
         let worker_pool = supervisor.worker_pool()?;
         supervisor.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
         supervisor.worker_pools.push((GenerationRole::Serving, worker_pool));
@@ -103,12 +104,12 @@ impl Supervisor {
         Ok(WorkerPool::new(shared, self.app_log.clone()))
     }
 
-    /// Tells the cores; how many will heed it.
+    /// Sends the event to the cores; returns how many handle it.
     fn broadcast(&self, notice: &CoreEvent) -> usize {
         self.inboxes.iter().filter(|inbox| inbox.send(notice.clone())).count()
     }
 
-    /// Runs until it was told to stop and no process is left.
+    /// Runs until it gets `Stop` and no process is left.
     pub(crate) fn run(mut self) {
         let mut next_round = Instant::now();
         loop {
@@ -135,7 +136,7 @@ impl Supervisor {
             }
             if let Some(asker) = lock(&self.board.look).take() {
                 let now = Instant::now();
-                // Whoever asked may have lost patience.
+                // The receiver may have given up.
                 let _ = asker.try_send(
                     self.worker_pools
                         .iter()
@@ -146,7 +147,7 @@ impl Supervisor {
         }
     }
 
-    /// Sleeps until something happens or is due, and deals with what comes from the processes.
+    /// Sleeps until an event or a deadline, and handles what the processes have sent.
     fn wait(&mut self, next_round: Instant) -> io::Result<()> {
         #[derive(Clone, Copy)]
         enum SupervisorWork {
@@ -262,13 +263,13 @@ impl Supervisor {
         self.app_log.report(AppLogLevel::Error, &format!("the application does not load: {text}"));
         match self.worker_pools[at].0 {
             GenerationRole::Coming => {
-                self.app_log.report(AppLogLevel::Error, "the generation before it goes on");
+                self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
                 self.dismiss(at);
-                self.outcome.settle(Err(Failure { why: text.into(), serves: self.serves() }));
+                self.outcome.settle(Err(LoadError { why: text.into(), serves: self.serves() }));
             }
             GenerationRole::Serving if self.worker_pools[at].1.ready() == 0 => {
                 if !self.is_coming() {
-                    self.outcome.settle(Err(Failure { why: text.into(), serves: false }));
+                    self.outcome.settle(Err(LoadError { why: text.into(), serves: false }));
                 }
                 self.down = true;
                 self.broadcast(&CoreEvent::Down { why: text.into(), show: self.options.show_errors });
@@ -294,7 +295,7 @@ impl Supervisor {
         worker_pool.dismiss(Instant::now());
     }
 
-    /// Lets go of generations that are done.
+    /// Removes generations that have ended.
     fn settle(&mut self, now: Instant) {
         for at in (0..self.worker_pools.len()).rev() {
             if self.worker_pools[at].0 == GenerationRole::Leaving(0) {
@@ -314,17 +315,17 @@ impl Supervisor {
         match order {
             SupervisorCommand::Reload(options) if self.stopping.is_none() => self.reload(options),
             SupervisorCommand::Reload(_) | SupervisorCommand::Look => {}
-            SupervisorCommand::Tell(asker) if self.stopping.is_none() => {
+            SupervisorCommand::Await(asker) if self.stopping.is_none() => {
                 let under_way = self.is_coming() || !self.serves();
                 self.outcome.ask(asker, under_way);
             }
-            // It is told by the end of the channel.
-            SupervisorCommand::Tell(_) => {}
+            // The sender is dropped: the receiver gets an error.
+            SupervisorCommand::Await(_) => {}
             SupervisorCommand::Stop => {
                 self.outcome.close();
                 let stop_max = Duration::from_millis(self.options.stop_ms_max);
                 self.stopping = Some(now + stop_max + WHERE_MAX + ROUND);
-                // Whoever waits for a worker will get none.
+                // Requests that wait for a worker will not get one.
                 self.broadcast(&CoreEvent::Down { why: "the application is stopped".into(), show: false });
                 (0..self.worker_pools.len()).for_each(|at| self.dismiss(at));
             }
@@ -379,7 +380,7 @@ impl Supervisor {
         if let Some(options) = options {
             self.options = Arc::new(*options);
         }
-        // One that has not come up by now never will serve.
+        // A generation that has not started by now never will.
         for at in 0..self.worker_pools.len() {
             if self.worker_pools[at].0 == GenerationRole::Coming {
                 self.dismiss(at);
@@ -389,15 +390,15 @@ impl Supervisor {
         match self.worker_pool() {
             Ok(worker_pool) => self.worker_pools.push((GenerationRole::Coming, worker_pool)),
             Err(error) => {
-                let why = format!("it cannot be loaded anew: {error}");
+                let why = format!("it cannot be loaded again: {error}");
                 self.app_log.report(AppLogLevel::Error, &why);
-                self.outcome.settle(Err(Failure { why, serves: self.serves() }));
+                self.outcome.settle(Err(LoadError { why, serves: self.serves() }));
             }
         }
     }
 
-    /// Gives the application another channel where the one that serves is damaged; one that always damages it gets
-    /// another one ever later.
+    /// Replaces the channel if the one that serves is damaged; with longer and longer pauses if that happens
+    /// repeatedly.
     fn renew(&mut self, now: Instant) {
         let mut current = self
             .worker_pools
@@ -425,7 +426,7 @@ impl Supervisor {
         self.reload(None);
     }
 
-    /// Requests wait: one more worker, unless one is coming already.
+    /// Requests wait: starts one more worker, unless one is starting already.
     fn grow(&mut self) {
         let max = self.options.workers.max;
         self.slack_since = None;
@@ -440,7 +441,7 @@ impl Supervisor {
         }
     }
 
-    /// Looks for workers that are worn, and for more of them than are needed.
+    /// Checks for workers that must be recycled, and for more workers than needed.
     fn look_around(&mut self, now: Instant) {
         let worker_pools = &mut self.worker_pools;
         self.orphans.bury(|pid, status| {

@@ -193,7 +193,7 @@ impl Upload {
     ///
     /// # Errors
     /// The client's, or the file system's.
-    pub(crate) async fn go_on(
+    pub(crate) async fn proceed(
         &mut self,
         x: &mut Exchange<'_>,
         pending: &PendingRequest,

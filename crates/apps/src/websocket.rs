@@ -1,19 +1,18 @@
 //! A WebSocket: frames on the client's side, records on the worker's.
 //!
-//! Frames are read and written here, on the server's side, and not by the workers: so a ping is answered and an idle
-//! client is looked after without waking anybody, a message that is too long or no UTF-8 never reaches an application, a
-//! half-open connection costs a worker nothing, and every language gets all of it for a five-byte head. The price is one
-//! more copy of each message to the client.
+//! The server, not the worker, reads and writes frames: so pings and idle clients wake no worker, a message that is too
+//! long or not UTF-8 never reaches an application, a half-open connection occupies no worker, and all languages share
+//! one implementation. The price is one more copy of each message to the client.
 //!
-//! What one socket can make the server hold is bounded, whatever its client sends and does not read:
+//! The memory of one socket is bounded, whatever its client sends and does not read:
 //!
-//! - from the client: one message (`message_bytes_max`), or the one before it on its way to the worker; what was read behind
-//!   that ([`READ_BYTES_LONG`] at most); one inflater while a compressed message is under way;
-//! - to the client: `answer_ahead_bytes`, one record's part beyond it, and one pong: only the last ping is answered, as RFC 6455
-//!   section 5.5.3 allows. A client that has such a backlog is not listened to, and its worker waits;
-//! - of all sockets' messages together no more than `limits.memory`: growth is counted as it happens, and a message that would
-//!   grow while all of it is used up closes its socket;
-//! - work: after [`TURN_BYTES`] others have their turn, and frames that bring nothing are counted ([`FrameBudget`]).
+//! - from the client: one message (`message_bytes_max`), or the one before it on its way to the worker; the bytes read
+//!   after it (at most [`READ_BYTES_LONG`]); one inflater while a compressed message is incomplete;
+//! - to the client: `answer_ahead_bytes`, one more part of a record, and one pong: only the last ping is answered, as
+//!   RFC 6455 section 5.5.3 allows. While a client has such a backlog, nothing is read from it, and its worker waits;
+//! - the messages of all sockets together: `limits.memory`. Growth is charged as it happens; if all of it is used, a
+//!   message that grows closes its socket;
+//! - work: after [`TURN_BYTES`] other tasks run, and frames without content are counted ([`FrameBudget`]).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -31,35 +30,35 @@ use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
 use crate::record::{self, RecordReader, WorkerRecord};
 
-/// Bytes that are read from a client together; more where a long message is under way.
+/// Bytes read from a client at once; more while a long message is incomplete.
 const READ_BYTES: usize = 4 * 1024;
 const READ_BYTES_LONG: usize = 16 * 1024;
-/// Bytes that a socket moves before others on the core have their turn; a frame counts as [`FRAME_BYTES`] at least.
+/// Bytes that a socket moves before other tasks of the core run; a frame counts as at least [`FRAME_BYTES`].
 const TURN_BYTES: usize = 256 * 1024;
 const FRAME_BYTES: usize = 64;
-/// A client whose backlog is larger than this is not listened to; or than `answer_ahead`, where that is more.
+/// While a client's backlog is larger than this (or than `answer_ahead`, if that is more), nothing is read from it.
 const BACKLOG_BYTES_MIN: usize = 16 * 1024;
-/// Milliseconds for the client's answer to a close.
+/// Milliseconds for the client to answer a close.
 const CLOSE_MS: u64 = 5_000;
-/// Bytes of a client that goes on after the end, before it is cut off.
+/// Bytes that are read and discarded after the end, before the client is disconnected.
 const UNHEARD_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What a client is told at the end.
+/// Close codes that are sent to the client.
 const NORMAL: u16 = 1000;
 const GOING_AWAY: u16 = 1001;
 const POLICY: u16 = 1008;
 const FAILED: u16 = 1011;
 const RESTART: u16 = 1012;
 const TRY_AGAIN: u16 = 1013;
-/// And what only the application is told.
+/// Close codes that only the application gets.
 const NO_CODE: u16 = 1005;
 const VANISHED: u16 = 1006;
 
-/// Frames that bring nothing (pings, pongs, empty fragments): as many at once, and as many a second.
+/// Frames without content (pings, pongs, empty fragments): this number at once, and in each second the number below.
 const IDLE_FRAMES_MAX: u64 = 1_000;
 const IDLE_FRAMES_PER_S: u64 = 100;
 
-/// What is left of the frames that may bring nothing.
+/// The remaining budget of frames without content.
 struct FrameBudget {
     /// In thousandths of a frame.
     left: u64,
@@ -71,7 +70,7 @@ impl FrameBudget {
         FrameBudget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
     }
 
-    /// Pays for one; false where nothing is left.
+    /// Spends one frame; false if nothing is left.
     fn pay(&mut self, now_ms: u64) -> bool {
         let earned = now_ms.saturating_sub(self.at_ms).saturating_mul(IDLE_FRAMES_PER_S);
         let left = self.left.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
@@ -89,37 +88,37 @@ pub(crate) struct WebSocketSession<'s> {
     inbound: Inbound,
     outbound: Outbound,
     budget: FrameBudget,
-    /// Read from the client, and from where on it has not been looked at yet.
+    /// Bytes read from the client, and the position up to which they are parsed.
     rest: Vec<u8>,
     rest_at: usize,
-    /// The answer to the ping heard last.
+    /// The answer to the last ping.
     pong: Option<Vec<u8>>,
-    /// To the worker: records, and what of them it has.
+    /// Records for the worker, and how much of them it has got.
     up: Vec<u8>,
     up_at: usize,
-    /// From the worker.
+    /// Records from the worker.
     records: RecordReader,
-    /// Bytes moved since others had their turn.
+    /// Bytes moved since other tasks ran.
     moved_bytes: usize,
-    /// Bytes given to the client's connection, and how many of them it had taken at the last look, which was when.
+    /// Bytes written to the client's connection, how many of them it had read at the last check, and the time of that.
     put_bytes: u64,
     taken_bytes: u64,
     taken_ms: u64,
     /// The last record is in `up`.
     reported: bool,
-    /// And the worker's side has all of it.
+    /// The worker has got all of the last record.
     given: bool,
-    /// The worker's answer has ended.
+    /// The worker's response has ended.
     worker_done: bool,
-    /// The worker's time to end has begun.
+    /// The deadline for the worker's end is set.
     limited: bool,
-    /// A close was sent, or nobody is there to get one.
+    /// A close was sent, or cannot be sent any more.
     said_all: bool,
-    /// The client sends no more, or is not listened to any more.
+    /// The client sends no more, or nothing more is read from it.
     heard_all: bool,
-    /// What the client sends makes no sense any more: it is read and left.
+    /// Input is read and discarded.
     deaf: bool,
-    /// What came after the end.
+    /// Bytes discarded after the end.
     unheard_bytes: usize,
     /// Nothing can be sent to the client any more.
     unsendable: bool,
@@ -168,11 +167,11 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// Carries messages both ways until both sides have ended. `body` is what the worker has sent with its head already;
-    /// with `last` that was all.
+    /// Relays messages in both directions until both sides have ended. `body` is what the worker has already sent with
+    /// its head; with `last` there is no more.
     ///
     /// # Errors
-    /// The client's connection.
+    /// Errors of the client's connection.
     pub(crate) async fn run(
         mut self,
         x: &mut Exchange<'_>,
@@ -186,7 +185,7 @@ impl<'s> WebSocketSession<'s> {
         loop {
             let before = (self.reported, self.said_all);
             let was_held = self.is_held_back(x);
-            // What is put now has not been waited for.
+            // Bytes written from now on have a new deadline.
             self.look_what_was_taken(x);
             let mut moved = self.hear(x, pending) | self.give(pending) | self.take(x, pending);
             self.look_around(x, pending.dispatcher.is_replaced());
@@ -194,7 +193,8 @@ impl<'s> WebSocketSession<'s> {
                 self.cut_off();
             }
             self.look_what_was_taken(x);
-            // The worker has to hear of an end, and what it says need not wait any more; nor what waited for the client.
+            // The worker must get the close, and its records need not wait any more; nor must what waited for the
+            // client.
             moved |= before != (self.reported, self.said_all) || (was_held && !self.is_held_back(x));
             if self.is_over() && self.worker_done {
                 return if self.unsendable { Err(Fault::Gone) } else { x.flush().await };
@@ -208,23 +208,23 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// Whether the client has to read before it is listened to.
+    /// Whether the client has to read before more is read from it.
     fn is_held_back(&self, x: &Exchange<'_>) -> bool {
         x.backlog() > x.ahead_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
     }
 
-    /// What it holds of memory, beside what is kept for the client.
+    /// Memory that it holds, in addition to the response kept for the client.
     fn held_bytes(&self) -> usize {
         self.up.capacity() + self.rest.capacity() + self.inbound.held_bytes()
     }
 
-    /// From the client: true where something came.
+    /// Reads from the client: true if something arrived.
     fn hear(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if self.heard_all || !self.up.is_empty() {
             return false;
         }
         if self.is_held_back(x) {
-            // It is not the client that is silent.
+            // The silence was not the client's.
             (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
             return false;
         }
@@ -266,7 +266,7 @@ impl<'s> WebSocketSession<'s> {
         true
     }
 
-    /// Takes what was read for frames: up to a whole message, or until others are to have their turn. How many bytes it took.
+    /// Parses frames: up to a complete message, or until other tasks must run. Returns the number of bytes parsed.
     fn understand(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
@@ -287,7 +287,7 @@ impl<'s> WebSocketSession<'s> {
                     self.pong = Some(self.inbound.control().to_vec());
                     self.pay(x);
                 }
-                // The record of the end is the last one.
+                // The record of the close is the last one.
                 Ok(Heard::Message(record)) if !self.reported => self.up = record,
                 Ok(Heard::Message(_)) => {}
                 Ok(Heard::Close(close)) => self.heard_close(x, close),
@@ -298,19 +298,19 @@ impl<'s> WebSocketSession<'s> {
         bytes.len() - rest.len()
     }
 
-    /// The message under way has grown: that counts at once, and none grows while all memory is used up.
+    /// The incomplete message has grown: charges its memory at once, and fails if all memory is used.
     fn weigh_growth(&mut self, x: &mut Exchange<'_>) {
         x.hold(self.held_bytes());
         if x.core().memory().pressure() == Pressure::Exhausted {
-            self.fail(x, TRY_AGAIN, "the server is out of memory for now");
+            self.fail(x, TRY_AGAIN, "the server is temporarily out of memory");
             x.hold(self.held_bytes());
         }
     }
 
-    /// A frame that brings nothing has its price.
+    /// Charges a frame without content.
     fn pay(&mut self, x: &mut Exchange<'_>) {
         if !self.budget.pay(x.core().now_ms()) {
-            self.fail(x, POLICY, "too many frames that bring nothing");
+            self.fail(x, POLICY, "too many frames without content");
         }
     }
 
@@ -342,14 +342,14 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// The client is at fault: it is told so, and not listened to any more.
+    /// The client violated the protocol: it gets a close, and nothing more is read from it.
     fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
         self.close(x, code, reason);
         self.report(code, reason);
         self.deaf = true;
     }
 
-    /// The client is gone.
+    /// The client has disconnected.
     fn lost(&mut self) {
         self.report(VANISHED, "");
         self.heard_all = true;
@@ -357,13 +357,13 @@ impl<'s> WebSocketSession<'s> {
         self.inbound.discard();
     }
 
-    /// The client is gone, and nothing can be sent to it.
+    /// The client has disconnected, and nothing can be sent to it.
     fn cut_off(&mut self) {
         self.unsendable = true;
         self.lost();
     }
 
-    /// Nobody is there any more.
+    /// Whether both directions have ended.
     fn is_over(&self) -> bool {
         self.said_all && self.heard_all
     }
@@ -374,13 +374,13 @@ impl<'s> WebSocketSession<'s> {
             return;
         }
         self.closed_ms = x.core().now_ms();
-        // A code that no frame may carry is the application's fault.
+        // A code that no frame may carry is an error of the application.
         let code = if frame::is_close_code(code) { code } else { FAILED };
         self.put(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
         self.inbound.discard();
     }
 
-    /// Gives a frame to the client's connection.
+    /// Writes a frame to the client's connection.
     fn put(&mut self, x: &mut Exchange<'_>, first: u8, payload: &[u8]) {
         let (head, len) = frame::head(first, payload.len());
         self.put_bytes += (len + payload.len()) as u64;
@@ -389,13 +389,13 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// To the worker: true where something moved.
+    /// Writes to the worker: true if something moved.
     fn give(&mut self, pending: &PendingRequest) -> bool {
         if self.up.is_empty() || self.given {
             return false;
         }
         let rest = &self.up[self.up_at..];
-        // Nobody takes it any more where the answer has ended.
+        // Nothing is read any more after the end of the response.
         let taken = if self.worker_done {
             rest.len()
         } else {
@@ -406,15 +406,15 @@ impl<'s> WebSocketSession<'s> {
             self.up = Vec::new();
             self.up_at = 0;
             self.given = self.reported;
-            // Nobody listened to the client meanwhile.
+            // Nothing was read from the client meanwhile.
             (self.heard_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
     }
 
-    /// From the worker: true where something came.
+    /// Reads from the worker: true if something arrived.
     fn take(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
-        // What nobody will get any more need not wait for the client.
+        // Records that cannot be sent need not wait for the client.
         if self.worker_done || (!self.said_all && x.backlog() > x.ahead_bytes_max(self.ahead_bytes)) {
             return false;
         }
@@ -425,8 +425,8 @@ impl<'s> WebSocketSession<'s> {
             Ok(Some(received)) => {
                 self.worker_done = received.last;
                 match received.part {
-                    // It was told of the end and talks on, as one that never listens does. What it says next fails: the
-                    // request is given up.
+                    // It got the close and continues to send, because it never receives. Its next send fails: the
+                    // request is cancelled.
                     Part::Data if self.is_over() && self.given => self.worker_done = true,
                     Part::Data => self.say(x, pending, &buffer),
                     Part::Log(_) => self.app_log.output(None, &buffer),
@@ -435,7 +435,7 @@ impl<'s> WebSocketSession<'s> {
                         self.worker_done = true;
                         self.close(x, FAILED, "");
                     }
-                    _ => self.broke(x, "what it sends through a WebSocket is no record"),
+                    _ => self.broke(x, "it sends an invalid WebSocket record"),
                 }
             }
             Ok(None) => {}
@@ -449,14 +449,14 @@ impl<'s> WebSocketSession<'s> {
         !matches!(received, Ok(None))
     }
 
-    /// The worker broke the rules: nothing more is taken from it.
+    /// The worker violated the protocol: nothing more is read from it.
     fn broke(&mut self, x: &mut Exchange<'_>, why: &str) {
         self.app_log.report(AppLogLevel::Error, why);
         self.worker_done = true;
         self.close(x, FAILED, "");
     }
 
-    /// Sends what the worker says.
+    /// Sends the worker's records.
     fn say(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
         self.moved_bytes += bytes.len();
         while !bytes.is_empty() && !self.said_all {
@@ -479,7 +479,7 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// How much the client has taken.
+    /// Notes how much the client has read.
     fn look_what_was_taken(&mut self, x: &Exchange<'_>) {
         let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
         if x.backlog() == 0 || taken_bytes > self.taken_bytes {
@@ -487,7 +487,7 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// What time brings: a ping, an end.
+    /// Handles the timers: pings and timeouts.
     fn look_around(&mut self, x: &mut Exchange<'_>, replaced: bool) {
         let now_ms = x.core().now_ms();
         if self.said_all {
@@ -502,7 +502,7 @@ impl<'s> WebSocketSession<'s> {
             return self.close(x, code, "");
         }
         if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
-            // It reads nothing: not even a close would reach it. The application has the time that one takes.
+            // It reads nothing, so a close would not reach it. The application gets as long to end as after a close.
             self.report(VANISHED, "");
             (self.said_all, self.unsendable, self.closed_ms) = (true, true, now_ms);
             return;
@@ -510,17 +510,17 @@ impl<'s> WebSocketSession<'s> {
         let silent_ms = now_ms.saturating_sub(self.heard_ms);
         if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
             self.report(VANISHED, "");
-            self.close(x, GOING_AWAY, "nothing was heard for too long");
+            self.close(x, GOING_AWAY, "the client was silent for too long");
         } else if !self.pinged && silent_ms >= self.limits.idle_ms / 2 {
             self.pinged = true;
             self.put(x, FIN | frame::PING, b"");
         }
     }
 
-    /// Until there is something to do.
+    /// Waits until there is something to do.
     async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
         let read = !self.heard_all && self.up.is_empty() && !self.is_held_back(x);
-        // A connection in error is always ready, and what is kept for it will never leave.
+        // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(read, x.backlog() > 0 && !self.unsendable);
         let look_ms = match self.said_all {
             true => CLOSE_MS,
@@ -532,15 +532,15 @@ impl<'s> WebSocketSession<'s> {
         if self.worker_done {
             return client_or_time(x, client, look_ms).await;
         }
-        // Once nobody hears the application, it has its time to end; not anew with all that it says meanwhile.
+        // When nothing reaches the client any more, the application has a time to end, which its sends do not extend.
         if !self.is_over() {
             pending.expect(Deadline::Look(look_ms));
         } else if !std::mem::replace(&mut self.limited, true) {
             pending.expect(Deadline::Worker);
         }
-        if let Err(fate) = pending.news(Some((x, client))).await {
+        if let Err(completion) = pending.news(Some((x, client))).await {
             self.worker_done = true;
-            if let Completion::Lost { .. } = fate {
+            if let Completion::Lost { .. } = completion {
                 self.close(x, FAILED, "");
             }
         }
@@ -549,7 +549,7 @@ impl<'s> WebSocketSession<'s> {
 
 async fn client_or_time(x: &Exchange<'_>, client: Interest, ms: u64) {
     let mut time = pin!(x.core().sleep(ms));
-    poll_fn(|context| match x.poll_client(client) {
+    poll_fn(|context| match x.poll_client(client, context) {
         true => Poll::Ready(()),
         false => time.as_mut().poll(context),
     })

@@ -306,7 +306,7 @@ fn an_event_loop_that_is_late_leaves_a_line_and_says_where_it_blocks() {
     ));
     assert_eq!(rig.ready(1), [worker]);
     assert_eq!(rig.get("/blocked").status, 504);
-    rig.logged("and does not let go");
+    rig.logged("and does not release the request");
     rig.logged("in stands_still");
 }
 
@@ -320,7 +320,7 @@ fn a_worker_that_turns_out_to_be_no_event_loop_has_no_grace() {
     assert_eq!(rig.get("/stuck").status, 504);
     rig.logged(&format!("worker {worker} is killed: it took too long to answer"));
     rig.logged("in stands_still");
-    assert!(!rig.log().contains("does not let go"), "{}", rig.log());
+    assert!(!rig.log().contains("does not release"), "{}", rig.log());
     assert_eq!(rig.get("/").status, 200);
 }
 
@@ -335,7 +335,7 @@ fn an_event_loop_that_blocks_is_replaced_before_it_is_killed() {
         both || !is_alive(worker)
     });
     assert!(both, "another one is started meanwhile");
-    rig.logged("and does not let go");
+    rig.logged("and does not release the request");
     until("its end", || !is_alive(worker));
     assert_eq!(rig.get("/leave-work").status, 200);
 }
@@ -351,7 +351,9 @@ fn a_stop_or_reload_forgets_nobody_who_is_to_be_killed() {
             "stop" => rig.app.stop(),
             _ => rig.drain(),
         }
-        rig.logged(&format!("worker {worker} is killed: it took too long to answer, and does not let go"));
+        rig.logged(&format!(
+            "worker {worker} is killed: it took too long to answer, and does not release the request"
+        ));
         rig.logged("in stands_still");
         until("its end", || !is_alive(worker));
     }
@@ -426,7 +428,7 @@ fn one_that_always_damages_its_channel_gets_the_next_ever_later() {
     assert!((1..=most).contains(&count), "{count} of {most}: {}", rig.log());
 }
 
-// ---- what applications are told ----
+// ---- what applications get ----
 
 #[test]
 fn the_port_is_the_one_that_the_request_came_in_on() {

@@ -16,7 +16,7 @@ fn workers(min: usize, max: usize) -> Workers {
     Workers { min, max }
 }
 
-/// Clients that ask for one path over and over; tells how many answers of which kind they got.
+/// Clients that ask for one path over and over; returns the number of answers of each kind.
 struct Load {
     stop: Arc<AtomicBool>,
     good: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ impl Load {
     }
 
     /// Waits for so many more good answers.
-    fn go_on(&self, answers: usize) {
+    fn wait_for_good(&self, answers: usize) {
         let before = self.good.load(Ordering::Relaxed);
         until("more answers", || self.good.load(Ordering::Relaxed) >= before + answers);
     }
@@ -56,7 +56,7 @@ impl Load {
     }
 }
 
-/// An application that can be written anew.
+/// An application that can be written again.
 struct Changing(PathBuf);
 
 impl Changing {
@@ -82,13 +82,13 @@ fn workers_killed_under_load_cost_what_they_held() {
     let load = Load::start(&rig, 16, "/");
     let mut killed = 0;
     while killed < 40 {
-        load.go_on(50);
+        load.wait_for_good(50);
         for pid in rig.pids("ready").into_iter().skip(killed % 4).take(1) {
             killed += usize::from(kill(pid, "-KILL"));
         }
     }
     rig.ready(4);
-    load.go_on(100);
+    load.wait_for_good(100);
     let bad = load.finish();
     // One worker holds one request at a time, and most are tried again.
     assert!(bad.len() <= killed && bad.iter().all(|status| *status == 502), "{bad:?}");
@@ -183,7 +183,7 @@ fn a_new_generation_takes_over_without_loss() {
             let processes = rig.app.processes();
             processes.len() == 3 && processes.iter().all(|process| process.generation == generation + 1)
         });
-        load.go_on(200);
+        load.wait_for_good(200);
     }
     assert_eq!(load.finish(), []);
     rig.get("/").expect(200, "two");
@@ -211,7 +211,7 @@ fn a_reload_that_fails_changes_nothing() {
     let before = rig.ready(2);
     app.write(BROKEN);
     rig.app.reload();
-    rig.logged("the generation before it goes on");
+    rig.logged("the previous generation continues to serve");
     rig.get("/").expect(200, "one");
     assert_eq!(rig.ready(2), before);
 }
@@ -376,11 +376,11 @@ fn several_cores_share_the_workers() {
     rig.ready(2);
     let load = Load::start(&rig, 12, "/");
     for _ in 0..10 {
-        load.go_on(100);
+        load.wait_for_good(100);
         // It may have ended by itself since it was listed: then there is nothing to kill this time.
         let _ = kill(rig.ready(2)[0], "-KILL");
     }
-    load.go_on(100);
+    load.wait_for_good(100);
     assert!(load.finish().len() <= 10);
     rig.ready(2);
 }

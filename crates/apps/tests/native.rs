@@ -63,7 +63,7 @@ fn what_a_handler_can_do() {
     client.get("/fail").expect(500, "Error 500\n");
     rig.logged("the handler failed: -99");
     assert_eq!(client.get("/nothing").status, 500);
-    rig.logged("before its answer was whole");
+    rig.logged("before its response was complete");
     client.get("/").expect(200, "good day");
 }
 

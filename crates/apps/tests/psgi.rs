@@ -197,7 +197,7 @@ fn extensions() {
     client.answer().expect(200, "hinted");
     client.get("/cleanup").expect(200, "soon clean");
     rig.logged("cleaned up after /cleanup");
-    client.get("/errors").expect(200, "told");
+    client.get("/errors").expect(200, "logged");
     rig.logged("to the log");
     rig.logged("to stdout");
     let last = client.get("/harakiri").text();
@@ -272,7 +272,7 @@ fn the_prototype_may_die() {
     let workers = rig.ready(2);
     let prototype = rig.pids("prototype")[0];
     assert!(kill(prototype, "-KILL"));
-    rig.logged("the prototype was killed by signal 9; the workers go on");
+    rig.logged("the prototype was killed by signal 9; the workers continue");
     assert_eq!(rig.get("/").status, 200);
     assert_eq!(rig.ready(2), workers);
     // A worker that dies now is forked from a new one.
@@ -316,7 +316,7 @@ fn an_answer_to_head_has_no_length_but_the_applications() {
     std::fs::write(&file, text).unwrap();
     let rig = Rig::perl_file(&file, one_worker);
     let mut client = rig.connect();
-    for (path, get, head) in [("/", Some("4"), None), ("/?told", Some("4"), Some("4"))] {
+    for (path, get, head) in [("/", Some("4"), None), ("/?length", Some("4"), Some("4"))] {
         assert_eq!(client.get(path).field("content-length"), get);
         client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let answer = client.through("\r\n\r\n").to_ascii_lowercase();

@@ -123,7 +123,7 @@ fn an_application_hears_that_its_client_is_gone() {
     client.send("GET /gone HTTP/1.1\r\nHost: shop.example\r\n\r\n");
     rig.get("/").expect(200, "/  began");
     drop(client);
-    rig.logged("told http.disconnect");
+    rig.logged("received http.disconnect");
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn the_end_is_reported() {
     rig.get("/finished").expect(200, "soon");
     rig.logged("finished last");
     let log = rig.log();
-    let reported = log.find("finished /finished 200 {\"x-a\"=>\"b\"} nil").expect("told of the end");
+    let reported = log.find("finished /finished 200 {\"x-a\"=>\"b\"} nil").expect("the end is reported");
     assert!(reported < log.find("finished last").unwrap() && log.contains("after the end"), "{log}");
 }
 
@@ -251,7 +251,7 @@ fn large_bodies_pass_in_little_memory_both_ways() {
 fn what_an_application_cannot_cope_with_is_reported_in_the_log() {
     let rig = ruby("all.ru", one_worker);
     let pids = rig.ready(1);
-    rig.get("/errors").expect(200, "told");
+    rig.get("/errors").expect(200, "logged");
     rig.logged("to the log");
     rig.logged("to stdout");
     rig.get("/raise").expect(500, "Internal Server Error\n");

@@ -1,4 +1,4 @@
-//! Rack: how an application is found and loaded, and what it is told of its processes' lives; frameworks.
+//! Rack: how an application is found and loaded, and what it learns of its processes' lives; frameworks.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod rig;

@@ -120,7 +120,7 @@ fn messages_go_both_ways() {
     assert_eq!(next(&mut client), (FIN | TEXT, b"one two three".to_vec()));
     client.send(frame(FIN | CLOSE, &[&3000u16.to_be_bytes()[..], b"bye"].concat()));
     assert_eq!(closed(&mut client), (3000, "bye".into()));
-    rig.logged("/ told 3000 'bye'");
+    rig.logged("/ received 3000 'bye'");
     ended(&mut client);
 }
 
@@ -163,7 +163,7 @@ fn ends_of_the_applications_making() {
         ended(&mut client);
     }
     rig.logged("ValueError: on purpose");
-    rig.logged("/close told 4001 'enough'");
+    rig.logged("/close received 4001 'enough'");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn hostile_frames() {
         client.send([0xff; 200]);
         assert_eq!(closed(&mut client).0, code, "{what}");
         drop(client);
-        rig.logged(&format!("/ told {code}"));
+        rig.logged(&format!("/ received {code}"));
     }
     assert!(!rig.log().contains("Error"), "{}", rig.log());
     let mut client = open(&rig, "/");
@@ -227,11 +227,11 @@ fn hostile_frames() {
 fn a_client_that_vanishes_and_one_that_is_silent() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 1_000);
     drop(open(&rig, "/gone"));
-    rig.logged("/gone told 1006");
+    rig.logged("/gone received 1006");
     let mut silent = open(&rig, "/silent-client");
     assert_eq!(next(&mut silent), (FIN | PING, vec![]));
     assert_eq!(closed(&mut silent).0, 1001);
-    rig.logged("/silent-client told 1006");
+    rig.logged("/silent-client received 1006");
     // A client that cannot be heard is not silent: the application takes its time.
     let mut unheard = open(&rig, "/asleep");
     for size in [1, 300_000, 2] {
@@ -367,7 +367,7 @@ fn a_client_that_reads_nothing_does_not_hold_its_application() {
         options.request_ms_max = 15_000;
     });
     let client = open(&rig, "/many");
-    rig.logged("/many told 1006");
+    rig.logged("/many received 1006");
     drop(client);
 }
 
@@ -417,5 +417,5 @@ fn a_client_that_resets_what_it_has_not_read_stops_nobody() {
     other.stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
     other.send(frame(FIN | TEXT, b"still there"));
     assert_eq!(next(&mut other).1, b"still there");
-    rig.logged("/many told 1006");
+    rig.logged("/many received 1006");
 }

@@ -4,7 +4,7 @@ use net::{Core, Fault, Link, Stream, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::moment::now_ns;
 use crate::plan::{LoadTarget, Plan};
 use crate::tally::ErrorKind;
@@ -22,27 +22,27 @@ pub(crate) async fn link(
     core: &Core,
     origin: &LoadTarget,
     timeout_ms: u64,
-) -> Result<(Link, ConnectTimes), Failure> {
+) -> Result<(Link, ConnectTimes), RequestFailure> {
     let began_ns = now_ns();
     let deadline_ms = began_ns / 1_000_000 + timeout_ms;
     let stream = Stream::connect(core, &origin.dial, deadline_ms).await.map_err(|fault| match fault {
-        Fault::Timeout => Failure::new(ErrorKind::Connect, "no connection in time"),
-        Fault::Io(error) => Failure::new(ErrorKind::Connect, refused(&error)),
-        fault => Failure::new(ErrorKind::Connect, plain(&fault)),
+        Fault::Timeout => RequestFailure::new(ErrorKind::Connect, "no connection in time"),
+        Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, refused(&error)),
+        fault => RequestFailure::new(ErrorKind::Connect, plain(&fault)),
     })?;
     let connect_ns = now_ns() - began_ns;
     let Some(tls) = &origin.tls else {
         return Ok((Link::Plain(stream), ConnectTimes { connect_ns, tls_ns: None }));
     };
     let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
-        Fault::Timeout => Failure::new(ErrorKind::Tls, "no handshake in time"),
+        Fault::Timeout => RequestFailure::new(ErrorKind::Tls, "no handshake in time"),
         Fault::Gone => {
-            Failure::new(ErrorKind::Tls, "connection closed in the handshake; is it an https server?")
+            RequestFailure::new(ErrorKind::Tls, "connection closed in the handshake; is it an https server?")
         }
-        fault => Failure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
+        fault => RequestFailure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
     })?;
     let tls_ns = Some(now_ns() - began_ns - connect_ns);
-    Ok((Link::Tls(shaken), ConnectTimes { connect_ns, tls_ns }))
+    Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls_ns }))
 }
 
 /// Why the system makes no connection, and what may help.
@@ -82,10 +82,10 @@ fn with_remedy(words: String) -> String {
     if !words.contains("certificate") {
         return words;
     }
-    words + " (--ca FILE names whom to trust, --sni NAME the server, --insecure takes any certificate)"
+    words + " (--ca FILE names the CAs to trust, --sni NAME the server, --insecure takes any certificate)"
 }
 
-/// Connects once to each origin, to tell at once what can never work.
+/// Connects once to each origin, so that an error that affects all connections is reported at once.
 ///
 /// # Errors
 /// The first origin that cannot be reached, and why.

@@ -15,7 +15,7 @@ use crate::expect::Expectation;
 use crate::live::Live;
 use crate::load::Observer;
 use crate::outcome::Outcome;
-use crate::session::{self, Subject};
+use crate::session::{self, LoadSubject};
 use crate::versus::{self, Comparison};
 use crate::{ab, html, record, text};
 
@@ -26,7 +26,7 @@ const READY_MS_MAX: u64 = 15_000;
 #[derive(Debug)]
 pub struct BenchJob {
     /// What is measured.
-    pub subject: Subject,
+    pub subject: LoadSubject,
     /// What it is compared with, in turns.
     pub versus: Option<Versus>,
     /// Pairs of runs, where it is compared; at least 2.
@@ -45,7 +45,7 @@ pub struct BenchJob {
 #[derive(Debug)]
 pub enum Versus {
     /// A server that runs.
-    Subject(Box<Subject>),
+    Subject(Box<LoadSubject>),
     /// A shell command that starts a server; `{port}` in it stands for a free port.
     Command(String),
 }
@@ -212,11 +212,15 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
 }
 
 /// Pair by pair, each side first in every other one, so that neither side always runs second.
-fn in_turns(job: &BenchJob, other: &Subject, names: &[String; 2]) -> Result<Vec<(Outcome, Outcome)>, String> {
+fn in_turns(
+    job: &BenchJob,
+    other: &LoadSubject,
+    names: &[String; 2],
+) -> Result<Vec<(Outcome, Outcome)>, String> {
     let stop = children::stop();
     let mut pairs = Vec::new();
     for number in 0..job.pairs.max(2) {
-        let measure = |subject: &Subject, side: usize| {
+        let measure = |subject: &LoadSubject, side: usize| {
             let title =
                 format!("pair {} of {}, {}: {}", number + 1, job.pairs, ["A", "B"][side], names[side]);
             session::measure(subject, stop, &mut *live(job.quiet, &title))
@@ -245,7 +249,7 @@ pub(crate) fn free_port() -> io::Result<u16> {
 }
 
 /// Starts the other server, and the subject that it is.
-fn start(command: &str, like: &Subject, folder: &Path) -> Result<(Subject, ProcessTree), String> {
+fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubject, ProcessTree), String> {
     let port = free_port().map_err(|error| error.to_string())?;
     if !command.contains("{port}") {
         return Err("--vs-cmd: write {port} where the command takes the port to listen on".into());

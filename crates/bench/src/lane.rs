@@ -13,7 +13,7 @@ use net::client::Bell;
 use net::{Fault, Link};
 
 use crate::dial;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::moment::now_ns;
 use crate::plan::Pace;
 use crate::quantity;
@@ -127,12 +127,12 @@ impl LoadConnection {
     }
 
     /// Runs one connection from connect to close. True if no work is left.
-    async fn live(&mut self) -> Result<bool, Failure> {
+    async fn live(&mut self) -> Result<bool, RequestFailure> {
         let (keep_alive, is_open) = (self.world.plan.keep_alive, self.world.plan.is_open());
         self.served = 0;
         // An open loop connects ahead; all else only when there is something to ask.
-        let goes_on = is_open && keep_alive;
-        if !goes_on && !self.have_job().await {
+        let stays_open = is_open && keep_alive;
+        if !stays_open && !self.have_job().await {
             return Ok(true);
         }
         let mut link = self.connect().await?;
@@ -166,7 +166,7 @@ impl LoadConnection {
         }
     }
 
-    async fn connect(&mut self) -> Result<Link, Failure> {
+    async fn connect(&mut self) -> Result<Link, RequestFailure> {
         let world = &self.world;
         self.dials |= !self.dialled;
         self.dialled = true;
@@ -240,7 +240,7 @@ impl LoadConnection {
     }
 
     /// Sends what is to be sent; true where all of it has been.
-    fn flush(&mut self, link: &mut Link) -> Result<bool, Failure> {
+    fn flush(&mut self, link: &mut Link) -> Result<bool, RequestFailure> {
         let before = self.out_at + self.direct.map_or(0, |(_, at)| at);
         let mut after = before;
         let done = loop {
@@ -251,7 +251,7 @@ impl LoadConnection {
             if *at == bytes.len() {
                 break true;
             }
-            match link.try_write(&bytes[*at..], &[])? {
+            match link.try_write(&[&bytes[*at..]], false)? {
                 0 => break false,
                 len => (*at, after) = (*at + len, after + len),
             }
@@ -275,7 +275,7 @@ impl LoadConnection {
     }
 
     /// Reads what is there.
-    fn take_in(&mut self, link: &mut Link) -> Result<ReadResult, Failure> {
+    fn take_in(&mut self, link: &mut Link) -> Result<ReadResult, RequestFailure> {
         let world = self.world.clone();
         let mut scratch = world.scratch.borrow_mut();
         let before = self.served;
@@ -303,7 +303,7 @@ impl LoadConnection {
     }
 
     /// The server closed its side.
-    fn take_end(&mut self) -> Result<ReadResult, Failure> {
+    fn take_end(&mut self) -> Result<ReadResult, RequestFailure> {
         let idle = self.under_way.is_empty() && self.at_start;
         if !idle {
             self.machine.eof().map_err(|reject| {
@@ -312,7 +312,7 @@ impl LoadConnection {
                     (true, _) => "kept-alive connection closed as a request was sent",
                     (false, _) => reject.reason,
                 };
-                Failure::new(ErrorKind::Closed, what)
+                RequestFailure::new(ErrorKind::Closed, what)
             })?;
             self.complete();
         }
@@ -320,11 +320,11 @@ impl LoadConnection {
     }
 
     /// Takes received bytes in; those of a head that is not whole are held.
-    fn feed(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
         while at < bytes.len() && !self.ended {
             let Some(front) = self.under_way.front() else {
-                return Err(Failure::new(ErrorKind::Malformed, "bytes that no request asked for"));
+                return Err(RequestFailure::new(ErrorKind::Malformed, "bytes that no request asked for"));
             };
             let method = self.world.plan.requests[front.job.request as usize].method;
             if self.first_ns == 0 {
@@ -358,7 +358,7 @@ impl LoadConnection {
             }
         }
         if at < bytes.len() && self.under_way.is_empty() {
-            return Err(Failure::new(ErrorKind::Malformed, "bytes after the end of the response"));
+            return Err(RequestFailure::new(ErrorKind::Malformed, "bytes after the end of the response"));
         }
         Ok(())
     }
@@ -473,22 +473,22 @@ impl LoadConnection {
     }
 
     /// A response that took too long, with what there was of it.
-    fn explained(&self, failure: Failure) -> Failure {
+    fn explained(&self, failure: RequestFailure) -> RequestFailure {
         match failure.kind {
-            ErrorKind::Timeout if self.content_bytes > 0 => Failure::new(
+            ErrorKind::Timeout if self.content_bytes > 0 => RequestFailure::new(
                 ErrorKind::Timeout,
                 format!(
                     "the response did not end in time, after {} of content",
                     quantity::bytes(self.content_bytes as f64)
                 ),
             ),
-            ErrorKind::Timeout => Failure::new(ErrorKind::Timeout, "no response in time"),
+            ErrorKind::Timeout => RequestFailure::new(ErrorKind::Timeout, "no response in time"),
             _ => failure,
         }
     }
 
     /// What was under way has failed.
-    fn give_up(&mut self, failure: &Failure) {
+    fn give_up(&mut self, failure: &RequestFailure) {
         if self.again.is_empty() {
             // An open loop that could not connect ahead.
             self.world.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);

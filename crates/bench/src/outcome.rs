@@ -1,4 +1,4 @@
-//! The outcome of one run: what the client saw, what the server spent, and the figures that come of both.
+//! The outcome of one run: what the client saw, what the server used, and the figures computed from both.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -32,7 +32,7 @@ pub struct Plan {
     pub pipeline: usize,
     /// When the next request goes out.
     pub pace: Pace,
-    /// How long to load, the warm-up not counted; `None` to go on until [`Plan::requests_max`].
+    /// How long to load, the warm-up not counted; `None` to continue until [`Plan::requests_max`].
     pub duration: Option<Duration>,
     /// Stop after so many requests, those of the warm-up not counted.
     pub requests_max: Option<u64>,

@@ -12,7 +12,7 @@ use crate::server::{self, Watch};
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct LoadSubject {
     /// The load.
     pub plan: Plan,
     /// Its first URL, for people.
@@ -49,7 +49,7 @@ impl Observer for Both<'_> {
 ///
 /// # Errors
 /// What keeps the load from being put on at all.
-pub fn measure(subject: &Subject, stop: &AtomicBool, live: &mut dyn Observer) -> Result<Outcome, String> {
+pub fn measure(subject: &LoadSubject, stop: &AtomicBool, live: &mut dyn Observer) -> Result<Outcome, String> {
     let roots = match subject.server_pids.as_slice() {
         [] => server::find(&subject.plan),
         given => given.to_vec(),

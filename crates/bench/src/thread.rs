@@ -43,7 +43,7 @@ pub(crate) enum ThreadReport {
     /// The thread has ended. What an open loop still got after the end, and CPU time and wall-clock time from where
     /// it counts to the end.
     End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
-    /// The thread cannot go on.
+    /// The thread cannot continue.
     Broken(String),
 }
 

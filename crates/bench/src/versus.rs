@@ -108,7 +108,7 @@ fn runs(record: &Value) -> Vec<&Value> {
     }
 }
 
-/// Up to ten parts of one run, for those figures that its points tell.
+/// Up to ten parts of one run, for the figures that single points have.
 fn parts(run: &Value, name: &str) -> Vec<f64> {
     const PARTS: usize = 10;
     let points: &[Value] = run["points"].as_array().map_or(&[], Vec::as_slice);
@@ -174,7 +174,7 @@ impl Comparison {
 }
 
 impl VersusLine {
-    /// In two or three words: better, worse, or no telling.
+    /// In two or three words: better, worse, or no difference found.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };

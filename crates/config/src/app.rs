@@ -1,4 +1,4 @@
-//! Applications: what is started, how many workers there are, and how long they live.
+//! Applications: what the server starts, how many workers there are, and how long they live.
 
 use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, strip_text};
@@ -52,112 +52,115 @@ directives! {
     /// app = "shop"
     /// ```
     ///
-    /// Its output goes to the error log, each line with its name and process. SIGHUP loads it again: the new workers take
-    /// over when they are ready, and no request is lost.
+    /// The output of its processes goes to the error log; each line has the application's name and the process. SIGHUP
+    /// loads the application again: the new workers take over when they are ready, and no request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
         "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(PathShape("a PSGI file"));
         /// A Ruby application: a rackup file.
         "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(PathShape("a rackup file"));
-        /// A Python application: `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with `:NAME` or without. Whether it is WSGI or
-        /// ASGI is seen from how it can be called.
+        /// A Python application: `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with or without `:NAME`. The arguments
+        /// of the callable show whether it is WSGI or ASGI.
         "python" python: Option<String> = absent("no Python application"), Maybe(CALLABLE);
-        /// The same, as WSGI.
+        /// A Python application that is WSGI.
         "wsgi" wsgi: Option<String> = absent("no WSGI application"), Maybe(CALLABLE);
-        /// The same, as ASGI.
+        /// A Python application that is ASGI.
         "asgi" asgi: Option<String> = absent("no ASGI application"), Maybe(CALLABLE);
-        /// More callables of a Python application, by names under which routes ask for them (`app = { name = "shop", target =
-        /// "admin" }`). They live in the same processes, and are of the same kind as the first.
+        /// More callables of a Python application, by the names that routes use (`app = { name = "shop", target =
+        /// "admin" }`). They run in the same processes, and are of the same kind as the first.
         "targets" targets: Vec<(String, String)> = {}, Map { what: "names of targets", key: name, value: CALLABLE };
-        /// A native handler: a shared object, in C or what else speaks the ABI of `komainu_handler.h`.
+        /// A native handler: a shared object, in C or in another language that supports the ABI of `komainu_handler.h`.
         "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(PathShape("a shared object"));
-        /// The program that runs it, such as the `perl` of an installation of one's own; for a native handler, one that
-        /// runs the worker, such as `valgrind`.
+        /// The program that runs it, such as another `perl`; for a native handler, a program that runs the worker, such
+        /// as `valgrind`.
         "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
             Maybe(Text { what: "a program", parse: program });
         /// The virtual environment of a Python application.
         "virtualenv" virtualenv: Option<PathBuf> = absent("what VIRTUAL_ENV says, or `.venv` or `venv` in its folder"),
             Maybe(PathShape("a virtual environment"));
-        /// Worker processes: a number, or a range in which they come with need and go without.
+        /// Worker processes: a number, or a range; the server starts more when requests wait, and stops idle ones.
         "workers" workers: Option<Workers> = absent("one for each core, and at least 2"), Maybe(WorkerCount);
-        /// Requests that one worker answers at once, each in a thread of its own. For Ruby, WSGI and native handlers.
+        /// Requests that one worker answers at once, each in its own thread. For Ruby, WSGI and native handlers.
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
-        /// Requests that one worker has under way at once, in its event loop. For ASGI.
+        /// Requests that one worker runs at once in its event loop. For ASGI.
         "concurrency" concurrency: u32 = 1000, Count { min: 1, max: 10_000 };
-        /// Whether an ASGI application has a lifespan: `on` starts no worker where it fails or is not supported, `auto` serves all the
-        /// same, and `off` never asks for it.
+        /// Whether an ASGI application has a lifespan. `on`: a worker does not start if the lifespan fails or is not
+        /// supported. `auto`: the worker serves without it. `off`: there is no lifespan.
         "lifespan" lifespan: Lifespan = "auto",
             Word(&[("auto", Lifespan::Auto), ("on", Lifespan::On), ("off", Lifespan::Off)]);
-        /// Whether the application is loaded once, and the workers are forked from that process. They share its memory.
+        /// Whether the application is loaded once, in a process from which the workers are forked. They share its
+        /// memory.
         "preload" preload: bool = true, Flag;
-        /// The folder it is started in.
+        /// The folder in which it is started.
         "folder" folder: Option<PathBuf> = absent("the folder of its file"), Maybe(PathShape("a folder"));
-        /// Environment variables beside those of the server.
+        /// Environment variables, in addition to those of the server.
         "env" env: Vec<(String, String)> = {},
             Map { what: "variable names", key: variable, value: Text { what: "a text", parse: |text| Ok(text.to_owned()) } };
         /// The user it runs as: a name or a number. Only for a server that is started as root.
         "user" user: Option<String> = absent("the server's own"), Maybe(Text { what: "a user", parse: program });
         /// The group it runs as, and the only one: a name or a number.
         "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "a group", parse: program });
-        /// Requests that may wait for a worker; beyond that the one that has waited longest is answered 503.
+        /// Requests that may wait for a worker; if there are more, the one that has waited longest is answered 503.
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
         /// How long things may take.
         "timeouts" timeouts: AppTimeouts = {}, table();
-        /// What becomes of a request whose client closes its side of the connection before it has its answer. `"ignore"`: it
-        /// is begun, and answered to a client that only closed its sending side (`nc -N`, some health checks); an ASGI
-        /// application gets `http.disconnect` all the same. `"cancel"`: the request is dropped, and not begun if it still waits for a
-        /// worker. Where the client resets the connection, the server always drops the request.
+        /// What happens to a request whose client closes its side of the connection before it has the response.
+        /// `"ignore"`: the request is started and answered, because some clients close only their sending side (`nc
+        /// -N`, some health checks); an ASGI application receives `http.disconnect`. `"cancel"`: the request is
+        /// cancelled, or not started if it still waits for a worker. If the client resets the connection, the request
+        /// is always cancelled.
         "client_abort" client_abort: ClientAbort = "ignore",
             Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
-        /// What holds for each WebSocket. For ASGI.
+        /// Settings of WebSockets. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
-        /// When workers are replaced by fresh ones; never, if nothing is said.
+        /// When workers are replaced by new ones; by default never.
         "recycle" recycle: Recycle = {}, table();
-        /// Limits that the system keeps for each of its processes.
+        /// Limits that the kernel enforces on each of its processes.
         "limits" limits: AppLimits = {}, table();
-        /// Whether a browser is shown the application's own words where it does not load. For development.
+        /// Whether the error page has the application's error message if it does not load. For development.
         "show_errors" show_errors: bool = false, Flag;
-        /// Bytes of a request's body that are collected in memory before a worker is asked, so that a slow client costs none.
+        /// Bytes of a request's body that are collected in memory before a worker gets the request, so that a slow
+        /// client occupies no worker.
         "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
-        /// Whether a request's body is read to its end before a worker is asked: beyond `body_ahead`, into a temporary file. An
-        /// upload that trickles then holds no worker, and a body without a length (`Transfer-Encoding: chunked`) gets one.
-        /// With `false`, the application gets the body as it comes.
+        /// Whether a request's body is read to its end before a worker gets the request; what exceeds `body_ahead` goes
+        /// to a temporary file. A slow upload then occupies no worker, and the length of a body without one
+        /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it arrives.
         "request_buffering" request_buffering: Option<bool> =
-            absent("`true`; `false` for `asgi` and `handler`, which wait for slow bodies at no cost, or want them as they come"),
+            absent("`true`; `false` for `asgi` and `handler`, which handle slow bodies at little cost, or need them as they arrive"),
             Maybe(Flag);
         /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
-        /// Bytes of temporary files (`temp_path`) for what is beyond `answer_ahead` and `body_ahead`, of all clients together, so
-        /// that a slow client holds no worker; `spill` of `[limits]` bounds those of all applications. 0 turns it off. Where
-        /// it does not suffice, workers wait for slow clients; but where those hold more than half of the workers and
-        /// requests wait, the answer that has been waiting for its client the longest is cut off.
+        /// Bytes of temporary files (`temp_path`) for what exceeds `answer_ahead` and `body_ahead`, of all clients
+        /// together, so that slow clients occupy no workers; `spill` of `[limits]` limits those of all applications. 0
+        /// turns it off. When the files are full, workers wait for slow clients; if more than half of the workers wait
+        /// and requests are queued, the response that has waited longest for its client is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
 
-/// What becomes of a request whose client closes its side of the connection early.
+/// What happens to a request whose client closes its side of the connection early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAbort {
-    /// It is begun and answered.
+    /// It is started and answered.
     #[default]
     Ignore,
-    /// It is given up.
+    /// It is cancelled.
     Cancel,
 }
 
 /// Whether an ASGI application has a lifespan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifespan {
-    /// If it knows of that.
+    /// It is used if the application supports it.
     Auto,
-    /// It must.
+    /// It is required.
     On,
-    /// It is not asked.
+    /// There is none.
     Off,
 }
 
 impl Lifespan {
-    /// As it stands in the configuration.
+    /// The word in the configuration.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -171,9 +174,9 @@ impl Lifespan {
 directives! {
     /// How many worker processes there are.
     Workers in "`workers`" {
-        /// As many are always there.
+        /// Workers that are always running.
         "min" min: u32 = 1, ONE;
-        /// As many at most, when requests wait.
+        /// Workers that run at most, when requests wait.
         "max" max: u32 = required(""), ONE;
     }
 }
@@ -181,12 +184,12 @@ directives! {
 directives! {
     /// How long an application may take.
     AppTimeouts in "`timeouts` of an application" {
-        /// How long a worker may take until the head of its answer. Then the client gets 504, and the worker is killed; the log
-        /// says which request, and where the worker was. An event loop (ASGI) is killed only if it does not release the
-        /// request within 1 s.
+        /// How long a worker may take until the head of its response. Then the client gets 504, and the worker is
+        /// killed; the log has the request and the worker's stack. An event loop (ASGI) is killed only if it does not
+        /// release the request within 1 s.
         "request" request: Duration = "60s", WAIT;
-        /// How long a worker may pause between two pieces of an answer while the client waits for more. Then the answer
-        /// is cut short, and the worker is killed.
+        /// How long a worker may pause between two pieces of a response while the client waits for more. Then the
+        /// response is cut off, and the worker is killed.
         "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
         /// How long a request may wait for a worker; then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
@@ -194,8 +197,8 @@ directives! {
         "start" start: Duration = "60s", WAIT;
         /// How long a worker may take to end after it was asked to; then it is killed.
         "stop" stop: Duration = "30s", WAIT;
-        /// How long a connection that a Ruby application has taken over (`rack.hijack`, such as a WebSocket of Action
-        /// Cable) may carry no byte either way. Then it is closed.
+        /// How long a connection that a Ruby application has hijacked (`rack.hijack`, such as a WebSocket of Action
+        /// Cable) may carry no byte in either direction before it is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
         /// How long a worker above `min` may have no work before it is stopped.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
@@ -203,36 +206,37 @@ directives! {
 }
 
 directives! {
-    /// What holds for each WebSocket of an application. Its frames, pings and limits are the server's affair.
+    /// Settings of each WebSocket of an application. The server itself handles frames and pings.
     AppWebSockets in "`websockets` of an application" {
-        /// A message from the client, over all its fragments and as it is without compression; a longer one closes the socket
-        /// with the code 1009.
+        /// The longest message from the client, with all its fragments and uncompressed; a longer one closes the socket
+        /// with code 1009.
         "message" message_bytes_max: u64 = "16MiB", Size { min: KIB, max: GIB };
-        /// How long the client may send nothing; half-way the server sends a ping. Then the socket is closed.
+        /// How long the client may send nothing before the socket is closed; the server sends a ping after half of that
+        /// time.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
-        /// Whether messages are compressed where the client offers that (permessage-deflate). Each is compressed by itself, so that
-        /// an idle socket holds nothing for it.
+        /// Whether messages are compressed if the client offers it (permessage-deflate). Each message is compressed by
+        /// itself, so that an idle socket needs no memory for it.
         "compress" compress: bool = true, Flag;
     }
 }
 
 directives! {
-    /// When a worker is replaced by a fresh one, which is ready before the old one leaves. Each limit differs from worker to
-    /// worker by up to a tenth, so that they do not leave together.
+    /// When a worker is replaced by a new one, which is ready before the old one leaves. The limits vary by up to a
+    /// tenth from worker to worker, so that they do not all leave at once.
     Recycle in "`recycle`" {
-        /// After so many requests.
-        "requests" requests: Option<u64> = absent("never for that"), Maybe(Requests);
-        /// Above so much memory that it shares with nobody.
-        "memory" memory_bytes: Option<u64> = absent("never for that"), Maybe(Size { min: MIB, max: 1024 * GIB });
-        /// After so long.
-        "age" age: Option<Duration> = absent("never for that"), Maybe(Time { min: SECOND, max: YEAR });
+        /// After this number of requests.
+        "requests" requests: Option<u64> = absent("never because of this"), Maybe(Requests);
+        /// When its private memory (not shared with other processes) exceeds this.
+        "memory" memory_bytes: Option<u64> = absent("never because of this"), Maybe(Size { min: MIB, max: 1024 * GIB });
+        /// After this time.
+        "age" age: Option<Duration> = absent("never because of this"), Maybe(Time { min: SECOND, max: YEAR });
     }
 }
 
 directives! {
-    /// Limits that the system keeps for each process of an application (see `setrlimit`).
+    /// Limits that the kernel enforces on each process of an application (see `setrlimit`).
     AppLimits in "`limits` of an application" {
-        /// Address space, beside the memory that it shares with the server.
+        /// Address space, in addition to the memory that it shares with the server.
         "memory" memory_bytes: Option<u64> = absent("the server's own"), Maybe(Size { min: MIB, max: 1024 * GIB });
         /// Open files.
         "files" files: Option<u32> = absent("the server's own"), Maybe(Count { min: 16, max: 1_048_576 });
@@ -246,7 +250,7 @@ directives! {
 }
 
 directives! {
-    /// Lets an application answer. Just a name stands for `name` alone.
+    /// Lets an application answer. A name alone stands for `name`.
     ///
     /// ```toml
     /// [[route]]
@@ -257,13 +261,13 @@ directives! {
     /// rack = "shop/config.ru"
     /// ```
     Mounted in "`app`" {
-        /// The application: `NAME` of an `[apps.NAME]`.
+        /// The application: the `NAME` of `[apps.NAME]`.
         "name" name: String = required(""), Text { what: "the name of an application", parse: name };
         /// Which of the application's `targets` answers.
-        "target" target: Option<String> = absent("the one that the application names first"),
+        "target" target: Option<String> = absent("the application's first callable"),
             Maybe(Text { what: "the name of a target", parse: name });
-        /// What is taken off the start of the path. The application gets it as the place where it is mounted
-        /// (`SCRIPT_NAME`): `true` takes off what the route's `path` says before its final `/*`, a text takes off that text.
+        /// The prefix to remove from the path; the application gets it as `SCRIPT_NAME`. `true` removes what the
+        /// route's `path` has before its final `/*`, a text removes that text.
         "strip_prefix" strip_prefix: StripPrefix = false,
             Toggle {
                 on: Some(|| StripPrefix::OfRoute),
@@ -273,12 +277,12 @@ directives! {
     }
 }
 
-/// The directive of a route.
+/// The `app` directive of a route.
 pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
     brief::<Mounted>("name")
 }
 
-/// The directives of an application that say what it is: one stands in each.
+/// The directives that state the kind of an application: each application has one of them.
 const KINDS: [&str; 6] = ["psgi", "rack", "python", "wsgi", "asgi", "handler"];
 
 const CALLABLE: Text<String> =
@@ -288,15 +292,17 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
     let given: Vec<_> = KINDS.iter().filter_map(|name| node.entry(name)).collect();
     match given.as_slice() {
         [] => {
-            let title = "an application of no language".to_owned();
-            let finding = check.error(&node.at, title, "what shall be started?");
+            let title = "an application without a kind".to_owned();
+            let finding = check.error(&node.at, title, "nothing to start");
             finding.help(format!("add one of {}", KINDS.join(", ")));
         }
         [_] => resolve(app, check),
         [first, second, ..] => {
             let finding =
-                check.error(&second.key_at, "an application of two languages".to_owned(), "and also this?");
-            finding.related(first.key_at.clone(), "this").help("make it two applications, or take one away");
+                check.error(&second.key_at, "an application of two kinds".to_owned(), "a second kind");
+            finding
+                .related(first.key_at.clone(), "the first kind")
+                .help("write two applications, or remove one");
         }
     }
     if let Some(entry) =
@@ -304,23 +310,23 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
     {
         check.error(
             &entry.key_at,
-            "`targets` of what is no Python application".to_owned(),
-            "make each an application",
+            "`targets` of an application that is not Python".to_owned(),
+            "write an `[apps.NAME]` for each",
         );
     }
     if let Some(entry) = node.entry("lifespan").filter(|_| app.python.is_none() && app.asgi.is_none()) {
         check.error(
             &entry.key_at,
-            "`lifespan` of what is no ASGI application".to_owned(),
-            "take it away: only ASGI has lifespans",
+            "`lifespan` of an application that is not ASGI".to_owned(),
+            "remove it: only ASGI has lifespans",
         );
     }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
-        check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
+        check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
 }
 
-/// Places that a Python application names are found from the configuration file, as those of files are.
+/// Relative paths in Python names are relative to the configuration file, as paths of files are.
 fn resolve(app: &mut App, check: &Checker) {
     let folder = check.resolve("");
     let more = app.targets.iter_mut().map(|(_, named)| named);
@@ -336,7 +342,7 @@ fn resolve(app: &mut App, check: &Checker) {
 fn callable(text: &str) -> Result<String, InvalidValue> {
     match text.split(':').next().unwrap_or_default() {
         "" => Err(InvalidValue::new("the module is missing", "\"shop.wsgi:application\"")),
-        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
@@ -345,7 +351,7 @@ fn name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
-            let message = format!("an application's name holds no {wrong:?}");
+            let message = format!("an application's name must not contain {wrong:?}");
             Err(InvalidValue::new(message, "").within(at..at + wrong.len_utf8()))
         }
         None if text.is_empty() => Err(InvalidValue::new("the name is missing", "")),
@@ -356,7 +362,7 @@ fn name(text: &str) -> Result<String, InvalidValue> {
 fn program(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
-        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
@@ -365,13 +371,13 @@ fn variable(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
         _ if text.contains(['=', '\0']) => {
-            Err(InvalidValue::new("a variable's name holds no `=` and no NUL", ""))
+            Err(InvalidValue::new("a variable's name must not contain `=` or NUL", ""))
         }
         _ => Ok(text.to_owned()),
     }
 }
 
-/// A number of workers, or a table of the least and the most.
+/// A number of workers, or a table with `min` and `max`.
 struct WorkerCount;
 
 impl Shape for WorkerCount {
@@ -496,27 +502,27 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, said) in [
-            ("[apps.a]\n", "an application of no language"),
-            ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two languages"),
-            ("[apps.a]\nhandler = \"a.so\"\nwsgi = \"b\"\n", "of two languages"),
+            ("[apps.a]\n", "an application without a kind"),
+            ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two kinds"),
+            ("[apps.a]\nhandler = \"a.so\"\nwsgi = \"b\"\n", "of two kinds"),
             ("[apps.a]\nasgi = \"a\"\nwebsockets = { idle = \"1ms\" }\n", "too short"),
             ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
-            ("[apps.a]\npsgi = \"a\"\ntargets = { b = \"c\" }\n", "no Python application"),
+            ("[apps.a]\npsgi = \"a\"\ntargets = { b = \"c\" }\n", "not Python"),
             (
                 "[[route]]\napp = { name = \"a\", target = \"admn\" }\n[apps.a]\nwsgi = \"a\"\ntargets = { admin = \"b\" }\n",
                 "did you mean `admin`?",
             ),
-            ("[apps.a]\npsgi = \"a\"\nlifespan = \"on\"\n", "no ASGI application"),
+            ("[apps.a]\npsgi = \"a\"\nlifespan = \"on\"\n", "not ASGI"),
             ("[apps.a]\nasgi = \"a\"\nlifespan = \"yes\"\n", "lifespan"),
             ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
             ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
             ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
-            ("[apps.\"a b\"]\npsgi = \"a\"\n", "holds no ' '"),
+            ("[apps.\"a b\"]\npsgi = \"a\"\n", "must not contain ' '"),
             ("[[route]]\napp = \"shoop\"\n[apps.shop]\npsgi = \"a\"\n", "did you mean `shop`?"),
             ("[[route]]\napp = \"a\"\nproxy = \"http://b\"\n[apps.a]\npsgi = \"a\"\n", "two actions"),
             (
                 "[[route]]\napp = { name = \"a\", strip_prefix = true }\n[apps.a]\npsgi = \"a\"\n",
-                "of which path?",
+                "there is no prefix to remove",
             ),
         ] {
             let report = parse(text).unwrap_err();

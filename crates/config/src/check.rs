@@ -1,21 +1,21 @@
-//! The walk over a configuration: where it is, and what it has found so far.
+//! The state of reading a configuration: the current directive, and the findings so far.
 
 use crate::node::Node;
-use crate::report::{Finding, Report, Severity, Span};
+use crate::report::{Finding, Report, Severity, TextSpan};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Why a piece of text is no valid value, and the remedy. Displays as both.
+/// Why a text is not a valid value, and the remedy. Displays as both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidValue {
-    /// The part of the text that is to blame, in bytes; the whole of it if absent.
+    /// The faulty part of the text, in bytes; the whole text if absent.
     pub at: Option<Range<usize>>,
     /// What is wrong.
     pub message: String,
-    /// What to write instead; empty if the message says it.
+    /// What to write instead; empty if the message is enough.
     pub remedy: String,
 }
 
@@ -43,16 +43,16 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// What the readers of values share: the text, the place in the tree, and the findings.
+/// What all readers of values share: the text, the current directive, and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
     base: &'a Path,
     path: Vec<&'static str>,
-    seen: HashMap<(&'static str, String), Span>,
-    /// Where each key of the configuration stands, for those that stand in the wrong place.
+    seen: HashMap<(&'static str, String), TextSpan>,
+    /// The table of each key of the configuration, for keys that are written in the wrong table.
     pub(crate) homes: Vec<(&'static str, &'static str)>,
-    /// Groups of upstream servers that have been read, for those that name them; `None` for one with faults.
+    /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: Vec<(String, Option<Node>)>,
     pub(crate) report: Report,
 }
@@ -73,7 +73,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads something under `key`, which errors then name.
+    /// Reads the value of `key`; errors then contain the key.
     pub(crate) fn inside<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(key);
         let out = read(self);
@@ -86,15 +86,15 @@ impl<'a> Checker<'a> {
         self.path.join(".")
     }
 
-    pub(crate) fn error(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+    pub(crate) fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.found(Severity::Error, at, title, label.into())
     }
 
-    pub(crate) fn warning(&mut self, at: &Span, title: String, label: impl Into<String>) -> &mut Finding {
+    pub(crate) fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.found(Severity::Warning, at, title, label.into())
     }
 
-    fn found(&mut self, severity: Severity, at: &Span, title: String, label: String) -> &mut Finding {
+    fn found(&mut self, severity: Severity, at: &TextSpan, title: String, label: String) -> &mut Finding {
         self.report.push(Finding {
             severity,
             title,
@@ -105,8 +105,8 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// The value at `at` is not what the directive being read takes.
-    pub(crate) fn invalid(&mut self, at: &Span, label: impl Into<String>) -> &mut Finding {
+    /// Reports that the directive being read does not accept the value at `at`.
+    pub(crate) fn invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
         let title = format!("invalid value for `{}`", self.here());
         self.error(at, title, label)
     }
@@ -117,9 +117,8 @@ impl<'a> Checker<'a> {
         self.invalid(&node.at, label).help(format!("expected {expected}"))
     }
 
-    /// The text at `at` has a fault. The caret goes under the part to blame, if the text stands in the file
-    /// as it is.
-    pub(crate) fn fault(&mut self, at: &Span, text: &str, fault: InvalidValue) {
+    /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
+    pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
         let raw = self.text.get(at.clone()).unwrap_or("");
         let at = match (fault.at, raw.find(text)) {
             (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,
@@ -131,9 +130,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports a `name` that was given before among its `kind`; an empty one if there can be but one of the
-    /// kind.
-    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &Span) {
+    /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
+    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
         let title = match name.as_str() {
             "" => format!("duplicate {kind}"),
             name => format!("duplicate {kind} `{}`", shortened(name)),
@@ -155,7 +153,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The line, from 1, of a place.
-    pub(crate) fn line(&self, at: &Span) -> u32 {
+    pub(crate) fn line(&self, at: &TextSpan) -> u32 {
         let line = self.line_starts.partition_point(|&start| start <= at.start) + 1;
         line.try_into().unwrap_or(u32::MAX)
     }

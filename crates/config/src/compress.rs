@@ -1,4 +1,4 @@
-//! Compression: of files, and of responses on their way out.
+//! Compression: of files, and of all responses.
 
 use crate::check::{Checker, InvalidValue};
 use crate::header;
@@ -41,7 +41,7 @@ const TYPE: Text<String> =
 const EFFORTS: Word<Effort> =
     Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
 
-/// `compress` of the server, a site or a route: absent where the level above decides.
+/// `compress` of the server, a site or a route; if absent, the level above applies.
 pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<CompressResponses>>> {
     Maybe(Toggle {
         on: Some(|| Some(CompressResponses::default())),
@@ -51,9 +51,9 @@ pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<Compre
 }
 
 directives! {
-    /// Compression while sending. The work is done off the event loop.
+    /// Compression while sending. Other threads than those that serve do the work.
     Compress in "`compress`", check compress_agrees {
-        /// Codings, in the order of preference among what the client likes equally.
+        /// Codings in the order of preference, for clients that accept several equally.
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
         /// Smaller files are sent as they are.
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
@@ -62,7 +62,7 @@ directives! {
         /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced",
             EFFORTS;
-        /// Media types worth it.
+        /// Media types that are compressed.
         "types" types: Vec<String> = [
             "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
             "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
@@ -75,11 +75,11 @@ fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Checker) {
         return;
     }
     let at = ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
-    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "nothing lies between them");
+    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "no size is between them");
 }
 
 directives! {
-    /// Compression of responses, whoever answers: files, upstream servers and applications. `true` is `{}`: every default.
+    /// Compression of responses of files, upstream servers and applications. `true` is `{}`: all defaults.
     ///
     /// ```toml
     /// compress = true
@@ -90,25 +90,25 @@ directives! {
     /// compress = { codings = ["gzip"], min = "2KiB" }
     /// ```
     ///
-    /// A response goes out as it is where it has a `Content-Encoding` already, where it says `no-transform`, where it is a
-    /// part (206), and where the client speaks HTTP/1.0. A response that is compressed has `Vary: Accept-Encoding` and a
-    /// weak `ETag`. Event streams and other responses without a length reach the client at once, event by event. Of files,
-    /// the compressed form is kept; see `compress` of `files`.
+    /// A response is not compressed if it has a `Content-Encoding` or `no-transform`, is a part (206), or if the client
+    /// uses HTTP/1.0. A compressed response has `Vary: Accept-Encoding` and a weak `ETag`. Event streams and other
+    /// responses without a length are sent at once, event by event. Compressed files are kept in memory; see `compress`
+    /// of `files`.
     CompressResponses in "`compress`" {
-        /// Codings, in the order of preference among what the client likes equally.
+        /// Codings in the order of preference, for clients that accept several equally.
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
-        /// Responses that are known to be smaller are sent as they are.
+        /// Responses of a known length below this are sent uncompressed.
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
         /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced", EFFORTS;
-        /// Media types worth it.
+        /// Media types that are compressed.
         "types" types: Vec<String> = [
             "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
             "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
         ], List(TYPE);
-        /// Whether responses over HTTPS that set a cookie and say `Cache-Control: no-store` are compressed too. Their length
-        /// then tells what they hold to somebody who can make the client send requests and who sees the lengths
-        /// (the BREACH attack).
+        /// Whether responses over HTTPS with a cookie and `Cache-Control: no-store` are compressed too. Their length
+        /// then reveals their content to an attacker who can make the client send requests and can see the lengths (the
+        /// BREACH attack).
         "secrets" secrets: bool = false, Flag;
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn every_coding() -> Vec<Coding> {
 pub(crate) fn type_pattern(text: &str) -> Result<String, InvalidValue> {
     let lower = header::media_type(text)?.to_ascii_lowercase();
     if let Some(at) = lower.find(';') {
-        return Err(InvalidValue::new("a type without parameters belongs here", "").within(at..text.len()));
+        return Err(InvalidValue::new("a type must not have parameters here", "").within(at..text.len()));
     }
     Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
 }

@@ -1,4 +1,4 @@
-//! The `files` action: what is served from which folders, and how.
+//! The `files` action: which folders are served, and how.
 
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
@@ -9,34 +9,34 @@ use crate::record::{directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
 };
-use crate::template::{Template, Variable};
+use crate::template::template;
+use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// What becomes of symbolic links that lead out of the root.
+/// How symbolic links that lead out of the root are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symlinks {
     /// Refused.
     Off,
-    /// Followed where the link and its target have the same owner.
+    /// Followed if the link and its target have the same owner.
     OwnerMatch,
     /// Followed.
     On,
 }
 
-/// What to take off the path before a file is looked for.
+/// The prefix to remove from the path before the file is searched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StripPrefix {
     /// Nothing.
     None,
-    /// What the route's `path` says before its final `/*`.
+    /// The part of the route's `path` before its final `/*`.
     OfRoute,
-    /// This text, which starts with `/` and does not end with one. Paths that do not start with it are left
-    /// alone.
+    /// This text, which starts with `/` and does not end with one. Paths with another start stay as they are.
     Text(String),
 }
 
-/// Which files a rule of `cache_control` is for.
+/// The files to which a rule of `cache_control` applies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FileMatch {
     /// Every file.
@@ -52,7 +52,7 @@ const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", pars
 const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: charset };
 
 directives! {
-    /// Serves files to GET and HEAD requests. Just the folder, or a list of folders, stands for `root` alone.
+    /// Serves files to GET and HEAD requests. A folder, or a list of folders, stands for `root`.
     ///
     /// ```toml
     /// [[route]]
@@ -60,53 +60,51 @@ directives! {
     /// files = { root = "public", cache_control = "max-age=3600", precompressed = true }
     /// ```
     Files in "`files`" {
-        /// The folder; or several, in which a file is looked for in turn. Relative to the configuration
-        /// file's folder. The request's whole path is looked for below it: `/assets/a.css` is
-        /// `public/assets/a.css`, unless `strip_prefix` says otherwise.
+        /// The folder; or several, which are searched in order. Relative to the configuration file's folder. The whole
+        /// path of the request is searched below it: `/assets/a.css` is `public/assets/a.css`, unless `strip_prefix` is
+        /// set.
         "root" root: Vec<PathBuf> = required(""), OneOrMore(PathShape("a folder"));
-        /// Names that stand for a folder, the first that exists.
+        /// Names of files that answer for a folder; the first that exists is used.
         "index" index: Vec<String> = ["index.html"], List(NAME);
-        /// Paths to look for, the first that exists, in each root in turn. `$path` is the request's path,
-        /// without what `strip_prefix` takes off.
+        /// Paths to search; the first that exists is used, in each root in order. `$path` is the request's path without
+        /// `strip_prefix`.
         "try" candidates: Vec<Template> = ["$path"], OneOrMore(TRIAL);
-        /// The file for paths where nothing is found, with status 200: the page of a single-page application.
+        /// The file for paths without a file, sent with status 200: the page of a single-page application.
         "fallback" fallback: Option<String> = absent("404 Not Found"),
             Maybe(Text { what: "a path such as \"/index.html\"", parse: rooted });
-        /// Whether a folder without index shows its files: as a page, or as JSON for clients that prefer it.
+        /// Whether a folder without index is listed: as a page, or as JSON for clients that prefer it.
         "listing" listing: bool = false, Flag;
-        /// Whether files and folders whose name starts with a dot are served. `/.well-known/` always is.
+        /// Whether files and folders with a leading dot are served. `/.well-known/` always is.
         "hidden" hidden: bool = false, Flag;
-        /// Symbolic links that lead out of the root: `"off"` refuses them (every absolute link counts as one),
-        /// `"owner-match"` follows those whose target has the same owner as the link, `"on"` follows all. Links that
-        /// stay below the root are always followed.
+        /// Symbolic links that lead out of the root: `"off"` refuses them, and every absolute link; `"owner-match"`
+        /// follows those whose target has the same owner as the link; `"on"` follows all. Links that stay below the
+        /// root are always followed.
         "symlinks" symlinks: Symlinks = "off",
             Word(&[("off", Symlinks::Off), ("owner-match", Symlinks::OwnerMatch), ("on", Symlinks::On)]);
-        /// The `Cache-Control` field: one for all files, or a table of rules of which the first that fits counts. A
+        /// The `Cache-Control` field: one for all files, or a table of rules of which the first that matches applies. A
         /// rule's key is a media type (`"text/html"`, `"image/*"`) or a path pattern (`"*.css"`, `"/fonts/*"`) for the
         /// file's path below the root.
         "cache_control" cache_control: Vec<(FileMatch, String)> = absent("no `Cache-Control` field"),
             CacheControl;
-        /// Siblings to send in place of a file to clients that take them: `app.js.br`, `app.js.zst`,
-        /// `app.js.gz`, in this order of preference among what the client likes equally. `true` is `["br",
-        /// "zst", "gz"]`.
+        /// Precompressed files to send to clients that accept them: `app.js.br`, `app.js.zst`, `app.js.gz` for
+        /// `app.js`, in this order of preference for clients that accept several equally. `true` is `["br", "zst",
+        /// "gz"]`.
         "precompressed" precompressed: Vec<Coding> = false,
             Toggle { on: Some(every_coding), off: Vec::new, shape: List(Word(CODINGS)) };
-        /// Compression while sending, of files that have no precompressed sibling. `true` is `{}`: every
-        /// default.
+        /// Compression of files that have no precompressed file, while they are sent. `true` is `{}`: all defaults.
         "compress" compress: Option<Compress> = false,
             Toggle { on: Some(|| Some(Compress::default())), off: || None, shape: Maybe(table::<Compress>()) };
-        /// Taken off the start of the path before a file is looked for: `true` takes off what the route's
-        /// `path` says before its final `/*`, a text takes off that text.
+        /// The prefix to remove from the path before the file is searched: `true` removes what the route's `path` has
+        /// before its final `/*`, a text removes that text.
         "strip_prefix" strip_prefix: StripPrefix = false,
             Toggle {
                 on: Some(|| StripPrefix::OfRoute),
                 off: || StripPrefix::None,
                 shape: Text { what: "the start of a path, such as \"/assets\"", parse: strip_text },
             };
-        /// The most ranges that one request may ask for; one that asks for more gets the whole file. 0 turns
-        /// ranges off.
+        /// Ranges that one request may ask for; a request with more gets the whole file. 0 turns ranges off.
         "ranges" ranges_max: u32 = 16, Count { min: 0, max: 1000 };
-        /// The character set announced for text; `false` announces none.
+        /// The character set in the `Content-Type` of text; `false` for none.
         "charset" charset: Option<String> = "utf-8", Toggle { on: None, off: || None, shape: Maybe(CHARSET) };
     }
 }
@@ -114,10 +112,10 @@ directives! {
 fn file_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" | "." | ".." => {
-            Err(InvalidValue::new("this is no file name", "write a name such as \"index.html\""))
+            Err(InvalidValue::new("this is not a file name", "write a name such as \"index.html\""))
         }
         _ if text.contains(['/', '\0']) => {
-            Err(InvalidValue::new("a name, not a path, belongs here", "leave the slashes out"))
+            Err(InvalidValue::new("this is a path, not a name", "remove the slashes"))
         }
         _ => Ok(text.to_owned()),
     }
@@ -129,18 +127,14 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
         return Err(InvalidValue::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
     }
     if text.contains('\0') || text.split('/').any(|segment| segment == "..") {
-        return Err(InvalidValue::new("a path below the root has no `..` and no NUL", ""));
+        return Err(InvalidValue::new("a path below the root must not contain `..` or NUL", ""));
     }
     Ok(text.to_owned())
 }
 
 fn trial(text: &str) -> Result<Template, InvalidValue> {
-    let template = Template::parse(text, &[Variable::Path])?;
-    if !template
-        .parts
-        .first()
-        .is_some_and(|part| *part == crate::template::TemplatePart::Variable(Variable::Path))
-    {
+    let template = template(text, &["path"])?;
+    if template.parts().first() != Some(&TemplatePart::Variable(Variable::Path)) {
         rooted(template.start())?;
     }
     Ok(template)
@@ -158,9 +152,9 @@ pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, InvalidValue> {
 
 fn charset(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(InvalidValue::new("an empty name", "write `false` to announce none")),
+        "" => Err(InvalidValue::new("an empty name", "write `false` for none")),
         _ if text.chars().all(header::is_token) => Ok(text.to_owned()),
-        _ => Err(InvalidValue::new("this is no character set", "write a name such as \"utf-8\"")),
+        _ => Err(InvalidValue::new("this is not a character set", "write a name such as \"utf-8\"")),
     }
 }
 

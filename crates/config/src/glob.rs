@@ -1,12 +1,12 @@
-//! Patterns with wildcards, matched in one pass over the text whatever both hold.
+//! Patterns with wildcards. The time to match is linear in the length of the text.
 
 use std::fmt;
 
 /// The longest pattern: one bit for each of its elements, and one for its end.
 pub(crate) const ELEMENTS_MAX: usize = 127;
 
-/// A compiled pattern. All states run at once, a bit each (bit i: the first i elements have matched), so that
-/// no text, however hostile, makes it look at a byte twice.
+/// A compiled pattern. All states run at once, one bit for each (bit i: the first i elements have matched), so that
+/// each byte of the text is read only once.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Glob {
     /// For each byte, the elements that are just this byte.

@@ -8,7 +8,7 @@ use crate::record::{brief, table};
 use crate::shape::{Map, Shape, ShapeKind};
 use crate::upstream::group_name;
 
-/// The action `proxy`: a group of its own, or one that other routes share.
+/// The action `proxy`: its own group, or one that it shares with other routes.
 pub(crate) struct Proxied;
 
 impl Shape for Proxied {
@@ -26,8 +26,7 @@ impl Shape for Proxied {
         let own_group = own.iter().filter(|entry| OF_GROUP.contains(&entry.key.as_str()));
         for entry in own_group {
             let title = format!("`{}` beside `upstream` in `{}`", entry.key, check.here());
-            let finding =
-                check.error(&entry.key_at, title, "what all its routes share stands with the group");
+            let finding = check.error(&entry.key_at, title, "this directive belongs to the group");
             finding.help(format!("write it in `[upstreams.{}]`", shortened(name)));
         }
         let Some((_, group)) = check.groups.iter().find(|(known, _)| known == name) else {
@@ -39,7 +38,7 @@ impl Shape for Proxied {
             check.error(&entry.value.at, format!("there is no `[upstreams.{}]`", shortened(name)), label);
             return None;
         };
-        // The faults of the group have been told already.
+        // The faults of the group have been reported already.
         let Some(Data::Table(shared)) = group.as_ref().map(|group| group.data.clone()) else {
             return table().read(node, check);
         };
@@ -72,7 +71,7 @@ impl Shape for Groups {
             }
             if let Some(entry) = value.entry("upstream") {
                 let title = format!("`upstream` in `[upstreams.{}]`", shortened(key));
-                check.error(&entry.key_at, title, "a group has servers of its own, in `to`");
+                check.error(&entry.key_at, title, "a group needs its own servers, in `to`");
             }
             let group = table::<Proxy>().read(value, check);
             let fine = check.report.errors() == errors;
@@ -83,7 +82,7 @@ impl Shape for Groups {
     }
 }
 
-/// What concerns a group as a whole: no route can have its own.
+/// Directives of a group as a whole, which a route cannot override.
 const OF_GROUP: [&str; 10] = [
     "to",
     "balance",

@@ -4,16 +4,27 @@ use crate::check::{Checker, InvalidValue};
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{List, Map, Text};
-use crate::template::{Template, Variable};
+use crate::template::template;
+use http::Template;
 
-/// Fields that describe the connection and the framing: the server alone writes them (RFC 9110 section
-/// 7.6.1).
+/// Fields that describe the connection and the framing: only the server sets them (RFC 9110 section 7.6.1).
 const RESERVED: [&str; 7] =
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
-/// What a header value may name.
-const VARIABLES: &[Variable] =
-    &[Variable::Path, Variable::Host, Variable::Scheme, Variable::Method, Variable::RemoteAddr];
+/// Variables that a header value may contain.
+const VARIABLES: &[&str] = &[
+    "path",
+    "query",
+    "args",
+    "uri",
+    "host",
+    "scheme",
+    "method",
+    "remote_addr",
+    "client_port",
+    "http_NAME",
+    "cookie_NAME",
+];
 
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
 const FIELDS: Map<String, Text<Template>> = Map {
@@ -23,21 +34,22 @@ const FIELDS: Map<String, Text<Template>> = Map {
 };
 
 directives! {
-    /// Changes to the header fields of responses, made after the response's own are known. The rules of the
-    /// whole server come first, then those of the site, then those of the route; in each, `remove`, then
-    /// `set`, then `add`.
+    /// Changes to the header fields of responses. The rules of the server apply first, then those of the site, then
+    /// those of the route; in each, `remove`, then `set`, then `add`.
     ///
     /// ```toml
     /// [[site]]
     /// response_headers = { set = { X-Frame-Options = "DENY" }, remove = ["Server"] }
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
-        /// Fields to write in place of those of the same name. A value may name `$path` (percent-encoded
-        /// again), `$host`, `$scheme`, `$method` and `$remote_addr` (or `$client_ip`); `$$` is a dollar sign.
+        /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
+        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
+        /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
+        /// `$$` is a dollar sign. A variable means the same in every directive.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
-        /// Fields to write besides those of the same name. Values as in `set`.
+        /// Fields to add to those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, FIELDS;
-        /// Names of fields to leave out.
+        /// Names of fields to remove.
         "remove" remove: Vec<String> = [], NAMES;
     }
 }
@@ -65,8 +77,8 @@ pub(crate) fn name(text: &str) -> Result<String, InvalidValue> {
     match text.char_indices().find(|(_, c)| !is_token(*c)) {
         Some((at, wrong)) => {
             let fault = InvalidValue::new(
-                format!("a header name holds no {wrong:?}"),
-                "it holds letters, digits and hyphens",
+                format!("a header name must not contain {wrong:?}"),
+                "it consists of letters, digits and hyphens",
             );
             Err(fault.within(at..at + wrong.len_utf8()))
         }
@@ -78,8 +90,8 @@ pub(crate) fn name(text: &str) -> Result<String, InvalidValue> {
 pub(crate) fn rule_name(text: &str) -> Result<String, InvalidValue> {
     let lower = name(text)?;
     if RESERVED.contains(&lower.as_str()) {
-        let remedy = "it follows from the response's body and the connection; leave it out";
-        return Err(InvalidValue::new("the server alone writes this field", remedy));
+        let remedy = "it depends on the body and the connection; remove it";
+        return Err(InvalidValue::new("only the server sets this field", remedy));
     }
     Ok(lower)
 }
@@ -93,22 +105,22 @@ pub(crate) fn is_token(c: char) -> bool {
 pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| c.is_control() && *c != '\t') {
         let fault = InvalidValue::new(
-            format!("a header value holds no {wrong:?}"),
+            format!("a header value must not contain {wrong:?}"),
             "a value is one line without control characters",
         );
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
     if text.trim_matches([' ', '\t']).len() != text.len() {
         return Err(InvalidValue::new(
-            "a header value neither starts nor ends with a space",
-            "take the space away",
+            "a header value must not start or end with a space",
+            "remove the space",
         ));
     }
     Ok(text.to_owned())
 }
 
 fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    Template::parse(&value(text)?, VARIABLES)
+    template(&value(text)?, VARIABLES)
 }
 
 /// A media type (RFC 9110 section 8.3.1), parameters and all.
@@ -118,7 +130,7 @@ pub(crate) fn media_type(text: &str) -> Result<String, InvalidValue> {
     match essence.split_once('/') {
         Some((kind, sub)) if token(kind) && token(sub) => value(text),
         _ => Err(InvalidValue::new(
-            "this is no media type",
+            "this is not a media type",
             "write a type such as \"text/html; charset=utf-8\"",
         )),
     }

@@ -22,8 +22,8 @@ impl HostPattern {
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if text == "*" || text.is_empty() {
             return Err(InvalidValue::new(
-                "this names no host",
-                "leave `hosts` out for the site that takes every other host",
+                "this is not a host",
+                "remove `hosts` for the site that answers all other hosts",
             ));
         }
         if let Some(at) = text.find("://") {
@@ -39,7 +39,7 @@ impl HostPattern {
             let address = inner.parse::<Ipv6Addr>();
             return address
                 .map(|address| Self::Exact(format!("[{address}]")))
-                .map_err(|_| InvalidValue::new("this is no IPv6 address", "").within(1..text.len() - 1));
+                .map_err(|_| InvalidValue::new("this is not an IPv6 address", "").within(1..text.len() - 1));
         }
         exact(text).map(Self::Exact)
     }
@@ -53,22 +53,21 @@ fn exact(text: &str) -> Result<String, InvalidValue> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if let Some(at) = name.find(':') {
         let remedy = "a site answers on every `listen` address; write the name alone";
-        return Err(InvalidValue::new("a host here has no port", remedy).within(at..text.len()));
+        return Err(InvalidValue::new("a host must not have a port here", remedy).within(at..text.len()));
     }
     if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
         let remedy = match wrong {
-            '*' => "a wildcard is the first label: \"*.example.com\"",
-            '/' => "a path belongs into `path` of a route",
-            c if !c.is_ascii() => "write the name as DNS has it: \"xn--...\" (Punycode)",
-            _ => "a name holds letters, digits, `-`, `_` and dots",
+            '*' => "a wildcard must be the first label: \"*.example.com\"",
+            '/' => "write the path as `path` of a route",
+            c if !c.is_ascii() => "write the name as in DNS: \"xn--...\" (Punycode)",
+            _ => "a name consists of letters, digits, `-`, `_` and dots",
         };
-        return Err(
-            InvalidValue::new(format!("a host holds no {wrong:?}"), remedy).within(at..at + wrong.len_utf8())
-        );
+        return Err(InvalidValue::new(format!("a host must not contain {wrong:?}"), remedy)
+            .within(at..at + wrong.len_utf8()));
     }
     if name.len() > HOST_BYTES_MAX || name.split('.').any(|label| label.is_empty() || label.len() > 63) {
         let remedy = "a name has labels of 1 to 63 characters with dots between them, 253 characters in all";
-        return Err(InvalidValue::new("this is no host", remedy));
+        return Err(InvalidValue::new("this is not a host", remedy));
     }
     Ok(name.to_ascii_lowercase())
 }

@@ -1,9 +1,8 @@
-//! The configuration: TOML text in, a checked [`Config`] out, or every error at once with its line and a
-//! caret.
+//! The configuration: reads TOML text and returns a checked [`Config`], or all errors, each with its line and a caret.
 //!
-//! This crate owns the directives (each is one item: name, document, type, default, range, parser), the
-//! sites' routes and the search for the route of a request. It never opens a file or a socket and starts
-//! nothing: the caller brings the text, and turns the plain data it gets into options of the other crates.
+//! This crate owns the directives (each is one item: name, documentation, type, default, range, parser), the sites'
+//! routes and the search for the route of a request. It never opens a file or a socket, and starts nothing: the caller
+//! reads the file, and turns the [`Config`] into the options of the other crates.
 //!
 //! The modules, from low to high; each imports only from those above it.
 
@@ -71,7 +70,7 @@ pub use proxy::{
     ProxyTls, Retry, Upstream, UpstreamHost,
 };
 pub use reference::reference;
-pub use report::{Finding, Report, Severity, Span};
+pub use report::{Finding, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{
     AccessLog, Config, Level, Limits, Log, OpenFiles, Settings, Sink, TEXT_BYTES_MAX, Timeouts,
@@ -80,7 +79,6 @@ pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
-pub use template::{Template, TemplatePart, Variable};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 

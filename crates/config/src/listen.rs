@@ -17,7 +17,7 @@ const UNIX_PATH_BYTES_MAX: usize = 107;
 /// An address to listen on. Port 0 is any free port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Listen {
-    /// One address and port, `127.0.0.1:80` or `[::1]:80`; an IPv6 address takes IPv6 connections alone.
+    /// One address and port, `127.0.0.1:80` or `[::1]:80`; an IPv6 address accepts only IPv6 connections.
     Tcp(SocketAddr),
     /// Every address of the machine, IPv4 and IPv6, `:80`.
     Any(u16),
@@ -43,7 +43,7 @@ impl Listen {
                 port
             };
             return Err(InvalidValue::new(
-                "an address, not a URL, belongs here",
+                "this is a URL, not an address",
                 format!("write \"{bare}{port}\""),
             ));
         }
@@ -52,12 +52,12 @@ impl Listen {
         }
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             let remedy =
-                format!("write \":{text}\" for every address, \"127.0.0.1:{text}\" for this machine alone");
+                format!("write \":{text}\" for every address, \"127.0.0.1:{text}\" for this machine only");
             return Err(InvalidValue::new("a port without an address", remedy));
         }
         if text.parse::<Ipv6Addr>().is_ok() {
             return Err(InvalidValue::new(
-                "an IPv6 address stands in brackets and has a port",
+                "an IPv6 address needs brackets and a port",
                 format!("write \"[{text}]:80\""),
             ));
         }
@@ -74,14 +74,16 @@ impl Listen {
             ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
-            let fault =
-                InvalidValue::new("this is no port", "a port is a number from 0 to 65535; 0 is any free one");
+            let fault = InvalidValue::new(
+                "this is not a port",
+                "a port is a number from 0 to 65535; 0 is any free one",
+            );
             return Err(fault.within(host.len() + 1..text.len()));
         };
         host_and_port(host, port)
     }
 
-    /// The sockets that it amounts to.
+    /// The socket addresses that it binds.
     fn sockets(&self) -> Vec<SocketAddr> {
         let pair = |v4: Ipv4Addr, v6: Ipv6Addr, port: u16| {
             vec![SocketAddr::from((v4, port)), SocketAddr::from((v6, port))]
@@ -94,7 +96,7 @@ impl Listen {
         }
     }
 
-    /// True when one cannot be bound beside the other.
+    /// True when both cannot be bound.
     pub fn overlaps(&self, other: &Self) -> bool {
         if let (Self::Unix(this), Self::Unix(that)) = (self, other) {
             return this == that;
@@ -114,7 +116,7 @@ impl Listen {
 
 fn no_port(text: &str) -> InvalidValue {
     let remedy = match text {
-        "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine alone".to_owned(),
+        "" => "write \":80\" for every address, \"127.0.0.1:8080\" for this machine only".to_owned(),
         _ => format!("write \"{text}:80\""),
     };
     InvalidValue::new("the port is missing", remedy)
@@ -126,7 +128,7 @@ fn unix(path: &str) -> Result<Listen, InvalidValue> {
         return Err(InvalidValue::new("the path is missing", "write \"unix:/run/komainu.sock\""));
     }
     if path.contains('\0') {
-        return Err(InvalidValue::new("a path holds no NUL", "").within(at));
+        return Err(InvalidValue::new("a path must not contain NUL", "").within(at));
     }
     if path.len() > UNIX_PATH_BYTES_MAX {
         let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
@@ -149,13 +151,13 @@ fn host_and_port(host: &str, port: u16) -> Result<Listen, InvalidValue> {
     };
     address.map(|address| Listen::Tcp(SocketAddr::new(address, port))).map_err(|_| {
         let remedy = if host.contains(':') && bracketed.is_none() {
-            format!("an IPv6 address stands in brackets: \"[{host}]:{port}\"")
+            format!("an IPv6 address needs brackets: \"[{host}]:{port}\"")
         } else {
             format!(
-                "write an IP address of this machine, or \":{port}\" for all; `hosts` of a site takes names"
+                "write an IP address of this machine, or \":{port}\" for all; write names as `hosts` of a site"
             )
         };
-        InvalidValue::new("this is no IP address", remedy).within(0..host.len())
+        InvalidValue::new("this is not an IP address", remedy).within(0..host.len())
     })
 }
 
@@ -179,39 +181,40 @@ impl fmt::Display for Listen {
 }
 
 directives! {
-    /// An address to listen on. Just the address stands for `address` alone.
+    /// An address to listen on. An address alone stands for `address`.
     ///
     /// ```toml
     /// listen = ["127.0.0.1:8080", { address = ":80", proxy_protocol = ["10.0.0.0/8"] }]
     /// ```
     Listener in "`listen`" {
-        /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` or `"*:80"` for every address of the machine, IPv4 and IPv6, `"localhost:8080"`, or `"unix:/run/k.sock"`.
-        /// `"[::]:80"` takes IPv6 connections alone. Port 0 is any free port.
+        /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` or `"*:80"` for every address of the machine, IPv4 and IPv6,
+        /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` accepts only IPv6 connections. Port 0 is any free
+        /// port.
         "address" address: Listen = required(""), Address;
-        /// Whether a proxy in front says who the client is ahead of HTTP, by the PROXY protocol, version 1 or 2: a list of
-        /// the networks it may come from, or `true` for those of `trusted_proxies`. Everything then sees the client as if
-        /// it were connected itself. Connections from anywhere else, or without the header, are refused; over a Unix
-        /// socket, all must have it.
+        /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, in which a proxy sends the
+        /// client's address: a list of the networks of such proxies, or `true` for those of `trusted_proxies`. The
+        /// server then uses the address from the header everywhere. It refuses connections from other networks, and
+        /// those without the header; over a Unix socket, all must have it.
         "proxy_protocol" proxy_protocol: Option<Vec<TrustedSource>> = false,
             Toggle { on: Some(|| Some(Vec::new())), off: || None, shape: Maybe(OneOrMore(SOURCE)) };
     }
 }
 
 impl Listener {
-    /// An address where nothing but HTTP is spoken.
+    /// An address for HTTP without the PROXY protocol.
     pub fn at(address: Listen) -> Self {
         Self { address, ..Self::default() }
     }
 }
 
 impl Default for Listen {
-    /// No file can hold it: a listener's address is required.
+    /// Only for `Default`: a listener's address is required.
     fn default() -> Self {
         Self::Unix(PathBuf::new())
     }
 }
 
-/// An address of the file: a relative socket path is relative to the file's folder.
+/// An address in the file: a relative socket path is relative to the file's folder.
 pub(crate) struct Address;
 
 impl Shape for Address {

@@ -5,7 +5,7 @@ use crate::pattern::{PathPattern, ValuePattern};
 use crate::site::{Action, Route, Site};
 use std::collections::HashMap;
 
-/// A route: which site, and which of its routes, as they stand in `Config::sites`.
+/// A route: the site, and its route, as indexes into `Config::sites`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RouteId {
     /// Index into `Config::sites`.
@@ -17,13 +17,13 @@ pub struct RouteId {
 /// What routes look at, besides header fields.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRequest<'a> {
-    /// The host that the request is for, port and all; empty if it names none.
+    /// The host of the request, with its port; empty if the request has none.
     pub host: &'a [u8],
     /// The method.
     pub method: &'a [u8],
-    /// The path, percent-decoded once and free of dot segments (see `http::path`).
+    /// The path, percent-decoded once and without dot segments (see `http::path`).
     pub path: &'a [u8],
-    /// The query as it was sent, without its `?`; empty if there is none.
+    /// The query as the client sent it, without its `?`; empty if there is none.
     pub query: &'a [u8],
 }
 
@@ -31,7 +31,7 @@ pub struct RouteRequest<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
     exact: HashMap<Box<[u8]>, usize>,
-    /// By `.example.com`, for `*.example.com`.
+    /// For `*.example.com`; the key is `.example.com`.
     below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
     sites: Vec<Vec<RouteConditions>>,
@@ -50,7 +50,7 @@ struct RouteConditions {
 type Condition = (String, ValuePattern);
 
 impl Routes {
-    /// Compiles the sites. Of two that claim the same host, the first has it.
+    /// Compiles the sites. If two claim the same host, the first gets it.
     pub fn compile(sites: &[Site]) -> Self {
         let mut routes = Self::default();
         for (index, site) in sites.iter().enumerate() {
@@ -69,8 +69,8 @@ impl Routes {
         routes
     }
 
-    /// The site for a host, which may have a port, in any case: the one that names it, or else the one with
-    /// the longest wildcard that fits, or else the default site.
+    /// The site for a host, which may have a port, in upper or lower case: the site that names it, or the one with the
+    /// longest wildcard that matches, or the default site.
     pub fn site(&self, host: &[u8]) -> Option<usize> {
         self.choose(host).map(|(site, _)| site)
     }
@@ -85,7 +85,7 @@ impl Routes {
             return Some((site, SiteMatch::Exact));
         }
         if !self.below.is_empty() {
-            // From the left, so that the longest comes first. The name itself is not below itself.
+            // From the left, so that the longest wildcard is found first. `*.example.com` does not match `example.com`.
             let dots = (1..host.len()).filter(|&at| host[at] == b'.');
             if let Some(site) = dots.filter_map(|at| self.below.get(&host[at..])).next() {
                 return Some((*site, SiteMatch::Wildcard));
@@ -94,8 +94,8 @@ impl Routes {
         self.default.map(|site| (site, SiteMatch::Default))
     }
 
-    /// The first route of the host's site that fits. `header` gives the value of the field of that name,
-    /// which is in lower case; of several such fields, whichever the caller thinks counts.
+    /// The first route of the host's site that matches. `header` returns the value of a field; its name is in lower
+    /// case. If there are several such fields, the caller decides which one counts.
     pub fn find<'h>(
         &self,
         request: &RouteRequest,
@@ -105,7 +105,7 @@ impl Routes {
         self.find_in(site, request, header).map(|route| RouteId { site, route })
     }
 
-    /// The first route of a site that fits, whatever host the request is for.
+    /// The first route of a site that matches, for any host.
     pub fn find_in<'h>(
         &self,
         site: usize,
@@ -115,7 +115,7 @@ impl Routes {
         self.sites[site].iter().position(|route| route.obstacle(request, &header).is_none())
     }
 
-    /// Why `find` finds what it finds: the site, and what becomes of each of its routes, in order.
+    /// Why `find` finds its route: the site, and the result of each of its routes, in order.
     pub fn explain<'h>(
         &self,
         request: &RouteRequest,
@@ -185,22 +185,22 @@ pub enum SiteMatch {
     Wildcard,
     /// It is the default site.
     Default,
-    /// None was: no site takes the host.
+    /// There is none: no site has this host.
     None,
 }
 
-/// What became of a route.
+/// The result of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchStep {
     /// It answers.
     Matched,
-    /// Its path does not fit.
+    /// Its path does not match.
     Path,
-    /// Its method does not.
+    /// Its method does not match.
     Method,
-    /// That one of its header conditions does not.
+    /// The header condition of this index does not match.
     Header(usize),
-    /// That one of its query conditions does not.
+    /// The query condition of this index does not match.
     Query(usize),
     /// An earlier route answers.
     NotReached,
@@ -211,28 +211,27 @@ pub enum MatchStep {
 pub struct Explanation {
     /// The site, as an index into `Config::sites`.
     pub site: Option<usize>,
-    /// Why this one.
+    /// Why this site.
     pub site_match: SiteMatch,
-    /// What became of each of the site's routes.
+    /// The result of each of the site's routes.
     pub steps: Vec<MatchStep>,
 }
 
 impl Explanation {
-    /// The explanation in words, a line for the site and one for each route. `sites` are those that were
-    /// compiled.
+    /// The explanation as text, one line for the site and one for each route. `sites` are those that were compiled.
     pub fn text(&self, sites: &[Site]) -> String {
         let Some(site) = self.site.and_then(|site| sites.get(site)) else {
-            return "no site takes this host, and there is no default site: 404\n".to_owned();
+            return "no site has this host, and there is no default site: 404\n".to_owned();
         };
         let why = match self.site_match {
             SiteMatch::Exact => "names this host",
-            SiteMatch::Wildcard => "has the longest wildcard that fits this host",
-            SiteMatch::Default | SiteMatch::None => "no other site takes this host",
+            SiteMatch::Wildcard => "has the longest wildcard that matches this host",
+            SiteMatch::Default | SiteMatch::None => "no other site has this host",
         };
         let mut lines = vec![format!("{}: {why}", site_name(site))];
         lines.extend(site.routes.iter().zip(&self.steps).map(|(route, step)| route_line(route, *step)));
         if !self.steps.contains(&MatchStep::Matched) {
-            lines.push("  no route fits: 404".to_owned());
+            lines.push("  no route matches: 404".to_owned());
         }
         lines.join("\n") + "\n"
     }
@@ -252,7 +251,7 @@ fn route_line(route: &Route, step: MatchStep) -> String {
     let mark = if step == MatchStep::Matched { ">" } else { " " };
     let why = match step {
         MatchStep::Matched => format!("matches: {}", action_text(route)),
-        MatchStep::Path => "the path does not fit".to_owned(),
+        MatchStep::Path => "the path does not match".to_owned(),
         MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
         MatchStep::Header(index) => unmet("header field", &route.header[index]),
         MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
@@ -272,7 +271,7 @@ fn action_text(route: &Route) -> String {
         Action::App(app) => format!("app {}", app.name),
         action => action.name().to_owned(),
     });
-    words.collect::<Vec<_>>().join(", or else ")
+    words.collect::<Vec<_>>().join(", otherwise ")
 }
 
 fn unmet(what: &str, (name, pattern): &Condition) -> String {
@@ -282,7 +281,7 @@ fn unmet(what: &str, (name, pattern): &Condition) -> String {
     }
 }
 
-/// The host in lower case, without port and final dot; empty if it is too long to be one.
+/// The host in lower case, without port and final dot; empty if it is too long for a host.
 fn bare_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
     let end = match host.first() {
         Some(b'[') => host.iter().position(|&byte| byte == b']').map_or(host.len(), |at| at + 1),
@@ -303,7 +302,7 @@ fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The bytes of a name or value as forms encode it: `+` is a space, `%41` an `A`, and a stray `%` is itself.
+/// The bytes of a name or value in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
 fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,10 +1,10 @@
 //! The nearest valid name to a mistyped one.
 
-/// Longer words are no typing mistakes, and comparing costs their length times the name's.
+/// Longer words are not compared: they are no typing mistakes, and the time is the product of both lengths.
 const WORD_CHARS_MAX: usize = 64;
 
-/// The name nearest to `word`, if it is near enough to be what was meant: within a third of the word's
-/// length, at least one edit. Case does not count, and `-` is `_`.
+/// The name nearest to `word`, if they differ by at most a third of the word's length, or by one edit. Case does not
+/// count, and `-` equals `_`.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = fold(word);
     if word.len() > WORD_CHARS_MAX {
@@ -26,7 +26,7 @@ fn fold(word: &str) -> Vec<char> {
         .collect()
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that lead from `a` to `b`.
+/// The number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

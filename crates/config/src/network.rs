@@ -1,4 +1,4 @@
-//! Networks, and who is trusted.
+//! Networks, and trusted proxies.
 
 use crate::check::InvalidValue;
 use crate::record::directives;
@@ -9,9 +9,9 @@ use std::net::IpAddr;
 /// A network of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    /// Its address, or one of those in it.
+    /// Its address, or any address in it.
     pub address: IpAddr,
-    /// How many leading bits count.
+    /// The number of leading bits that must be equal.
     pub bits: u8,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Where connections come from.
+/// The origin of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrustedSource {
     /// A network.
@@ -30,7 +30,7 @@ pub enum TrustedSource {
     Unix,
 }
 
-/// The fields in which a trusted proxy is believed.
+/// The fields that a trusted proxy sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForwardedFields {
     /// `X-Forwarded-For` and `X-Forwarded-Proto`.
@@ -43,22 +43,23 @@ pub(crate) const SOURCE: Text<TrustedSource> =
     Text { what: "a network such as \"10.0.0.0/8\", an address, or \"unix\"", parse: source };
 
 directives! {
-    /// Proxies in front of this server, such as a load balancer, that say who the client is. Just their networks stand
-    /// for `from` alone.
+    /// Proxies in front of this server, such as a load balancer, that send the client's address. A list of networks
+    /// stands for `from`.
     ///
     /// ```toml
     /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]
     /// ```
     ///
-    /// Then the client's address is the last one that they name and that is not one of them; and it is what the access
-    /// log, `$client_ip`, `hash:client`, the application's `REMOTE_ADDR` and the PROXY protocol to upstream servers
-    /// have. So it is with its scheme, `http` or `https`. Nobody else is believed.
+    /// The client's address is then the last address in the field that is not one of these proxies; its scheme, `http`
+    /// or `https`, is taken from the same proxy. They are used in the access log, `$client_ip`, `hash:client`, the
+    /// application's `REMOTE_ADDR` and the PROXY protocol to upstream servers. Such fields from other addresses are
+    /// ignored.
     TrustedProxies in "`trusted_proxies`" {
-        /// Networks, addresses, and `"unix"` for whoever connects over a Unix socket.
+        /// Networks, addresses, and `"unix"` for all connections over a Unix socket.
         "from" from: Vec<TrustedSource> = [], List(SOURCE);
-        /// Where they say it: `"x-forwarded"`, in `X-Forwarded-For` and `X-Forwarded-Proto`, or `"forwarded"`, in the field
-        /// of RFC 7239. They are believed in what they write themselves alone: a proxy that knows nothing of the other
-        /// one passes on what a client has written there.
+        /// The fields with the client's address: `"x-forwarded"` is `X-Forwarded-For` and `X-Forwarded-Proto`,
+        /// `"forwarded"` is the field of RFC 7239. Only one kind is used, because a proxy that does not know the other
+        /// one forwards what the client wrote there.
         "fields" fields: ForwardedFields = "x-forwarded",
             Word(&[("x-forwarded", ForwardedFields::XForwarded), ("forwarded", ForwardedFields::Standard)]);
     }
@@ -77,8 +78,10 @@ fn network(text: &str) -> Result<Network, InvalidValue> {
         None => (text, None),
     };
     let Ok(ip) = address.parse::<IpAddr>() else {
-        let fault =
-            InvalidValue::new("this is no IP address", "write a network such as \"10.0.0.0/8\", or \"unix\"");
+        let fault = InvalidValue::new(
+            "this is not an IP address",
+            "write a network such as \"10.0.0.0/8\", or \"unix\"",
+        );
         return Err(fault.within(0..address.len()));
     };
     let width = if ip.is_ipv4() { 32 } else { 128 };
@@ -89,7 +92,7 @@ fn network(text: &str) -> Result<Network, InvalidValue> {
             Some(bits) => Ok(Network { address: ip, bits }),
             None => {
                 let fault = InvalidValue::new(
-                    "this is no prefix length",
+                    "this is not a prefix length",
                     format!("write a number from 0 to {width}"),
                 );
                 Err(fault.within(address.len() + 1..text.len()))

@@ -1,13 +1,13 @@
-//! TOML text as a plain tree in which every key and value knows its place.
+//! TOML text as a tree in which every key and value has its place in the text.
 
-use crate::report::Span;
+use crate::report::TextSpan;
 use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 
 /// A value and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
-    /// The value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
-    pub(crate) at: Span,
+    /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
+    pub(crate) at: TextSpan,
     pub(crate) data: Data,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Data {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) key_at: Span,
+    pub(crate) key_at: TextSpan,
     pub(crate) value: Node,
 }
 
@@ -77,7 +77,7 @@ fn entries(table: &dyn TableLike) -> Vec<Entry> {
     table.iter().map(entry).collect()
 }
 
-fn node(item: &Item, key_at: &Span) -> Node {
+fn node(item: &Item, key_at: &TextSpan) -> Node {
     let (at, data) = match item {
         Item::None => (None, Data::Table(Vec::new())),
         Item::Value(value) => return scalar(value, key_at),
@@ -90,11 +90,11 @@ fn node(item: &Item, key_at: &Span) -> Node {
             (None, Data::List(array.iter().map(table).collect()))
         }
     };
-    // Tables that only dotted keys or deeper headers name have an empty span of their own.
+    // Tables that exist only through dotted keys or deeper headers have an empty span.
     Node { at: at.filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
-fn scalar(value: &Value, key_at: &Span) -> Node {
+fn scalar(value: &Value, key_at: &TextSpan) -> Node {
     let data = match value {
         Value::String(text) => Data::Text(text.value().clone()),
         Value::Integer(number) => Data::Integer(*number.value()),

@@ -1,4 +1,4 @@
-//! Conditions of a route: path patterns, and patterns of header and query values.
+//! Conditions of a route: path patterns, and patterns for header and query values.
 
 use crate::check::{Checker, InvalidValue};
 use crate::glob::{ELEMENTS_MAX, Glob};
@@ -7,8 +7,7 @@ use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
 use std::fmt;
 
-/// Which paths a route is for. It matches the whole path, percent-decoded and free of dot segments, byte by
-/// byte.
+/// The paths of a route. It matches the whole path, percent-decoded and without dot segments, byte by byte.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathPattern {
     text: String,
@@ -21,9 +20,9 @@ enum Form {
     Any,
     /// The text itself.
     Exact,
-    /// What starts with the first so many bytes of the text.
+    /// Paths that start with this number of bytes of the text.
     Prefix(usize),
-    /// What ends with the text from that byte on.
+    /// Paths that end with the text from this byte on.
     Suffix(usize),
     Glob(Glob),
 }
@@ -31,12 +30,12 @@ enum Form {
 impl PathPattern {
     /// Parses a pattern:
     ///
-    /// - `/a` is that path alone;
-    /// - a `*` at the end stands for any rest, slashes included, and also for none: `/a/*` is `/a/` and all below
-    ///   it, but not `/a`;
-    /// - any other `*` stands for any run of characters without a slash: `/x/*/y`;
-    /// - `**` stands for any run of characters, slashes included: `/x/**/y`;
-    /// - a pattern that starts with `*` may begin at any depth: `*.php` is `**.php`.
+    /// - `/a` matches that path only;
+    /// - a `*` at the end matches any rest, with slashes, also an empty one: `/a/*` matches `/a/` and all below it, but
+    ///   not `/a`;
+    /// - any other `*` matches any run of characters without a slash: `/x/*/y`;
+    /// - `**` matches any run of characters, with slashes: `/x/**/y`;
+    /// - a pattern that starts with `*` matches at any depth: `*.php` is `**.php`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         check_path(text)?;
         let body = text.trim_end_matches('*');
@@ -49,7 +48,7 @@ impl PathPattern {
         Ok(Self { text: text.to_owned(), form })
     }
 
-    /// True when the path fits.
+    /// True when it matches the path.
     pub fn matches(&self, path: &[u8]) -> bool {
         match &self.form {
             Form::Any => true,
@@ -65,12 +64,12 @@ impl PathPattern {
         &self.text
     }
 
-    /// True for a pattern that every path fits.
+    /// True for a pattern that matches every path.
     pub fn is_any(&self) -> bool {
         self.form == Form::Any
     }
 
-    /// For `/a/*`, what can be taken off a path that fits so that a path remains: `/a`.
+    /// For `/a/*`, the prefix that can be removed from a matching path so that a path remains: `/a`.
     pub fn prefix(&self) -> Option<&str> {
         match self.form {
             Form::Prefix(end) => self.text[..end].strip_suffix('/'),
@@ -78,7 +77,7 @@ impl PathPattern {
         }
     }
 
-    /// True when every path that fits `other` fits this too, as far as that is plain to see.
+    /// True when every path that matches `other` matches this too; false if that is not easy to decide.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (&self.form, &other.form) {
             // Every path starts with a slash.
@@ -110,40 +109,36 @@ fn glob_form(text: &str) -> Result<Form, InvalidValue> {
     let end = if body.len() < after.len() { "**" } else { "" };
     let glob = Glob::new([start, body, end].concat().as_bytes(), false);
     glob.map(Form::Glob).ok_or_else(|| {
-        let remedy = format!(
-            "a path with a `*` elsewhere than at its start or end has at most {ELEMENTS_MAX} characters"
-        );
+        let remedy = format!("a path with a `*` in the middle has at most {ELEMENTS_MAX} characters");
         InvalidValue::new("too long for a pattern", remedy)
     })
 }
 
-/// Refuses what no path can ever match.
+/// Refuses patterns that match no path.
 fn check_path(text: &str) -> Result<(), InvalidValue> {
     if !text.starts_with(['/', '*']) {
         let remedy = match text {
             _ if text.starts_with(['^', '~']) => {
-                "a path is no regular expression: `/a/*` is what starts with `/a/`"
+                "regular expressions are not supported: `/a/*` matches what starts with `/a/`"
             }
-            "" => "leave `path` out for every path",
+            "" => "remove `path` to match every path",
             _ => "a path starts with `/`, or with `*` for any depth: \"/images/*\", \"*.php\"",
         };
-        return Err(InvalidValue::new("this is no path", remedy));
+        return Err(InvalidValue::new("this is not a path", remedy));
     }
     if let Some(at) = text.find(|c: char| c.is_control()) {
         return Err(InvalidValue::new("a control character", "").within(at..at + 1));
     }
     if let Some(at) = text.find(['?', '#']) {
-        let fault = InvalidValue::new(
-            "the path ends here",
-            "what follows a `?` is matched with `query = { name = \"value\" }`",
-        );
+        let fault =
+            InvalidValue::new("the path ends here", "match the query with `query = { name = \"value\" }`");
         return Err(fault.within(at..text.len()));
     }
     if let Some(at) = text.find('\\') {
-        let remedy = "a backslash is refused, or with `encoded_slashes = \"keep\"` matched as `%5C`";
+        let remedy = "a backslash is refused with 400, or matched as `%5C` with `encoded_slashes = \"keep\"`";
         return Err(InvalidValue::new("no path has a backslash", remedy).within(at..at + 1));
     }
-    // With `encoded_slashes = "keep"` these two stay as they are.
+    // With `encoded_slashes = "keep"` these two stay encoded.
     let is_kept = |bytes: &[u8]| matches!(bytes, b"%2F" | b"%5C");
     let escape = |bytes: &[u8]| {
         bytes[0] == b'%' && bytes[1].is_ascii_hexdigit() && bytes[2].is_ascii_hexdigit() && !is_kept(bytes)
@@ -166,7 +161,7 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// What the value of a header field or query parameter must be.
+/// The pattern for the value of a header field or query parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValuePattern {
     text: String,
@@ -186,7 +181,7 @@ impl ValuePattern {
         Self { text: "*".to_owned(), form: ValueForm::Present }
     }
 
-    /// Parses a value, in which `*` stands for any run of characters.
+    /// Parses a value, in which `*` matches any run of characters.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let form = if !text.contains('*') {
             ValueForm::Exact
@@ -200,7 +195,7 @@ impl ValuePattern {
         Ok(Self { text: text.to_owned(), form })
     }
 
-    /// True when the value fits.
+    /// True when it matches the value.
     pub fn matches(&self, value: impl Iterator<Item = u8>) -> bool {
         match &self.form {
             ValueForm::Present => true,
@@ -234,8 +229,8 @@ impl Shape for Condition {
             Data::Flag(true) => Some(ValuePattern::present()),
             Data::Flag(false) => {
                 check
-                    .invalid(&node.at, "absence is no condition")
-                    .help("put a route for its presence before this one");
+                    .invalid(&node.at, "a field cannot be required to be absent")
+                    .help("write a route for its presence before this one");
                 None
             }
             Data::Text(_) => Text { what: "a value", parse: ValuePattern::parse }.read(node, check),

@@ -1,6 +1,5 @@
-//! Tables and their directives. One directive is one item of `directives!`: its name, document, type,
-//! default, range and parser stand together, and the record's field, its default, the errors, the schema and
-//! the reference follow.
+//! Tables and their directives. One directive is one item of `directives!`: name, documentation, type, default, range
+//! and parser. The record's field, its default, the errors, the schema and the reference are generated from it.
 
 use crate::check::{Checker, shortened};
 use crate::near::nearest;
@@ -24,14 +23,14 @@ pub(crate) struct Directive<T: 'static> {
 pub(crate) trait DirectiveTable: Default + 'static {
     /// Its key in the schema's `$defs`.
     const NAME: &'static str;
-    /// How it stands in the file: `[limits]`.
+    /// How it is written in the file: `[limits]`.
     const PLACE: &'static str;
-    /// What it is for.
+    /// Its documentation.
     const ABOUT: &'static str;
-    /// Everything that it may hold.
+    /// Its directives.
     const DIRECTIVES: &'static [Directive<Self>];
 
-    /// What concerns several directives at once.
+    /// Checks that concern several directives.
     fn check(&mut self, _node: &Node, _check: &mut Checker) {}
 }
 
@@ -52,7 +51,7 @@ fn chapter<R: DirectiveTable>() -> Chapter {
     }
 }
 
-/// The descriptions of a record and of all that it may hold, at any depth; the broad before the deep.
+/// The descriptions of a record and of all records in it, at any depth, in breadth-first order.
 pub(crate) fn chapters<R: DirectiveTable>() -> Vec<Chapter> {
     let mut all = vec![chapter::<R>()];
     let mut next = 0;
@@ -110,22 +109,22 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
     }
 }
 
-/// A record, or the value of one of its directives for short.
+/// A record, or as a short form the value of one of its directives.
 pub(crate) struct Brief<R> {
-    /// Which directive a string or list is read as.
+    /// The directive of which a string or list is the value.
     key: &'static str,
-    /// Which directive a number is read as.
+    /// The directive of which a number is the value.
     number: Option<&'static str>,
     record: PhantomData<R>,
 }
 
-/// A record, or the value of its directive `key` for short.
+/// A record, or as a short form the value of its directive `key`.
 pub(crate) fn brief<R: DirectiveTable>(key: &'static str) -> Brief<R> {
     Brief { key, number: None, record: PhantomData }
 }
 
 impl<R> Brief<R> {
-    /// A number is read as the directive `key`.
+    /// A number is the value of the directive `key`.
     pub(crate) fn number(self, key: &'static str) -> Self {
         Self { number: Some(key), ..self }
     }
@@ -160,12 +159,12 @@ impl<R: DirectiveTable> Shape for Brief<R> {
     }
 }
 
-/// The description of a shape whose result has a known type, which a `table()` takes its record from.
+/// The description of a shape whose result type is known; `table()` finds its record by that type.
 pub(crate) fn kind<T, S: Shape<Out = T>>(shape: &S) -> ShapeKind {
     shape.kind()
 }
 
-/// What a default, written as TOML, is as a value.
+/// The value of a default, which is written as TOML.
 pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     let text = format!("default = {toml}");
     let mut check = Checker::new(&text, "default", Path::new(""));
@@ -174,7 +173,7 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
 }
 
-/// Words of other servers' configurations, and where their meaning stands here.
+/// Directives of other servers, and what replaces them here.
 const FOREIGN: [(&str, &str); 33] = [
     ("access_log", "`access` in `[log]`"),
     ("add_header", "`response_headers = { add = { ... } }`"),
@@ -195,7 +194,7 @@ const FOREIGN: [(&str, &str); 33] = [
     ("proxy_read_timeout", "`head` in `proxy = { timeouts = { ... } }`"),
     ("proxy_set_header", "`request_headers` in `proxy = { ... }`"),
     ("proxypass", "`proxy`"),
-    ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on"),
+    ("proxypassreverse", "`rewrite` in `proxy = { ... }`, which is on by default"),
     ("real_ip_header", "`fields` in `trusted_proxies = { ... }`"),
     ("redir", "`redirect`"),
     ("reverse_proxy", "`proxy`"),
@@ -211,7 +210,7 @@ const FOREIGN: [(&str, &str); 33] = [
     ("worker_processes", "`threads`"),
 ];
 
-/// Keys that people write for TLS towards clients, and the tables where they write them.
+/// Keys that people write for TLS to clients, and the tables where they write them.
 const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
 const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
 
@@ -237,7 +236,7 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         .collect();
     let finding = check.error(&entry.key_at, title, label);
     if !homes.is_empty() {
-        finding.help(format!("`{}` stands in {}", entry.key, alternatives(homes.into_iter())));
+        finding.help(format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
         return;
     }
     if near.is_some() {
@@ -288,7 +287,7 @@ macro_rules! directives {
 
         impl Default for $record {
             fn default() -> Self {
-                // Made once: a file of many routes asks for it many times.
+                // Made once, because a file with many routes needs it many times.
                 static DEFAULT: std::sync::LazyLock<$record> = std::sync::LazyLock::new(|| $record {
                     $( $field: directives!(@preset $default, $shape), )*
                     $($( $held: Default::default(), )*)?

@@ -8,9 +8,9 @@ use std::fmt::Write;
 const INTRODUCTION: &str = "\
 # Configuration
 
-One TOML file is the truth. Every directive has a default, and a file may be empty. Sizes and durations are strings with
-a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
-`komainu check -c FILE` tells what is wrong with a file, and where; `komainu schema` prints a JSON Schema for editors.
+The configuration is one TOML file. Every directive has a default, so the file may be empty. Sizes and durations are strings
+with a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
+`komainu check -c FILE` shows the errors of a file and their places; `komainu schema` prints a JSON Schema for editors.
 
 This page is generated from the directives themselves.
 ";
@@ -50,7 +50,7 @@ fn capitalised(text: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// A document without the space that each line of a comment starts with.
+/// The text of a documentation comment without the space at the start of each line.
 pub(crate) fn plain(doc: &str) -> String {
     let lines: Vec<&str> = doc.lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
     lines.join("\n").trim().to_owned()

@@ -5,9 +5,9 @@ use std::fmt;
 use std::ops::Range;
 
 /// A place in the configuration's text, in bytes.
-pub type Span = Range<usize>;
+pub type TextSpan = Range<usize>;
 
-/// Findings kept. A file of a million mistakes is told about once it has fewer.
+/// Findings kept. After that, further ones are only counted.
 const FINDINGS_MAX: usize = 50;
 
 /// Whether a finding stops the server from starting.
@@ -15,23 +15,23 @@ const FINDINGS_MAX: usize = 50;
 pub enum Severity {
     /// The configuration cannot be used.
     Error,
-    /// The configuration can be used, but hardly means what was intended.
+    /// The configuration can be used, but probably does not mean what was intended.
     Warning,
 }
 
-/// One thing that is wrong, where, and what to do about it.
+/// One mistake: what, where, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Error or warning.
     pub severity: Severity,
     /// What is wrong, in one line.
     pub title: String,
-    /// The key or value that is to blame.
-    pub at: Span,
-    /// What stands under the caret.
+    /// The key or value at fault.
+    pub at: TextSpan,
+    /// The text at the caret.
     pub label: String,
-    /// Other places that belong to it, such as the first of two duplicates.
-    pub related: Vec<(Span, String)>,
+    /// Related places, such as the first of two duplicates.
+    pub related: Vec<(TextSpan, String)>,
     /// The remedies.
     pub help: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Finding {
     }
 
     /// Adds another place that belongs to the finding.
-    pub(crate) fn related(&mut self, at: Span, label: impl Into<String>) -> &mut Self {
+    pub(crate) fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
         self.related.push((at, label.into()));
         self
     }
@@ -65,7 +65,7 @@ impl Report {
         Self { name: name.into(), text: text.into(), findings: Vec::new(), left_out: 0, errors: 0 }
     }
 
-    /// Takes a finding in and lends it for more detail.
+    /// Adds a finding and returns it, so that the caller can add details.
     pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
         self.errors += usize::from(finding.severity == Severity::Error);
         if self.findings.len() > FINDINGS_MAX {
@@ -76,7 +76,7 @@ impl Report {
         self.findings.last_mut().expect("it was just pushed")
     }
 
-    /// Puts the findings into the file's order, the superfluous one left out.
+    /// Sorts the findings by their place and removes superfluous ones.
     pub(crate) fn finish(mut self) -> Self {
         self.left_out += self.findings.len().saturating_sub(FINDINGS_MAX);
         self.findings.truncate(FINDINGS_MAX);
@@ -84,7 +84,7 @@ impl Report {
         self
     }
 
-    /// The findings in the file's order, at most 50.
+    /// The findings in the order of the file, at most 50.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -94,7 +94,7 @@ impl Report {
         self.findings.is_empty()
     }
 
-    /// The number of errors, those beyond the findings kept included.
+    /// The number of errors, including those that were not kept.
     pub fn errors(&self) -> usize {
         self.errors
     }
@@ -106,8 +106,8 @@ impl Report {
         (line, self.text[line_start..start].chars().count() + 1)
     }
 
-    /// All findings as text for a terminal: message, `file:line:column`, the line with a caret, the remedies.
-    /// Plain ASCII decoration; ANSI colours when `colour` is set.
+    /// All findings as text for a terminal: message, `file:line:column`, the line with a caret, the remedies. The
+    /// decoration is plain ASCII; with ANSI colours if `colour` is set.
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
@@ -129,11 +129,12 @@ impl Report {
         let spans = || std::iter::once(&finding.at).chain(finding.related.iter().map(|(at, _)| at));
         let first = spans().map(|at| at.start).min().unwrap_or(0);
         let last = spans().map(|at| at.end).max().unwrap_or(0);
-        // Only the lines concerned are handed on: the renderer walks all that it is given.
+        // Only the lines concerned are passed to the renderer, because it scans all of its input.
         let (line, start) = line_of(&self.text, boundary(&self.text, first));
         let end = boundary(&self.text, last);
         let end = self.text[end..].find('\n').map_or(self.text.len(), |at| end + at);
-        let local = |at: &Span| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
+        let local =
+            |at: &TextSpan| boundary(&self.text, at.start) - start..boundary(&self.text, at.end) - start;
         let mut snippet = Snippet::source(&self.text[start..end])
             .line_start(line)
             .path(&*self.name)
@@ -157,7 +158,7 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// Control characters from the file must not reach the terminal.
+/// Replaces control characters of the file, so that they do not reach the terminal.
 fn clean(text: &str) -> String {
     normalize_untrusted_str(text)
 }
@@ -168,7 +169,7 @@ fn boundary(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// The number, from 1, of the line that holds byte `at`, and the line's first byte.
+/// The number, from 1, of the line that contains byte `at`, and the line's first byte.
 fn line_of(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..at];
     let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;

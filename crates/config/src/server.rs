@@ -28,14 +28,14 @@ use std::time::Duration;
 /// The largest configuration file, in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
 
-/// The form of the access log.
+/// The format of the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessLog {
     /// None.
     Off,
-    /// The line that Apache and nginx call combined.
+    /// The format that Apache and nginx call combined.
     Combined,
-    /// A JSON object a line.
+    /// One JSON object a line.
     Json,
 }
 
@@ -46,20 +46,20 @@ pub enum Sink {
     Stdout,
     /// Standard error.
     Stderr,
-    /// The end of this file.
+    /// This file, opened for appending.
     File(PathBuf),
 }
 
-/// How much the error log says: this level and those above it.
+/// Which messages the error log contains: this level and those above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What may fail soon.
+    /// Failures that may happen soon.
     Warn,
     /// What the server does: start, reload, stop.
     Info,
-    /// What helps to find a mistake.
+    /// Details that help to find a mistake.
     Debug,
 }
 
@@ -67,7 +67,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 directives! {
-    /// What stands at the top of the file.
+    /// Directives at the top of the file.
     ///
     /// ```toml
     /// listen = ":80"
@@ -76,30 +76,31 @@ directives! {
     /// files = "public"
     /// ```
     Config in "the file's top level", check config_agrees {
-        /// Addresses to listen on, or tables with more to say.
+        /// Addresses to listen on, or tables with more settings.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
-        /// The user who serves: a name or a number. Only for a server that is started as root: it binds its addresses and
-        /// opens its logs as root, and what reads from the network and runs applications does so as this user, without
-        /// a capability. `"root"` keeps root's rights. Changes at a restart.
-        "user" user: Option<String> = absent("the user that starts it; started as root, `www-data`, or else `nobody`"),
+        /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
+        /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
+        /// user without capabilities. `"root"` keeps root's rights. A change needs a restart.
+        "user" user: Option<String> = absent("the user that starts it; if that is root, `www-data` or, if there is none, `nobody`"),
             Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
-        /// The group who serves: a name or a number. Groups that `user` is a member of are kept beside it.
+        /// The group of the server: a name or a number. The groups that have `user` as a member are kept too.
         "group" group: Option<String> = absent("that of `user`"), Maybe(Text { what: "the name or number of a group, in quotes", parse: account });
-        /// Proxies in front of this server. The server takes the client's address and scheme from what they send.
+        /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they
+        /// send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
-        /// Threads that serve; 0 for one per core that the server may use.
+        /// Threads that serve requests; 0 for one per core that the server may use.
         "threads" threads: u32 = 0, Count { min: 0, max: 1024 };
-        /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. Off, such a
-        /// request is refused: what two servers read in two ways is how requests are smuggled.
+        /// Whether a lone LF ends a line of a request head, as RFC 9112 section 2.2 allows. If not, such a request is
+        /// refused: requests that two servers parse differently allow request smuggling.
         "lenient_bare_lf" lenient_bare_lf: bool = false, Flag;
-        /// Encoded slashes and backslashes in paths (`%2F`, `%5C`, and a plain backslash, which some servers take
-        /// for a slash): `"refuse"` answers them 400, `"keep"` never decodes them, so that routes match `%2F` and `%5C`,
-        /// and applications and upstream servers see them so. An upstream server that decodes them itself then sees
-        /// another path than the routes did. `files` refuses them always.
+        /// Encoded slashes and backslashes in paths (`%2F`, `%5C`, and a plain backslash, which some servers treat as a
+        /// slash). `"refuse"` answers such requests 400. `"keep"` never decodes them: routes match `%2F` and `%5C`, and
+        /// applications and upstream servers get them. An upstream server that decodes them then sees another path than
+        /// the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
-        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers alike. Off, `/a//b`
-        /// is another path than `/a/b` for them, and `files` finds nothing there; slashes at the start are merged all
-        /// the same.
+        /// Whether `//` in a path is one slash, for routes, files, applications and upstream servers. If not, `/a//b`
+        /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
+        /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
@@ -107,16 +108,16 @@ directives! {
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
-        /// What is remembered of files that are served.
+        /// The cache of open files.
         "open_files" open_files: OpenFiles = {}, table();
-        /// The folder of temporary files: what slow clients have not taken of responses, and request bodies that are kept
-        /// until they are complete (see `spill`). The files have no names. Choose one on a disk rather than in memory.
-        "temp_path" temp_path: Option<PathBuf> = absent("what TMPDIR says, or /var/tmp"), Maybe(PathShape("a folder"));
+        /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
+        /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
+        "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
         /// Applications, by name.
         "apps" apps: Vec<(String, App)> = {}, AppMap;
-        /// Files to send with errors, by status or by class; a status comes before its class.
+        /// Files to send with errors, by status or by class; a status takes precedence over its class.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.
         "response_headers" response_headers: ResponseHeaders = {}, table();
@@ -124,13 +125,13 @@ directives! {
         "compress" compress: Option<Option<CompressResponses>> = absent("none"), compress::responses();
     }
     held {
-        /// The sites; among them the default site that routes at the top of the file make.
+        /// The sites, including the default site that has the routes at the top of the file.
         sites: Vec<Site>;
     }
     also {
         /// Sites.
         "site" = List(table::<Site>()) => |config, sites| config.sites.extend::<Vec<Site>>(sites);
-        /// Routes of the default site, the one for every host that no `[[site]]` names.
+        /// Routes of the default site, which answers for every host that no `[[site]]` names.
         "route" = List(table::<Route>()) =>
             |config, routes| config.sites.push(Site { routes, ..Site::default() });
     }
@@ -145,27 +146,27 @@ directives! {
     /// body = "unlimited"
     /// ```
     Limits in "`[limits]`", check limits_agree {
-        /// Connections open at a time. Beyond it newcomers wait in the kernel's queue, and idle connections
-        /// are closed to make room, and those that have sent nothing for a second.
+        /// Open connections. When there are so many, the server closes idle connections and those that have sent
+        /// nothing for a second; if there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
-        /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, responses
-        /// that clients have not taken yet. From half of it on buffers stay small; from seven eighths on requests
-        /// are answered 503 and clients that take nothing for 5 seconds are cut off; then newcomers wait. Files held
-        /// in memory (`[open_files]`) and applications do not count.
+        /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
+        /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,
+        /// requests are answered 503, and clients that read nothing for 5 seconds are disconnected; at the limit, new
+        /// connections wait. Files in memory (`[open_files]`) and applications do not count.
         "memory" memory_bytes_max: Option<u64> = absent("a quarter of the machine's memory, or of its control group's where that is less"),
             Maybe(Size { min: 16 * MIB, max: 1 << 50 });
         /// Requests on one connection before it is closed.
         "requests_per_connection" requests_per_connection_max: Option<u32> = "unlimited",
             Unlimited(Count { min: 1, max: 1_000_000_000 });
-        /// Bytes of a request head, the request line included; a larger one is answered 431.
+        /// Bytes of a request head, including the request line; a longer one is answered 431.
         "head" head_bytes_max: u64 = "16KiB", Size { min: KIB, max: MIB };
         /// Bytes of a request line; a longer one is answered 414.
         "request_line" request_line_bytes_max: u64 = "8KiB", Size { min: 256, max: MIB };
-        /// Header fields of a request; more are answered 431.
+        /// Number of header fields of a request; more are answered 431.
         "headers" headers_max: u32 = 100, Count { min: 1, max: 10_000 };
-        /// Bytes of a request body; a larger one is answered 413. Bodies are streamed, so that this guards
-        /// what receives them rather than the server's memory.
+        /// Bytes of a request body; a longer one is answered 413. Bodies are streamed, so this protects applications
+        /// and upstream servers rather than the server's memory.
         "body" body_bytes_max: Option<u64> = "16MiB", BODY;
         /// Bytes of all temporary files in `temp_path` together; see `spill` of `[apps.NAME]` and of `proxy`. 0 turns them
         /// off.
@@ -182,23 +183,23 @@ directives! {
     /// ```
     Timeouts in "`[timeouts]`" {
         /// How long a client may take to send a whole request head, from its first byte, or from the start of the
-        /// connection. Then it is answered 408, or the connection is closed where nothing was sent.
+        /// connection. Then the request is answered 408, or the connection is closed if nothing was sent.
         "head" head: Duration = "15s", PATIENCE;
         /// How long a client may send nothing of its request body before it is answered 408.
         "body" body: Duration = "30s", PATIENCE;
-        /// How long a client may take nothing of its response before the connection is closed.
+        /// How long a client may read nothing of its response before the connection is closed.
         "write" write: Duration = "30s", PATIENCE;
         /// How long a kept connection may wait for its next request before it is closed.
         "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
-        /// How long running requests may take to end after SIGTERM; then their connections are closed.
+        /// How long running requests may take after SIGTERM; then their connections are closed.
         "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
     }
 }
 
 directives! {
-    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; lines of requests answered before
-    /// go to the old files. Lines of the access log are written within a tenth of a second. A FIFO that nobody reads keeps nothing
-    /// waiting: its lines are dropped, and counted on stderr, until somebody reads it.
+    /// Logs. On SIGUSR1 the server opens the files again, after logrotate has moved them; requests answered before the
+    /// signal are logged in the old files. The access log is written within a tenth of a second. If nobody reads a
+    /// FIFO, lines for it are dropped and counted on stderr; requests do not wait.
     ///
     /// ```toml
     /// [log]
@@ -206,25 +207,24 @@ directives! {
     /// file = "/var/log/komainu/access.log"
     /// ```
     Log in "`[log]`" {
-        /// The access log: `"off"`, `"combined"` (the line that Apache and nginx write), or `"json"` (an
-        /// object a line).
+        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), or `"json"` (one object a line).
         "access" access: AccessLog = "off",
             Word(&[("off", AccessLog::Off), ("combined", AccessLog::Combined), ("json", AccessLog::Json)]);
-        /// Where the access log goes.
+        /// The destination of the access log.
         "file" file: Sink = "stdout", LogDestination;
-        /// Where errors and notices go.
+        /// The destination of the error log.
         "errors" errors: Sink = "stderr", LogDestination;
-        /// Which errors and notices are logged: this level and those before it of `"error"`, `"warn"`,
-        /// `"info"`, `"debug"`.
+        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
+        /// `"warn"`, `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
     }
 }
 
 directives! {
-    /// What each route with `files` remembers of those that it serves; the threads share it evenly. Changes are noticed: a
-    /// file is looked at again after `recheck`, and so is the folder that `root` names: a symbolic link to a release may be
-    /// switched at any time. A folder that is gone is answered 404 until it is back.
+    /// The cache of open files of each route with `files`; the threads share its limits evenly. Changes are noticed:
+    /// after `recheck` a file is checked again, and so is the folder that `root` names, because a symbolic link to a
+    /// release may be switched at any time. While a folder is missing, requests are answered 404.
     ///
     /// ```toml
     /// [open_files]
@@ -232,13 +232,13 @@ directives! {
     /// memory = "64MiB"
     /// ```
     OpenFiles in "`[open_files]`" {
-        /// Files held open, for each such route; 0 turns it off.
+        /// Open files in the cache of each route; 0 turns the cache off.
         "entries" entries_max: u32 = 1024, Count { min: 0, max: 1_000_000 };
-        /// Bytes of small files held in memory, for each such route.
+        /// Bytes of small files in memory, for each route.
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
-        /// The largest file held in memory; larger ones are held open, and sent without copying them.
+        /// The largest file that is kept in memory; larger ones are kept open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
-        /// How long what is known of a file is used before the file is looked at again.
+        /// How long information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
 }
@@ -263,8 +263,8 @@ impl Shape for LogDestination {
 }
 
 impl Config {
-    /// Reads a configuration. `name` is what errors call the file, `base` the folder that relative paths
-    /// start from. Gives the configuration and its warnings, or all errors at once.
+    /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns
+    /// the configuration and its warnings, or all errors.
     pub fn parse(text: &str, name: &str, base: &Path) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
         check.homes = homes();
@@ -276,7 +276,7 @@ impl Config {
         let document = Node::document(text);
         let config = match document {
             Ok(mut node) => {
-                // Groups come first: routes name them, wherever they stand.
+                // Groups are read first, because routes name them, wherever they are written.
                 if let Data::Table(entries) = &mut node.data {
                     entries.sort_by_key(|entry| entry.key != "upstreams");
                 }
@@ -285,7 +285,7 @@ impl Config {
             Err(error) => {
                 let end = text.len()..text.len();
                 let at = error.span().unwrap_or(end);
-                let finding = check.error(&at, "this is no TOML".to_owned(), error.message());
+                let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
                 if looks_like_nginx(text) {
                     finding.help(
                         "this file looks like a configuration of nginx; Komainu reads TOML: `[[site]]` is nginx's \
@@ -309,7 +309,7 @@ impl Config {
         own.or_else(|| error_page(&self.error_pages, status))
     }
 
-    /// What holds for a site, or for one of its routes, when everything above it is taken in.
+    /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
     pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
         let site = site.and_then(|site| self.sites.get(site));
         let route = site.zip(route).and_then(|(site, route)| site.routes.get(route));
@@ -338,7 +338,7 @@ impl Config {
     }
 }
 
-/// Whether the first line that is no comment is a directive or a block of nginx: TOML has no line that ends so.
+/// Whether the first line that is not a comment ends like a directive or a block of nginx, which no line of TOML does.
 fn looks_like_nginx(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let Some(line) = lines.next() else { return false };
@@ -347,43 +347,43 @@ fn looks_like_nginx(text: &str) -> bool {
         && (line.ends_with(';') || line.ends_with('{') || line.ends_with('}') || lines.next() == Some("{"))
 }
 
-/// Where each key stands.
+/// The table of each key.
 fn homes() -> Vec<(&'static str, &'static str)> {
     let keys =
         |chapter: Chapter| chapter.articles.into_iter().map(move |article| (article.name, chapter.place));
     chapters::<Config>().into_iter().flat_map(keys).collect()
 }
 
-/// What holds for one route, when the server's and the site's directives are taken in.
+/// The settings of one route, with the server's and the site's taken into account.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings<'a> {
     /// Bytes of a request body; unlimited if absent.
     pub body_bytes_max: Option<u64>,
     /// How long the client may send nothing of its request body.
     pub body_timeout: Duration,
-    /// How long the client may take nothing of its response.
+    /// How long the client may read nothing of its response.
     pub write_timeout: Duration,
     /// Whether requests with encoded slashes are answered.
     pub encoded_slashes: EncodedSlashes,
-    /// Whether empty segments of paths are merged: of the site, because it counts before a route is chosen.
+    /// Whether empty segments of paths are merged: the site's setting, because it applies before a route is chosen.
     pub merge_slashes: bool,
-    /// Compression of responses, where there is to be any.
+    /// Compression of responses, if there is any.
     pub compress: Option<&'a CompressResponses>,
-    /// Changes to response headers, to be made in this order.
+    /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }
 
 fn account(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
-        _ if text.contains('\0') => Err(InvalidValue::new("a name holds no NUL", "")),
+        _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
         _ => Ok(text.to_owned()),
     }
 }
 
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
-        check.error(&entry.key_at, "`group` without `user`".to_owned(), "of which user?");
+        check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
     listeners_agree(config, node, check);
     apps_exist(node, check);
@@ -397,7 +397,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// No address is taken twice, and where `proxy_protocol = true` somebody is trusted.
+/// No address is used twice, and `proxy_protocol = true` has proxies to trust.
 fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("listen") else { return };
     let items = match node.items("listen") {
@@ -430,13 +430,13 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             && !matches!(listener.address, Listen::Unix(_))
         {
             let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
-            let finding = check.error(&entry.value.at, title, "from whom?");
+            let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
     }
 }
 
-/// Every application that a route names is there.
+/// Every application that a route names exists.
 fn apps_exist(node: &Node, check: &mut Checker) {
     let entries = match node.entry("apps").map(|entry| &entry.value.data) {
         Some(Data::Table(entries)) => entries.as_slice(),
@@ -461,7 +461,7 @@ fn apps_exist(node: &Node, check: &mut Checker) {
     }
 }
 
-/// The target that a route asks for is one of the application's.
+/// The target that a route names exists in the application.
 fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Checker) {
     let Some(Entry { value: Node { at, data: Data::Text(target) }, .. }) = mounted.entry("target") else {
         return;

@@ -1,4 +1,4 @@
-//! The shapes of values: each knows how it is described, what its JSON Schema is, and how it is read.
+//! The shapes of values: each has a description, a JSON Schema and a parser.
 
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::near::nearest;
@@ -26,7 +26,7 @@ impl ShapeKind {
         Self { text: text.into(), schema, chapters: Vec::new() }
     }
 
-    /// The same tables, described anew.
+    /// The same tables with another description.
     fn around(self, text: String, schema: Value) -> Self {
         Self { text, schema, ..self }
     }
@@ -198,7 +198,7 @@ fn measured<T: PartialOrd>(
         let finding = check.mismatch(node, expected);
         if let Data::Integer(number) = node.data {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
-            finding.help(format!("the unit stands in the value: \"{number}{unit}\""));
+            finding.help(format!("write the unit in the value: \"{number}{unit}\""));
         }
         return None;
     };
@@ -253,8 +253,7 @@ impl<S: Shape> Shape for Maybe<S> {
     }
 }
 
-/// `S`, or `true` or `false` for what these stand for. `on` is what `true` gives; without it, only `false` is
-/// taken.
+/// `S`, or `true` or `false`. `on` is the value of `true`; without it, only `false` is accepted.
 pub(crate) struct Toggle<T, S> {
     pub(crate) on: Option<fn() -> T>,
     pub(crate) off: fn() -> T,
@@ -313,7 +312,7 @@ impl<E: Copy> Shape for Word<E> {
     }
 }
 
-/// A string that a function understands.
+/// A string that a function parses.
 pub(crate) struct Text<T> {
     /// What it is, such as "an address".
     pub(crate) what: &'static str,
@@ -357,7 +356,7 @@ fn file_path(text: &str) -> Result<String, InvalidValue> {
         return Err(InvalidValue::new("an empty path", "\".\" is the configuration file's folder"));
     }
     match text.find('\0') {
-        Some(at) => Err(InvalidValue::new("a path holds no NUL", "").within(at..at + 1)),
+        Some(at) => Err(InvalidValue::new("a path must not contain NUL", "").within(at..at + 1)),
         None => Ok(text.to_owned()),
     }
 }
@@ -393,7 +392,7 @@ impl<S: Shape> Shape for OneOrMore<S> {
 
     fn kind(&self) -> ShapeKind {
         let inner = self.0.kind();
-        let text = format!("{}, or a list of such", inner.text);
+        let text = format!("{}, or a list of them", inner.text);
         let schema =
             json!({ "anyOf": [inner.schema, { "type": "array", "items": inner.schema, "minItems": 1 }] });
         inner.around(text, schema)
@@ -454,7 +453,7 @@ impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
                 Err(fault) => check.fault(&entry.key_at, &entry.key, fault),
                 Ok(key) if !known.insert(key.clone()) => {
                     let key = shortened(&entry.key);
-                    check.invalid(&entry.key_at, format!("`{key}` is given already, in other words"));
+                    check.invalid(&entry.key_at, format!("`{key}` is given twice, in different spellings"));
                 }
                 Ok(key) => read.extend(value.map(|value| (key, value))),
             }

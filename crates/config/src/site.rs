@@ -1,4 +1,4 @@
-//! Sites and their routes: who answers which request, and with what.
+//! Sites and their routes: which handler answers a request.
 
 use crate::app::{self, Mounted};
 use crate::check::{Checker, InvalidValue};
@@ -14,12 +14,13 @@ use crate::record::{brief, directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Unlimited, Word,
 };
-use crate::template::{Template, TemplatePart, Variable};
+use crate::template::template;
 use crate::units::GIB;
+use http::{Template, TemplatePart, Variable};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Which statuses an error page is for.
+/// The statuses for which an error page is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StatusPattern {
     /// One status, 400 to 599.
@@ -31,7 +32,7 @@ pub enum StatusPattern {
 /// Files to send as the body of errors, by status.
 pub type ErrorPages = Vec<(StatusPattern, PathBuf)>;
 
-/// The page for a status: the one for just this status, or else the one for its class.
+/// The page for a status: the page for this status, or the one for its class.
 pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
     let page_for = |wanted| pages.iter().find(|(pattern, _)| *pattern == wanted);
     let class = StatusPattern::Class(u8::try_from(status / 100).unwrap_or(0));
@@ -39,19 +40,19 @@ pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
     found.map(|(_, path)| path.as_path())
 }
 
-/// What becomes of requests with an encoded slash or a backslash in their path.
+/// How requests with an encoded slash or a backslash in their path are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodedSlashes {
     /// 400 Bad Request.
     Refuse,
-    /// They are answered, and never decoded.
+    /// They are answered, and these characters are never decoded.
     Keep,
 }
 
 /// What answers a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Action {
-    /// 404 Not Found: what a route without an action would say, which no file can hold.
+    /// 404 Not Found: only for `Default`, because a route needs an action.
     #[default]
     NotFound,
     /// Files of a folder.
@@ -67,8 +68,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The directives of a route that are actions: one stands in each route, or `files` with another to fall
-    /// back on.
+    /// The directives that are actions: each route has one, or `files` with another one as fallback.
     const NAMES: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 
     /// Its directive.
@@ -101,7 +101,7 @@ const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parame
 const HEADER: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
 
 directives! {
-    /// A site: the hosts it answers for, and its routes.
+    /// A site: its hosts and its routes.
     ///
     /// ```toml
     /// [[site]]
@@ -112,15 +112,15 @@ directives! {
     /// files = "public"
     /// ```
     ///
-    /// A request goes to the site that names its host exactly; or else to the one with the longest wildcard
-    /// that fits; or else to the default site, which is the one without `hosts`; or else it is answered 404.
-    /// Case and port do not count.
+    /// A request is answered by the site that names its host exactly; otherwise by the one with the longest wildcard
+    /// that matches; otherwise by the default site, which has no `hosts`. If there is none, the answer is 404. Upper
+    /// and lower case are equal, and the port is ignored.
     Site in "`[[site]]`", check site_agrees {
-        /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below
-        /// `example.com`, at any depth, but not `example.com` itself. Absent for the default site.
+        /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
+        /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
-        /// Files to send with errors, by status or by class; a status comes before its class. They add to the
-        /// server's.
+        /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
+        /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
@@ -129,24 +129,24 @@ directives! {
             Maybe(ENCODED_SLASHES);
         /// Whether `//` in the paths of the site's requests is one slash, as at the top of the file.
         "merge_slashes" merge_slashes: Option<bool> = absent("as the server has it"), Maybe(Flag);
-        /// Compression of the site's responses, in place of what the server's says.
+        /// Compression of the site's responses, instead of the server's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
-        /// Limits of the site's requests, in place of the server's.
+        /// Limits of the site's requests, instead of the server's.
         "limits" limits: RouteLimits = {}, table();
-        /// Timeouts of the site's requests, in place of the server's.
+        /// Timeouts of the site's requests, instead of the server's.
         "timeouts" timeouts: RouteTimeouts = {}, table();
-        /// Routes, in order: the first that fits answers. Where none fits, the answer is 404.
+        /// Routes, in order: the first that matches answers. If none matches, the answer is 404.
         "route" routes: Vec<Route> = [], List(table());
     }
     held {
-        /// The line of the file, from 1; 0 if it stands in none.
+        /// The line in the file, from 1; 0 if there is none.
         line: u32;
     }
 }
 
 directives! {
-    /// A route: conditions, all of which a request must meet, and one action; or `files` with `proxy` or `app`, which then
-    /// answers what no file does.
+    /// A route: conditions, all of which a request must meet, and one action; or `files` with `proxy` or `app`, which
+    /// answers if no file does.
     ///
     /// ```toml
     /// [[site]]
@@ -162,27 +162,27 @@ directives! {
     /// respond = "fine"
     /// ```
     ///
-    /// Routes that stand at the top of the file, as `[[route]]`, are those of the default site.
+    /// Routes at the top of the file, `[[route]]`, belong to the default site.
     Route in "`[[site.route]]`", check route_agrees {
-        /// Paths, one of which must fit the whole path of the request, percent-decoded once and free of dot and
-        /// empty segments; but an encoded slash or backslash stays `%2F` or `%5C`. Case counts. The route's action
-        /// sees the same path.
+        /// Paths, one of which must match the whole path of the request, percent-decoded once and without dot segments
+        /// and empty segments; an encoded slash or backslash stays `%2F` or `%5C`. Upper and lower case differ. The
+        /// route's action gets the same path.
         ///
-        /// | pattern | fits |
+        /// | pattern | matches |
         /// |---|---|
-        /// | `/a` | that path alone; `/` is the root alone |
+        /// | `/a` | only that path; `/` is only the root |
         /// | `/a/*` | `/a/` and everything below it, at any depth; not `/a` itself |
         /// | `/a*` | everything that starts with `/a` |
         /// | `*.php` | everything that ends with `.php`, at any depth |
-        /// | `/x/*/y` | `*` elsewhere than at the start or end is any run of characters without a slash |
+        /// | `/x/*/y` | `*` in the middle is any run of characters without a slash |
         /// | `/x/**/y` | `**` is any run of characters, slashes included |
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
-        /// Methods. Those with `GET` take HEAD too.
+        /// Methods. `GET` includes HEAD.
         "method" method: Vec<String> = absent("every method"), METHODS;
-        /// Query parameters, decoded, each of which must be there with a value that fits: a text, in which
-        /// `*` stands for any run of characters, or `true` for any value.
+        /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
+        /// matches any run of characters, or `true` for any value.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Header fields, each of which must be there with a value that fits, as in `query`.
+        /// Header fields; the request must have each with a value that matches, as in `query`.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
         /// Changes to the header fields of the route's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
@@ -190,27 +190,27 @@ directives! {
         /// Paths are matched with `%2F` and `%5C` in them either way.
         "encoded_slashes" encoded_slashes: Option<EncodedSlashes> = absent("as the site, or the server, has it"),
             Maybe(ENCODED_SLASHES);
-        /// Compression of the route's responses, in place of what the site's says.
+        /// Compression of the route's responses, instead of the site's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
-        /// Limits of the route's requests, in place of the site's.
+        /// Limits of the route's requests, instead of the site's.
         "limits" limits: RouteLimits = {}, table();
-        /// Timeouts of the route's requests, in place of the site's.
+        /// Timeouts of the route's requests, instead of the site's.
         "timeouts" timeouts: RouteTimeouts = {}, table();
     }
     held {
-        /// What answers.
+        /// The action.
         action: Action;
-        /// What answers where the files of `action` do not.
+        /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// The line of the file, from 1; 0 if it stands in none.
+        /// The line in the file, from 1; 0 if there is none.
         line: u32;
     }
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
-        /// Action: passes requests on to upstream servers. Beside `files`, only those that no file answers.
+        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
-        /// Action: lets an application answer. Beside `files`, only what no file answers.
+        /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.
         "redirect" = brief::<Redirect>("to") => |route, to| route.action = Action::Redirect(Box::new(to));
@@ -221,11 +221,11 @@ directives! {
 }
 
 directives! {
-    /// A redirect. Just the target stands for `to` alone.
+    /// A redirect. A target alone stands for `to`.
     Redirect in "`redirect`" {
-        /// The target: a URL, or a path of this site. It may name `$path`, `$rest` (what the final `*` of the
-        /// route's path stands for), `$query` (with its `?`; empty if there is none), `$host` and `$scheme`;
-        /// `$$` is a dollar sign. Paths are percent-encoded again.
+        /// The target: a URL, or a path of this site. It may contain `$path`, `$rest` (what the final `*` of the
+        /// route's path matched), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
+        /// (`$path$query`), `$host` and `$scheme`; `$$` is a dollar sign. Paths are percent-encoded.
         "to" to: Template = required(""),
             Text { what: "a URL or path such as \"https://example.com$path\"", parse: target };
         /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
@@ -234,11 +234,11 @@ directives! {
 }
 
 directives! {
-    /// A fixed response. Just a text stands for `body` alone, just a number for `status` alone.
+    /// A fixed response. A text alone stands for `body`, a number alone for `status`.
     Respond in "`respond`", check respond_agrees {
         /// The status.
         "status" status: u16 = 200, Count { min: 200, max: 599 };
-        /// The body. Without one, an error (a status from 400 on) has the error page of its status.
+        /// The body. Without one, an error (status 400 or above) has the error page of its status.
         "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
         /// The body's media type.
         "type" media_type: String = "text/plain; charset=utf-8",
@@ -247,7 +247,7 @@ directives! {
 }
 
 directives! {
-    /// Limits that a site or route may set for itself.
+    /// Limits that a site or route may set.
     RouteLimits in "`limits` of a site or route" {
         /// Bytes of a request body.
         "body" body_bytes_max: Option<Option<u64>> = absent("as the site, or the server, has it"), Maybe(BODY);
@@ -255,17 +255,17 @@ directives! {
 }
 
 directives! {
-    /// Timeouts that a site or route may set for itself.
+    /// Timeouts that a site or route may set.
     RouteTimeouts in "`timeouts` of a site or route" {
         /// How long the client may send nothing of its request body before it is answered 408.
         "body" body: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
-        /// How long the client may take nothing of its response before the connection is closed.
+        /// How long the client may read nothing of its response before the connection is closed.
         "write" write: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
     }
 }
 
 impl Route {
-    /// What `strip_prefix` or `$rest` takes off the path, if the route's path is one that ends with `/*`.
+    /// The prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends with `/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.path.as_slice() {
             [one] => one.prefix(),
@@ -273,7 +273,7 @@ impl Route {
         }
     }
 
-    /// True when a request that fits `other` fits this route too, as far as that is plain to see.
+    /// True when every request that matches `other` matches this route too; false if that is not easy to decide.
     fn covers(&self, other: &Self) -> bool {
         let any = |paths: &[PathPattern]| paths.is_empty();
         let path = any(&self.path)
@@ -312,12 +312,12 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
     unreachable_routes(&site.routes, node.items("route"), check);
 }
 
-/// Warns of routes that never answer, because an earlier one takes all their requests.
+/// Warns of routes that never answer, because an earlier one matches all their requests.
 pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
-    // Each route is compared with each before it: a file of thousands is a program's, which needs no such
-    // advice.
+    // Each route is compared with each before it. A file of thousands of routes was written by a program, which needs
+    // no such advice.
     const ROUTES_MAX: usize = 1000;
-    // A route that could not be read whole may look broader than it is.
+    // A route that could not be read completely may look broader than it is.
     if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
         return;
     }
@@ -327,11 +327,11 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
         };
         let at = node.entry("path").map_or(&node.at, |entry| &entry.value.at);
         let finding =
-            check.warning(at, "this route never answers".to_owned(), "every request that fits it...");
+            check.warning(at, "this route never answers".to_owned(), "every request that matches it...");
         let by = &nodes[earlier];
         let by = by.entry("path").map_or(&by.at, |entry| &entry.value.at);
-        finding.related(by.clone(), "...fits this route first");
-        finding.help("the first route that fits answers: put the narrower one first");
+        finding.related(by.clone(), "...matches this route first");
+        finding.help("the first route that matches answers: put the narrower one first");
     }
 }
 
@@ -351,22 +351,24 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
         [first, more @ ..] => {
             for second in more {
                 let title = "a route with two actions".to_owned();
-                let finding = check.error(&second.key_at, title, "and also this?");
-                finding.related(first.key_at.clone(), "this").help("make it two routes, or take one away");
+                let finding = check.error(&second.key_at, title, "a second action");
+                finding
+                    .related(first.key_at.clone(), "the first action")
+                    .help("write two routes, or remove one");
             }
         }
     }
     prefix_agrees(route, node, check);
 }
 
-/// `strip_prefix = true` and `$rest` need a path of which a part is left.
+/// `strip_prefix = true` and `$rest` need a path that ends with `/*`.
 fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
     for action in std::iter::once(&route.action).chain(&route.otherwise) {
         let (asked, key) = match action {
             Action::Files(files) => (files.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::Proxy(proxy) => (proxy.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
             Action::App(app) => (app.strip_prefix == StripPrefix::OfRoute, "strip_prefix"),
-            Action::Redirect(redirect) => (redirect.to.uses(Variable::Rest), "to"),
+            Action::Redirect(redirect) => (redirect.to.uses(&Variable::Rest), "to"),
             _ => continue,
         };
         let Some(entry) = node.entry(action.name()).filter(|_| asked && route.prefix().is_none()) else {
@@ -375,7 +377,7 @@ fn prefix_agrees(route: &Route, node: &Node, check: &mut Checker) {
         let at = entry.value.entry(key).map_or(&entry.value.at, |entry| &entry.value.at);
         let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
         let title = format!("{what} without a path that ends with `/*`");
-        let finding = check.error(at, title, "of which path?");
+        let finding = check.error(at, title, "there is no prefix to remove");
         match node.entry("path") {
             Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
             None => finding.help("give the route a `path` such as \"/old/*\""),
@@ -389,7 +391,7 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
         let title = format!("a response with status {} has no body", respond.status);
         check
             .error(&entry.value.at, title, "this cannot be sent")
-            .help("take the body away, or use another status");
+            .help("remove the body, or use another status");
     }
 }
 
@@ -402,7 +404,7 @@ fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
     let status = text.parse::<u16>().ok().filter(|status| text.len() == 3 && (400..=599).contains(status));
     status.map(StatusPattern::One).ok_or_else(|| {
         InvalidValue::new(
-            "this is no status of an error",
+            "this is not the status of an error",
             "write a status from 400 to 599, or \"4xx\" or \"5xx\"",
         )
     })
@@ -411,11 +413,11 @@ fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
 fn method(text: &str) -> Result<String, InvalidValue> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     if text.is_empty() || !text.chars().all(header::is_token) {
-        return Err(InvalidValue::new("this is no method", "write a method such as \"GET\""));
+        return Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""));
     }
     match KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) if *known != text => {
-            Err(InvalidValue::new("case counts in methods", format!("write \"{known}\"")))
+            Err(InvalidValue::new("methods are in upper case", format!("write \"{known}\"")))
         }
         _ => Ok(text.to_owned()),
     }
@@ -428,20 +430,21 @@ fn parameter(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// The target of a redirect: what may stand in a Location field (RFC 9110 section 10.2.2).
+/// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
 fn target(text: &str) -> Result<Template, InvalidValue> {
-    const VARIABLES: &[Variable] =
-        &[Variable::Path, Variable::Rest, Variable::Query, Variable::Host, Variable::Scheme];
+    const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme"];
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
-        let fault = InvalidValue::new(format!("a URL holds no {wrong:?}"), "percent-encode it");
+        let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
-    let template = Template::parse(text, VARIABLES)?;
+    let template = template(text, VARIABLES)?;
     let start = template.start();
     let scheme =
         start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
-    let variable =
-        matches!(template.parts.first(), Some(TemplatePart::Variable(Variable::Path | Variable::Scheme)));
+    let variable = matches!(
+        template.parts().first(),
+        Some(TemplatePart::Variable(Variable::Path | Variable::Uri | Variable::Scheme))
+    );
     if scheme || variable || start.starts_with('/') {
         return Ok(template);
     }

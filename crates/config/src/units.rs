@@ -1,4 +1,4 @@
-//! Sizes and durations as people write them: `"16KiB"`, `"1m30s"`.
+//! Sizes and durations as users write them: `"16KiB"`, `"1m30s"`.
 
 use crate::check::InvalidValue;
 use std::time::Duration;
@@ -15,9 +15,9 @@ pub(crate) const SPILL_MAX: u64 = 1024 * 1024 * GIB;
 const SIZES: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
 const SPANS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// What a size looks like, as a regular expression.
+/// A regular expression for sizes.
 pub(crate) const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
-/// What a duration looks like, as a regular expression.
+/// A regular expression for durations.
 pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
 
 /// Bytes from a size such as `"16KiB"`: a whole number and one of B, KiB, MiB, GiB, TiB.
@@ -32,7 +32,7 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
             if unit.is_empty() {
                 "the unit is missing".to_owned()
             } else {
-                format!("`{}` is no unit of size", unit.trim())
+                format!("`{}` is not a unit of size", unit.trim())
             },
             match unit.to_ascii_lowercase().as_str() {
                 "" => format!("write \"{digits}B\", or use KiB, MiB, GiB or TiB"),
@@ -44,7 +44,7 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
         ));
     };
     let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(*factor));
-    bytes.ok_or_else(|| InvalidValue::new("too large", "there is no machine with so many bytes"))
+    bytes.ok_or_else(|| InvalidValue::new("too large", "no machine has so many bytes"))
 }
 
 /// A duration such as `"75s"` or `"1m30s"`: whole numbers, each with one of ms, s, m, h, d.
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
             let message = if unit.is_empty() {
                 "the unit is missing".to_owned()
             } else {
-                format!("`{}` is no unit of time", unit.trim())
+                format!("`{}` is not a unit of time", unit.trim())
             };
             let near = unit.trim().to_ascii_lowercase();
             let near = [("mil", "ms"), ("m", "m"), ("h", "h"), ("d", "d")]
@@ -95,14 +95,14 @@ fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a 
     }
 }
 
-/// A size in its largest unit that divides it.
+/// A size in the largest unit that divides it.
 pub(crate) fn size_text(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
     let (name, factor) = SIZES.iter().rev().find(whole).unwrap_or(&SIZES[0]);
     format!("{}{name}", bytes / factor)
 }
 
-/// A duration in its largest unit that divides it.
+/// A duration in the largest unit that divides it.
 pub(crate) fn duration_text(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {

@@ -1,4 +1,4 @@
-//! Upstream servers: their URLs, and who of them gets a request.
+//! Upstream servers: their URLs, and which of them gets a request.
 
 use crate::check::{Checker, InvalidValue};
 use crate::header;
@@ -13,10 +13,10 @@ use std::str::FromStr;
 
 /// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
-/// The cookie of `"sticky"` without a name.
+/// The name of the cookie for `"sticky"`.
 const COOKIE: &str = "komainu";
 
-/// Where an upstream server is.
+/// The address of an upstream server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// `http://HOST[:PORT]`, or `https://` with TLS.
@@ -33,7 +33,7 @@ pub enum Origin {
 }
 
 impl Default for Origin {
-    /// No file can hold it: an upstream's URL is required.
+    /// Only for `Default`: an upstream server's URL is required.
     fn default() -> Self {
         Self::Unix(PathBuf::new())
     }
@@ -53,7 +53,7 @@ impl Origin {
             "https" => true,
             _ => {
                 let fault = InvalidValue::new(
-                    "an upstream is reached by http, https or unix",
+                    "an upstream server has a scheme of http, https or unix",
                     "write \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"",
                 );
                 return Err(fault.within(0..scheme.len()));
@@ -64,8 +64,8 @@ impl Origin {
         let (authority, path) = rest.split_at(end);
         if !matches!(path, "" | "/") {
             let fault = InvalidValue::new(
-                "an upstream's URL has no path",
-                "say what becomes of paths in `strip_prefix` and `add_prefix`",
+                "an upstream server's URL must not have a path",
+                "change paths with `strip_prefix` and `add_prefix`",
             );
             return Err(fault.within(start + end..text.len()));
         }
@@ -89,16 +89,16 @@ fn no_scheme(text: &str) -> InvalidValue {
         _ if text.bytes().all(|byte| byte.is_ascii_digit()) => format!("write \"http://127.0.0.1:{text}\""),
         _ => format!("write \"http://{text}\""),
     };
-    InvalidValue::new("this is no URL", remedy)
+    InvalidValue::new("this is not a URL", remedy)
 }
 
 fn unix(path: &str) -> Result<Origin, InvalidValue> {
     let at = "unix:".len().."unix:".len() + path.len();
-    // `unix://PATH` is what some others write.
+    // Other servers also write `unix://PATH`.
     let path = path.strip_prefix("//").map_or(path, |rest| rest);
     match path.len() {
         0 => Err(InvalidValue::new("the path is missing", "write \"unix:/run/app.sock\"")),
-        _ if path.contains('\0') => Err(InvalidValue::new("a path holds no NUL", "").within(at)),
+        _ if path.contains('\0') => Err(InvalidValue::new("a path must not contain NUL", "").within(at)),
         1..=UNIX_PATH_BYTES_MAX => Ok(Origin::Unix(PathBuf::from(path))),
         long => {
             let remedy = format!("a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes");
@@ -110,7 +110,7 @@ fn unix(path: &str) -> Result<Origin, InvalidValue> {
 fn host_and_port(text: &str) -> Result<(String, Option<u16>), InvalidValue> {
     if let Some(at) = text.find('@') {
         let fault = InvalidValue::new(
-            "an upstream's URL has no user",
+            "an upstream server's URL must not have a user",
             "set the `Authorization` field in `request_headers` instead",
         );
         return Err(fault.within(0..at + 1));
@@ -128,18 +128,18 @@ fn host_and_port(text: &str) -> Result<(String, Option<u16>), InvalidValue> {
         None if named => host,
         _ => {
             let remedy = if host.matches(':').count() > 1 && bracketed.is_none() {
-                "an IPv6 address stands in brackets: \"http://[::1]:3000\""
+                "an IPv6 address needs brackets: \"http://[::1]:3000\""
             } else {
                 "write a host name or an IP address, such as \"http://127.0.0.1:3000\""
             };
-            return Err(InvalidValue::new("this is no host", remedy).within(0..host.len().max(1)));
+            return Err(InvalidValue::new("this is not a host", remedy).within(0..host.len().max(1)));
         }
     };
     let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let number = port.map(|port| port.parse::<u16>().ok().filter(|&number| number > 0 && digits(port)));
     match (port, number) {
         (Some(port), Some(None)) => {
-            let fault = InvalidValue::new("this is no port", "a port is a number from 1 to 65535");
+            let fault = InvalidValue::new("this is not a port", "a port is a number from 1 to 65535");
             Err(fault.within(text.len() - port.len()..text.len()))
         }
         (_, number) => Ok((host.to_owned(), number.flatten())),
@@ -169,7 +169,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A URL of the file: a relative socket path is relative to the file's folder.
+/// A URL in the file: a relative socket path is relative to the file's folder.
 pub(crate) struct UrlShape;
 
 impl Shape for UrlShape {
@@ -189,14 +189,14 @@ impl Shape for UrlShape {
     }
 }
 
-/// Who gets the next request.
+/// Which server gets the next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Balance {
     /// Each in turn.
     RoundRobin,
-    /// The one with the fewest requests under way.
+    /// The one with the fewest running requests.
     LeastRequests,
-    /// The less busy of two picked at random.
+    /// The less busy of two random ones.
     TwoChoices,
     /// The same for the same client address.
     HashClient,
@@ -206,7 +206,7 @@ pub enum Balance {
     HashHeader(String),
     /// The same for the same value of a cookie.
     HashCookie(String),
-    /// The one that this cookie names.
+    /// The one named by this cookie.
     Sticky(String),
 }
 
@@ -238,7 +238,7 @@ impl Balance {
 }
 
 fn unknown_balance(text: &str) -> InvalidValue {
-    // What others call it.
+    // Names in other servers.
     let alias = match text {
         "least_conn" | "leastconn" | "least-connections" => Some("least-requests"),
         "ip_hash" | "source" | "ip-hash" => Some("hash:client"),
@@ -260,7 +260,7 @@ fn unknown_balance(text: &str) -> InvalidValue {
 fn cookie(text: &str) -> Result<String, InvalidValue> {
     match text.char_indices().find(|(_, c)| !header::is_token(*c)) {
         Some((at, wrong)) => {
-            let fault = InvalidValue::new(format!("a cookie's name holds no {wrong:?}"), "");
+            let fault = InvalidValue::new(format!("a cookie's name must not contain {wrong:?}"), "");
             Err(fault.within(at..at + wrong.len_utf8()))
         }
         None if text.is_empty() => Err(InvalidValue::new("the cookie's name is missing", "")),
@@ -273,7 +273,7 @@ pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
-            let fault = InvalidValue::new(format!("a group's name holds no {wrong:?}"), "");
+            let fault = InvalidValue::new(format!("a group's name must not contain {wrong:?}"), "");
             Err(fault.within(at..at + wrong.len_utf8()))
         }
         None if text.is_empty() => Err(InvalidValue::new("the name is missing", "")),
@@ -281,7 +281,7 @@ pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// The fault of what follows `start`.
+/// Moves the place of the fault by the length of `start`.
 fn later(fault: InvalidValue, start: &str) -> InvalidValue {
     InvalidValue { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
 }

@@ -9,7 +9,7 @@ use http::{Coding, Fields, Name};
 use crate::media;
 use crate::open::Stamp;
 use crate::options::{Applies, Options};
-use crate::tree::{Content, FilePiece, Loaded};
+use crate::tree::{Content, FilePiece, LoadedFile};
 
 /// Memory that an entry takes besides contents, roughly.
 const ENTRY_BYTES: u64 = 1024;
@@ -74,7 +74,7 @@ pub enum CompressedState {
 impl FileEntry {
     /// Makes the entry of a file, to be kept at `key`. `now_s` is the wall clock's, `now_ms` the core's.
     #[must_use]
-    pub fn new(key: &[u8], loaded: &Loaded, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
+    pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
         let media = media::media_type(&loaded.path);
         let plain = &loaded.plain;
         let live = loaded.siblings.is_empty() && is_worth_compressing(media, plain.stamp.size, options);
@@ -310,7 +310,7 @@ mod tests {
             let mut stamp = Stamp::default();
             stamp.modified_s = modified_s;
             let plain = FilePiece { stamp, content: Content::Memory(Arc::default()) };
-            let loaded = Loaded { path: b"/a".to_vec(), plain, siblings: Vec::new() };
+            let loaded = LoadedFile { path: b"/a".to_vec(), plain, siblings: Vec::new() };
             let entry = FileEntry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
             assert!(entry.plain().modified_s <= 1_800_000_000);
             assert_eq!(entry.settled, modified_s < i64::MAX, "what will be changed yet is not settled");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use coding::Effort;
-use http::Coding;
+use http::{Coding, Template, TemplatePart, Variable};
 use net::Core;
 use net::client::Bell;
 
@@ -14,7 +14,7 @@ use crate::entry::{CompressedState, FileEntry, Variant};
 use crate::open::{self, OpenError, Patience, RootChange, Stamp};
 use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
-use crate::tree::{Content, FileTree, FoundEntry, Loaded};
+use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
 /// Finds what answers a path, and remembers it.
 #[derive(Debug)]
@@ -59,18 +59,41 @@ impl PathCandidate {
         matches!(self, PathCandidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
     }
 
-    fn parse(text: &str) -> io::Result<PathCandidate> {
-        let pieces: Vec<String> = text.split("$path").map(String::from).collect();
-        let is_rooted = text.starts_with('/') || text.starts_with("$path");
-        if !is_rooted || text.contains('\0') || text.split('/').any(|segment| segment == "..") {
-            let why = format!("`{text}` is no path below the root");
+    fn of(template: &Template) -> io::Result<PathCandidate> {
+        let invalid = || {
+            let why = format!("`{template}` is no path below the root");
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        };
+        let mut pieces = vec![String::new()];
+        for part in template.parts() {
+            match part {
+                TemplatePart::Text(text) => pieces.last_mut().expect("one at least").push_str(text),
+                TemplatePart::Variable(Variable::Path) => pieces.push(String::new()),
+                TemplatePart::Variable(_) => return Err(invalid()),
+            }
+        }
+        let is_rooted = pieces[0].starts_with('/') || (pieces[0].is_empty() && pieces.len() > 1);
+        if !is_rooted || !is_below_root(&pieces.join("path")) {
+            return Err(invalid());
+        }
+        match pieces.as_slice() {
+            [path] => PathCandidate::fixed(path),
+            _ => Ok(PathCandidate::OfPath(pieces)),
+        }
+    }
+
+    fn fixed(path: &str) -> io::Result<PathCandidate> {
+        if !path.starts_with('/') || !is_below_root(path) {
+            let why = format!("`{path}` is no path below the root");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        if pieces.len() > 1 {
-            return Ok(PathCandidate::OfPath(pieces));
-        }
-        Ok(PathCandidate::Fixed { path: text.into(), key: [b"\0", text.as_bytes()].concat() })
+        Ok(PathCandidate::Fixed { path: path.into(), key: [b"\0", path.as_bytes()].concat() })
     }
+}
+
+/// Whether a path leads to no parent folder.
+fn is_below_root(path: &str) -> bool {
+    !path.contains('\0') && path.split('/').all(|segment| segment != "..")
 }
 
 impl Finder {
@@ -79,11 +102,15 @@ impl Finder {
     /// # Errors
     /// A root that cannot be opened, or a candidate that is no path.
     pub fn new(options: Options) -> io::Result<Finder> {
-        let candidates = options.candidates.iter().chain(&options.fallback);
+        let mut candidates =
+            options.candidates.iter().map(PathCandidate::of).collect::<io::Result<Vec<_>>>()?;
+        if let Some(fallback) = &options.fallback {
+            candidates.push(PathCandidate::fixed(fallback)?);
+        }
         Ok(Finder {
             tree: RefCell::new(Arc::new(FileTree::open(&options)?)),
             roots_checked_ms: Cell::new(0),
-            candidates: candidates.map(|text| PathCandidate::parse(text)).collect::<io::Result<_>>()?,
+            candidates,
             store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
         })
@@ -239,7 +266,7 @@ impl Finder {
     }
 
     /// The entry for a file just opened: the one at hand where nothing has changed.
-    fn admit(&self, key: &[u8], loaded: &Loaded, core: &Core) -> Rc<FileEntry> {
+    fn admit(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
         let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
         let mut store = self.store.borrow_mut();
@@ -307,7 +334,7 @@ impl CompressionJob {
                 }
             }
             Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
-            // It changed meanwhile, or could not be read: sending it as it is will tell.
+            // It changed meanwhile, or could not be read: sending it uncompressed reports the error.
             Ok(None) | Err(_) => {}
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use coding::Effort;
-use http::{Coding, Fields};
+use http::{Coding, Fields, Template};
 
 /// How files are found and served. Plain data: made once, cloned for each core.
 #[derive(Clone, Debug)]
@@ -14,14 +14,14 @@ pub struct Options {
     pub roots: Vec<PathBuf>,
     /// Names that stand for a folder, the first that exists. Default `index.html`.
     pub index: Vec<String>,
-    /// Paths to look for, the first that exists in any root. `$path` stands for the request's path; one without
-    /// it is the same file for every path. Default `$path` alone.
-    pub candidates: Vec<String>,
+    /// Paths to look for, the first that exists in any root. `$path`, the one variable, stands for the request's path,
+    /// decoded; a candidate without it is the same file for every path. Default `$path` alone.
+    pub candidates: Vec<Template>,
     /// The file for GET and HEAD where no candidate exists, with status 200 (single-page applications). Default none.
     pub fallback: Option<String>,
     /// Whether a folder without index shows its files. Default false.
     pub listing: bool,
-    /// Entries that a listing shows at most; it says so where there are more. Default 10,000.
+    /// Entries that a listing shows at most; if there are more, the page states that. Default 10,000.
     pub listing_entries_max: usize,
     /// Whether names that begin with a dot are served; `/.well-known/` always is. Default false.
     pub hidden: bool,
@@ -135,7 +135,7 @@ impl Default for Options {
         Options {
             roots: Vec::new(),
             index: vec!["index.html".into()],
-            candidates: vec!["$path".into()],
+            candidates: vec![Template::parse("$path", |_| true).expect("a variable")],
             fallback: None,
             listing: false,
             listing_entries_max: 10_000,

@@ -25,7 +25,7 @@ pub struct FileTree {
 #[derive(Debug)]
 pub enum FoundEntry {
     /// A file, or a folder's index.
-    File(Box<Loaded>),
+    File(Box<LoadedFile>),
     /// A folder that is asked for without the slash at its end, and has something to show.
     Unslashed,
     /// A folder without index, to be listed.
@@ -40,7 +40,7 @@ pub enum FoundEntry {
 
 /// A file, opened, with its siblings in other codings.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedFile {
     /// Its path below the root.
     pub path: Vec<u8>,
     /// As it is.
@@ -194,7 +194,7 @@ impl FileTree {
             }
         }
         let plain = self.piece(file, stamp, patience)?;
-        Ok(FoundEntry::File(Box::new(Loaded { path: path.to_vec(), plain, siblings })))
+        Ok(FoundEntry::File(Box::new(LoadedFile { path: path.to_vec(), plain, siblings })))
     }
 
     /// The sibling of a file in that coding, if there is one and it is not stale: in the same second or later.

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
-use http::{Coding, Fields};
+use http::{Coding, Fields, Template};
 
 use files::{Applies, CacheRule, FileCompression, Files, Options};
 
@@ -175,6 +175,10 @@ fn a_route_that_strips_its_path_still_redirects_to_itself() {
     rig.get("/static/").expect(200, "home");
 }
 
+fn template(text: &str) -> Template {
+    Template::parse(text, |_| true).unwrap()
+}
+
 #[test]
 fn candidates_in_order_and_the_fallback_last() {
     let rig = Rig::new(|folder, options| {
@@ -184,7 +188,7 @@ fn candidates_in_order_and_the_fallback_last() {
         folder.write("root/both.html", "html");
         folder.write("root/docs.html", "docs page");
         folder.write("root/docs/a.txt", "a");
-        options.candidates = vec!["$path".into(), "$path.html".into()];
+        options.candidates = vec![template("$path"), template("$path.html")];
         options.fallback = Some("/index.html".into());
     });
     for (target, want) in [
@@ -200,6 +204,15 @@ fn candidates_in_order_and_the_fallback_last() {
             rig.get(target).expect(200, want);
         }
     }
+}
+
+#[test]
+fn a_dollar_sign_in_a_candidate_is_no_variable() {
+    let rig = Rig::new(|folder, options| {
+        folder.write("root/all/$path", "the one");
+        options.candidates = vec![template("/all/$$path")];
+    });
+    rig.get("/x").expect(200, "the one");
 }
 
 #[test]
@@ -365,7 +378,7 @@ fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a/sub/index.html", "index");
         folder.write("root/below/b/index.html", "b");
-        options.candidates = vec!["$path/sub".into(), "/below$path".into()];
+        options.candidates = vec![template("$path/sub"), template("/below$path")];
     });
     // A trailing slash of the request's path does not turn a candidate that appends to the path into a folder.
     for path in ["/a", "/a/"] {
@@ -376,7 +389,7 @@ fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
 }
 
 #[test]
-fn compression_goes_on_when_the_client_that_began_it_has_gone() {
+fn compression_continues_when_the_client_that_began_it_has_gone() {
     let text: String =
         (0..100_000u64).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
     let rig = Rig::new(|folder, options| {
@@ -516,9 +529,9 @@ fn options_are_checked_at_the_start() {
     assert_eq!(refused(|options| options.roots.clear()), "no folder to serve");
     assert!(refused(|options| options.roots.push("/none".into())).starts_with("cannot serve /none: "));
     assert_eq!(refused(|options| options.charset = Some("a\nb".into())), "`a\\nb` is not valid in a field");
-    for candidate in ["a", "", "/../a", "$path/../a"] {
+    for candidate in ["a", "", "/../a", "$path/../a", "$host"] {
         let mut options = Options { roots: vec![std::env::temp_dir()], ..Options::default() };
-        options.candidates.push(candidate.into());
+        options.candidates.push(template(candidate));
         assert!(Files::new(options).is_err(), "{candidate}");
     }
 }

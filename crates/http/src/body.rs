@@ -3,7 +3,6 @@
 use crate::fields::Fields;
 use crate::framing::Framing;
 use crate::line::{self, Cursor, FieldLine, Limits};
-use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
@@ -123,7 +122,7 @@ impl Body {
         self.section.as_ref().map_or(&NONE, |section| &section.trailers)
     }
 
-    /// The bytes still to come, where the framing says so.
+    /// The bytes still to be received, if the framing states them.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
@@ -248,7 +247,7 @@ impl Body {
                 }
                 FieldLine::Field(field) => {
                     *fields += 1;
-                    if !field.id.is_framing() && !forbidden_in_trailers(field.id) {
+                    if field.id.may_stand_in_trailers() {
                         let pushed = trailers.try_push(field.name.of(line), field.value.of(line));
                         pushed.expect("a field that was read is valid");
                     }
@@ -261,25 +260,5 @@ impl Body {
     }
 }
 
-const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");
-
-/// Fields that would change how a message already under way is understood (RFC 9110 section 6.5.1).
-fn forbidden_in_trailers(id: Name) -> bool {
-    matches!(
-        id,
-        Name::Authorization
-            | Name::ProxyAuthorization
-            | Name::Cookie
-            | Name::SetCookie
-            | Name::ContentEncoding
-            | Name::ContentType
-            | Name::ContentRange
-            | Name::CacheControl
-            | Name::Expect
-            | Name::Range
-            | Name::XForwardedFor
-            | Name::XForwardedHost
-            | Name::XForwardedProto
-            | Name::Forwarded
-    )
-}
+/// What a request is refused with whose content is longer than it may be.
+pub const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");

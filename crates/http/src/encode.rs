@@ -133,6 +133,13 @@ impl<'o> Lines<'o> {
         decimal(self.out, number);
     }
 
+    /// A part of a value that `fill` appends.
+    pub fn filled(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.out.len();
+        fill(self.out);
+        debug_assert!(scan::value(&self.out[start..]) == self.out.len() - start);
+    }
+
     /// Ends the line.
     pub fn end(&mut self) {
         self.out.extend_from_slice(b"\r\n");

@@ -203,6 +203,30 @@ impl Name {
     pub const fn is_framing(self) -> bool {
         self.is_hop_by_hop() || matches!(self, Name::ContentLength | Name::Host)
     }
+
+    /// Whether the field is taken from a trailer section: not where it would change how a message already under way is
+    /// understood (RFC 9110 section 6.5.1).
+    #[must_use]
+    pub const fn may_stand_in_trailers(self) -> bool {
+        !self.is_framing()
+            && !matches!(
+                self,
+                Name::Authorization
+                    | Name::ProxyAuthorization
+                    | Name::Cookie
+                    | Name::SetCookie
+                    | Name::ContentEncoding
+                    | Name::ContentType
+                    | Name::ContentRange
+                    | Name::CacheControl
+                    | Name::Expect
+                    | Name::Range
+                    | Name::XForwardedFor
+                    | Name::XForwardedHost
+                    | Name::XForwardedProto
+                    | Name::Forwarded
+            )
+    }
 }
 
 /// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,

@@ -1,4 +1,4 @@
-//! From a checked configuration to what serves: the one place where both are known.
+//! Turns a checked configuration into handlers: the only place that knows both.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, EncodedSlashes, StatusPattern, Template};
+use config::{Action, Config, EncodedSlashes, StatusPattern};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, ErrorPages, FieldEdits, Page, SpillStore};
@@ -21,10 +21,10 @@ use crate::notice::ErrorLog;
 use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
 use crate::upstreams::GroupPlan;
 
-/// Error pages are held in memory; a larger one is refused when the server starts.
+/// Error pages are kept in memory; a larger one is refused when the server starts.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Who may tell of clients; `None` where nobody may.
+/// The proxies that may send forwarding fields; `None` if there are none.
 fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
     let dialect = match trusted.fields {
         config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
@@ -33,14 +33,14 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
     (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
-/// A configuration, and the state of its upstream groups: what all cores share.
+/// A configuration, and the state of its upstream groups, shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
     groups: GroupPlan,
 }
 
 impl ServerPlan {
-    /// Prepares a configuration, which may follow another one.
+    /// Prepares a configuration; `before` is the one that it replaces, if any.
     ///
     /// # Errors
     /// A folder, an error page or a certificate that cannot be opened, by name.
@@ -55,45 +55,47 @@ impl ServerPlan {
             None => spill_store(&config)?,
         };
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill)?, config };
+        let files = hosting.map(Hosting::files).unwrap_or_default();
+        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill, &files)?, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
                 None => _ = hosting::options(name, app)?,
             }
         }
-        // What the cores will do again: here it can still be told.
+        // The cores do the same later; here an error can still be returned.
         table(&plan, None, cores)?;
         Ok(plan)
     }
 }
 
-/// Where temporary files are to be. A folder that was named must be of use; without another, what it would be for is done
-/// without files, and logged then.
+/// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
+/// the server works without files, and logs it.
 pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
     let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     let folder = config.temp_path.clone().unwrap_or_else(usual);
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
     if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
         store.create().map_err(|error| {
-            let text = format!("no file can be made in {} (`temp_path`): {error}", folder.display());
+            let text = format!("cannot create a file in {} (`temp_path`): {error}", folder.display());
             io::Error::new(error.kind(), text)
         })?;
     }
     Ok(store)
 }
 
-/// Where a table serves: a core with its ways to the applications, and the error log.
+/// What a table is made for: a core with its handles of applications, and the error log.
 #[derive(Clone, Copy)]
 pub(crate) struct CoreContext<'a> {
     pub(crate) core: &'a Core,
     pub(crate) handles: &'a AppHandles,
     pub(crate) notices: &'a ErrorLog,
-    /// The core's part of the groups that it serves by now.
+    /// The core's part of the groups that it serves now.
     pub(crate) groups: &'a RefCell<Vec<Group>>,
 }
 
-/// What one core serves by. Without a seat it only shows whether it can be made: its proxies and applications answer nothing.
+/// The table of one core. Without a core it only checks that it can be made: its proxies and applications answer
+/// nothing.
 ///
 /// # Errors
 /// A folder or an error page that cannot be opened, by name.
@@ -111,7 +113,7 @@ pub(crate) fn table(
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
-        core_context.handles.let_go();
+        core_context.handles.release_stopped();
     }
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
@@ -137,18 +139,18 @@ pub(crate) fn table(
     })
 }
 
-/// An error with its directive and where that stands; line 0 for none.
+/// An error with its directive and line; line 0 for none.
 fn placed(directive: &str, table: &str, line: u32, error: &io::Error) -> io::Error {
     let place = if line > 0 { format!(" (the {table} in line {line})") } else { String::new() };
     io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
 }
 
-/// What `merge_slashes` says.
+/// The value of `merge_slashes`.
 pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
     if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
-/// This core's part of each group of upstream servers; those that are there already are kept.
+/// This core's part of each group of upstream servers; existing ones are kept.
 fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
     let before = core_context.groups.take();
     let group = |shared| {
@@ -200,7 +202,7 @@ fn route(
         Action::Files(files) => {
             strip = stripped(&files.strip_prefix);
             let mut options = file_options(config, files, cores);
-            // Compressed once and kept, instead of at each request.
+            // Files are compressed once and kept, instead of at each request.
             options.compression = options.compression.or(settings.compress.map(kept_compression));
             options.root_report = core_context.map(|core_context| root_report(core_context.notices));
             let files = Files::new(options);
@@ -229,7 +231,7 @@ fn route(
     })
 }
 
-/// What a root of files tells of itself goes to the log.
+/// Reports of root folders go to the log.
 fn root_report(notices: &ErrorLog) -> files::RootReport {
     let notices = notices.clone();
     files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
@@ -263,15 +265,11 @@ fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {
     }
 }
 
-/// The edits, where no value depends on the request.
+/// The edits as fixed fields, if no value depends on the request.
 fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     let mut depends = false;
     let edits = TemplateEdits::made(levels, |fields, name, template| {
-        let text = match template.parts.as_slice() {
-            [] => "",
-            [config::TemplatePart::Text(text)] => text,
-            _ => return depends = true,
-        };
+        let Some(text) = template.fixed() else { return depends = true };
         fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
     });
     (!depends).then_some(edits)
@@ -314,7 +312,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
     files::Options {
         roots: files.root.clone(),
         index: files.index.clone(),
-        candidates: files.candidates.iter().map(candidate).collect(),
+        candidates: files.candidates.clone(),
         fallback: files.fallback.clone(),
         listing: files.listing,
         hidden: files.hidden,
@@ -335,7 +333,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         charset: files.charset.clone(),
         ranges_max: files.ranges_max as usize,
         cache: files::CacheLimits {
-            // Fewer than there are threads must not turn it off.
+            // With fewer entries than threads it must not become 0, which turns the cache off.
             entries_max: (open.entries_max as usize).div_ceil(cores),
             bytes_max: open.memory_bytes_max / cores as u64,
             file_bytes_max: open.memory_per_file_bytes_max,
@@ -344,15 +342,6 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         },
         ..files::Options::default()
     }
-}
-
-/// `$path` is the one variable that a candidate may name.
-fn candidate(template: &Template) -> String {
-    let part = |part: &config::TemplatePart| match part {
-        config::TemplatePart::Text(text) => text.clone(),
-        config::TemplatePart::Variable(variable) => format!("${}", variable.name()),
-    };
-    template.parts.iter().map(part).collect()
 }
 
 fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
@@ -367,7 +356,7 @@ fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRul
     files::CacheRule { applies, value: value.clone() }
 }
 
-/// The pages of several levels, the nearest first.
+/// The error pages of several levels, the nearest first.
 fn error_pages<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<Option<Rc<ErrorPages>>> {
     let mut pages = ErrorPages::default();
     let mut any = false;

@@ -1,14 +1,14 @@
-//! Lines that say the same again and again: the first of a second is told, the others are counted.
+//! Limits repeated log lines: the first of a second is written, the others are counted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use config::Level;
 
-/// How long lines of a kind are held back after one was told.
+/// How long further lines of a kind are suppressed.
 const HELD: Duration = Duration::from_secs(1);
 
-/// Kinds of lines that were told within the last second.
+/// Kinds of lines that were written within the last second.
 #[derive(Default)]
 pub(crate) struct LogThrottles(BTreeMap<(Level, String), LogThrottle>);
 
@@ -18,7 +18,7 @@ struct LogThrottle {
 }
 
 impl LogThrottles {
-    /// Whether a line of this kind is to be told now; otherwise it is counted.
+    /// Whether a line of this kind is written now; otherwise it is counted.
     pub(crate) fn admit(&mut self, level: Level, kind: String, now: Instant) -> bool {
         let burst = self.0.entry((level, kind));
         let mut first = false;
@@ -30,15 +30,15 @@ impl LogThrottles {
         first
     }
 
-    /// The bursts that are over, with how many lines were held back. Before the next one begins, this must be asked.
+    /// The kinds whose second is over, with the number of suppressed lines. Call this before `admit`.
     pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|(level, kind), burst| {
-            let goes_on = now.duration_since(burst.since) < HELD;
-            if !goes_on && burst.held > 0 {
+            let continues = now.duration_since(burst.since) < HELD;
+            if !continues && burst.held > 0 {
                 over.push((*level, kind.clone(), burst.held));
             }
-            goes_on
+            continues
         });
         over
     }
@@ -66,7 +66,7 @@ mod tests {
         }
         assert_eq!(admit("b", 999), (true, none.clone()), "another kind");
         assert_eq!(admit("a", 1_000), (true, vec![("a".to_owned(), 999)]));
-        assert_eq!(admit("b", 5_000), (true, none.clone()), "nothing of it was held back");
+        assert_eq!(admit("b", 5_000), (true, none.clone()), "no line of it was suppressed");
     }
 
     #[test]

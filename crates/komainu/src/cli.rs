@@ -17,17 +17,17 @@ use crate::measure::{Ab, BenchArguments, LabArguments};
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
-/// One web server in place of a stack: files, proxy, cache and applications, and what each of them costs.
+/// One web server in place of a stack: files, reverse proxy, applications, and measuring.
 #[derive(Debug, Parser)]
 #[command(name = "komainu", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Examples:\n  \
     komainu run public/                       serve a folder on http://127.0.0.1:8080\n  \
     komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
-    komainu run http://127.0.0.1:3000         in front of an application\n  \
-    komainu run public/ unix:/run/app.sock    its files first\n  \
-    komainu run --workers 4 public/ app.psgi  a Perl, Ruby or Python application, its files first\n  \
+    komainu run http://127.0.0.1:3000         proxy to an application\n  \
+    komainu run public/ unix:/run/app.sock    the same, with its files served first\n  \
+    komainu run --workers 4 public/ app.psgi  an application, with its files served first\n  \
     komainu run shop.wsgi:application         a Python application, WSGI or ASGI\n  \
-    komainu start -c komainu.toml             serve what a configuration says\n  \
+    komainu start -c komainu.toml             serve with a configuration file\n  \
     komainu check -c komainu.toml --explain https://example.com/a   which route answers, and why\n")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -38,17 +38,17 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve targets given on the command line, without a configuration file
     Run(Run),
-    /// Serve what a configuration file says
+    /// Serve with a configuration file
     Start(StartArguments),
-    /// Check a configuration file, and explain what answers a URL
+    /// Check a configuration file, and show which route answers a URL
     Check(Check),
-    /// Show the servers that run: their processes, and what each costs
+    /// Show the running servers: their processes, with requests, CPU time and memory
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
-    /// Put load on a server, and measure what it does and what it costs
+    /// Load a server, and measure its responses, CPU time and memory
     Bench(Box<BenchArguments>),
-    /// Put load on a server with the flags of ab, and print its report
+    /// Load a server with the options of ab, and print a report like ab's
     Ab(Ab),
     /// Run experiments that compare servers, from files
     Lab(LabArguments),
@@ -68,11 +68,11 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Several folders are tried in order: the first that has the file answers. Several upstream \
-servers share the requests. With folders and either upstream servers or an application, those get what no file \
-answers."
+servers share the requests. With folders and upstream servers or an application, files are served first, and \
+all other requests go to the upstream servers or the application."
 )]
 pub(crate) struct Run {
-    /// Folders to serve; upstream servers to pass on to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
+    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
     /// MODULE:FACTORY() (Python), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]
@@ -81,10 +81,10 @@ pub(crate) struct Run {
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
-    /// Threads that serve, at most 1024; 0 for one a core
+    /// Threads that serve, at most 1024; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub(crate) threads: u32,
-    /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a larger one is answered 413
+    /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a longer one is answered 413
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
     pub(crate) body_max: BodyMax,
     /// Write an access log to stdout
@@ -97,7 +97,7 @@ pub(crate) struct Run {
     /// Show the contents of folders that have no index.html
     #[arg(long)]
     pub(crate) listing: bool,
-    /// Started as root: bind as root, then serve as this user, a name or a number [default: go on as root]
+    /// As root: bind the addresses as root, then serve as this user, a name or a number [default: root]
     #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) user: Option<String>,
     #[command(flatten)]
@@ -111,34 +111,34 @@ pub(crate) struct RunApp {
     /// Worker processes [default: one for each core, and at least 2]
     #[arg(long, short, value_name = "N", value_parser = count(1..=1024))]
     pub(crate) workers: Option<u32>,
-    /// Requests that one worker answers at once, each in a thread of its own; not for Perl [default: 1]
+    /// Requests that one worker answers at once, each in its own thread; not for Perl [default: 1]
     #[arg(long, value_name = "N", value_parser = count(1..=256))]
     pub(crate) worker_threads: Option<u32>,
-    /// How long an answer may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
+    /// How long a response may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
     #[arg(long, short, value_name = "TIME", value_parser = timeout)]
     pub(crate) timeout: Option<Duration>,
-    /// Replace a worker after so many requests [default: never]
+    /// Replace a worker after this number of requests [default: never]
     #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX))]
     pub(crate) max_requests: Option<u32>,
-    /// Replace a worker above so much memory of its own: 300MiB [default: never]
+    /// Replace a worker when its private memory exceeds this: 300MiB [default: never]
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub(crate) max_memory: Option<u64>,
     /// Set an environment variable. May be repeated
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
     pub(crate) env: Vec<(String, String)>,
-    /// Set the variables of a file, NAME=VALUE lines, that are not set yet. May be repeated; --env comes first
+    /// Set variables from a file of NAME=VALUE lines, unless they are already set. May be repeated; --env takes precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// Load the application again when a file beside it changes
     #[arg(long, visible_alias = "reload")]
     pub(crate) watch: bool,
-    /// How a Python application is called [default: seen from the application]
+    /// The interface of a Python application [default: detected]
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) interface: Option<Interface>,
 }
 
 impl RunApp {
-    /// The first flag given that means nothing without an application.
+    /// The first given flag that needs an application.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         [
             ("--workers", self.workers.is_some()),
@@ -190,20 +190,20 @@ pub(crate) struct StartArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
-    /// The server of this process id; all of this user unless given
+    /// The server with this process id [default: all servers of this user]
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
-    /// As JSON, for programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
-    /// The server of this process id; not needed where one runs
+    /// The server with this process id; not needed if only one runs
     #[arg(long, value_parser = process_id)]
     pub(crate) pid: Option<u32>,
-    /// Load this application alone, and leave the configuration
+    /// Load only this application again, and do not read the configuration
     #[arg(value_name = "APP")]
     pub(crate) app: Option<String>,
 }
@@ -213,7 +213,7 @@ pub(crate) struct Check {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
     pub(crate) config: PathBuf,
-    /// Show, route by route, what becomes of a GET request for this URL
+    /// Show, route by route, how a request for this URL is answered
     #[arg(long, value_name = "URL")]
     pub(crate) explain: Option<String>,
     /// The method of the request to explain
@@ -235,7 +235,7 @@ fn reported(fault: config::InvalidValue) -> String {
     }
 }
 
-/// Reads a whole number within a range; the error says which numbers a flag takes.
+/// Reads a whole number within a range; the error contains the range.
 fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
@@ -267,7 +267,7 @@ impl TypedValueParser for LogFormatParser {
                 return error;
             }
             let message = format!(
-                "`{text}` is no format of the access log (off, combined, json); if it is a target, write \
+                "`{text}` is not a format of the access log (off, combined, json); if it is a target, write \
                  `--log=combined {text}`, or put --log last"
             );
             command.clone().error(ErrorKind::InvalidValue, message)
@@ -300,7 +300,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
     let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };
     match time.map_err(reported)? {
         time if time < TIMEOUT_MIN => {
-            Err("too short: at least 10ms, and there is no run without a limit".into())
+            Err("too short: write at least 10ms; there is no value for no limit".into())
         }
         time if time > TIMEOUT_MAX => Err("too long: at most 1d".into()),
         time => Ok(time),

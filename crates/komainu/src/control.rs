@@ -63,7 +63,7 @@ pub(crate) fn folder() -> PathBuf {
 /// The folders that are searched for sockets: this user's, and for root those of all users.
 fn folders() -> Vec<PathBuf> {
     let mut folders = vec![folder()];
-    // A unit with `RuntimeDirectory=komainu`, or a server of root's: its socket answers whom it is open to.
+    // A unit with `RuntimeDirectory=komainu`, or a server of root's: the permissions of its socket decide who may connect.
     folders.push("/run/komainu".into());
     if getuid().is_root() {
         let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
@@ -233,7 +233,7 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
     send(client, &document)
 }
 
-/// What is told of a reload, once the applications are loaded or do not load.
+/// The result of a reload, once the applications are loaded or do not load.
 fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
     let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
     match reported {
@@ -243,7 +243,7 @@ fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
         }
         Ok(_) if !failures.is_empty() => json!({ "error": failures.join("\n") }),
         Ok(done) if loading.is_empty() => json!({ "done": done }),
-        Ok(done) => json!({ "done": format!("{done}; applications loaded anew: {}", loading.len()) }),
+        Ok(done) => json!({ "done": format!("{done}; applications loaded again: {}", loading.len()) }),
     }
 }
 

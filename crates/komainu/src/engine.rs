@@ -117,6 +117,7 @@ pub(crate) fn options(config: &Config, descriptors: &Descriptors) -> net::Option
         limits: net::Limits {
             connections_max,
             requests_per_connection_max: limits.requests_per_connection_max.unwrap_or(0),
+            streams_max: net::Limits::default().streams_max,
             head: http::Limits {
                 head_bytes_max: limits.head_bytes_max as usize,
                 start_line_bytes_max: limits.request_line_bytes_max as usize,

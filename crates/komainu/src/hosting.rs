@@ -1,4 +1,4 @@
-//! From an application of the configuration to its worker processes: what is started, and which are running.
+//! Starts the worker processes of the applications in the configuration, and keeps the list of those that run.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -16,18 +16,19 @@ use apps::{
 };
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 
+use crate::config_files::ConfigFiles;
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
 
-/// A language that applications are written in.
+/// A language of applications.
 struct Language {
-    /// The folder of its module.
+    /// The folder of its worker module.
     name: &'static str,
     /// The program that runs it, unless the configuration names another.
     interpreter: Option<&'static str>,
-    /// What the program is given, in the module's folder, before the application's file; the program itself where
-    /// there is no other.
+    /// The arguments before the application's file, in the module's folder; the program itself if there is no
+    /// interpreter.
     script: &'static str,
 }
 
@@ -36,8 +37,8 @@ const RUBY: Language = Language { name: "ruby", interpreter: Some("ruby"), scrip
 const PYTHON: Language = Language { name: "python", interpreter: Some("python3"), script: "worker.py" };
 const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
 
-/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in
-/// `../lib/komainu` from there. Python's may also have been installed in the application's virtual environment.
+/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in `../lib/komainu`
+/// from there. Python's module may also be installed in the application's virtual environment.
 fn module(language: &Language) -> io::Result<PathBuf> {
     let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
     let program = std::env::current_exe()?.canonicalize()?;
@@ -50,7 +51,7 @@ fn module(language: &Language) -> io::Result<PathBuf> {
     found.clone().find(|folder| folder.join(language.script).exists()).ok_or_else(|| {
         let looked: Vec<String> = found.map(|folder| folder.display().to_string()).collect();
         let text = format!(
-            "the module for {} is not there: looked in {} (`make build` makes it where {0} and its headers are)",
+            "the worker module for {} is missing: looked in {} (`make build` builds it if {0} and its headers are installed)",
             language.name,
             looked.join(" and ")
         );
@@ -58,10 +59,10 @@ fn module(language: &Language) -> io::Result<PathBuf> {
     })
 }
 
-/// What the crate is to be told of an application.
+/// The options of an application for the crate `apps`.
 ///
 /// # Errors
-/// What is missing: its file, its language's module, its user; more workers than there may be.
+/// What is missing: its file, its language's module, its user; or too many workers.
 pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let (command, folder) = command(name, app)?;
     let user = match &app.user {
@@ -75,7 +76,7 @@ pub(crate) fn options(name: &str, app: &config::App) -> io::Result<Options> {
     Ok(Options { command, folder, user, ..settings(name, app)? })
 }
 
-/// The program, its arguments, and the folder that it is started in.
+/// The program, its arguments, and its working folder.
 fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = target(app).map_err(|text| reported(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
@@ -96,10 +97,10 @@ fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<P
     Ok((interpreter.into_iter().chain([script]).chain(target.arguments).collect(), folder))
 }
 
-/// What is known of an application without a look at its files: all but who is started, and as whom.
+/// The options that need no access to its files: all except the command and the user.
 ///
 /// # Errors
-/// More workers than there may be.
+/// Too many workers.
 pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
@@ -143,7 +144,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     Ok(options)
 }
 
-/// The variables that its processes have beside those of the server.
+/// The environment variables of its processes, in addition to those of the server.
 fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
     let lifespan =
         (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
@@ -155,12 +156,12 @@ fn is_python(app: &config::App) -> bool {
     app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
 }
 
-/// What is started.
+/// What to start.
 struct AppTarget {
     language: &'static Language,
-    /// What its worker is told.
+    /// The arguments of its worker.
     arguments: Vec<OsString>,
-    /// The folder it is in; `None` where that is not known by its name.
+    /// The folder that contains it; `None` if its name does not show it.
     folder: Option<PathBuf>,
 }
 
@@ -201,7 +202,7 @@ fn target(app: &config::App) -> Result<AppTarget, String> {
         config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
         config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
         config::App { handler: Some(handler), .. } => file("handler", &NATIVE, handler),
-        _ => Err("it is of no language".into()),
+        _ => Err("it has no kind: add `psgi`, `rack`, `python`, `wsgi`, `asgi` or `handler`".into()),
     }
 }
 
@@ -213,7 +214,7 @@ fn environment(app: &config::App, folder: Option<&Path>) -> Result<Option<PathBu
         return match is_one(&environment) {
             true => Ok(Some(environment)),
             false => {
-                Err(format!("{} is no virtual environment: it has no bin/python", environment.display()))
+                Err(format!("{} is not a virtual environment: it has no bin/python", environment.display()))
             }
         };
     }
@@ -224,7 +225,7 @@ fn environment(app: &config::App, folder: Option<&Path>) -> Result<Option<PathBu
     Ok(active.into_iter().chain(beside).find(found))
 }
 
-/// The module that `pip install` has brought into a virtual environment.
+/// The module that `pip install` has written into a virtual environment.
 fn installed(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
     let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
@@ -261,12 +262,12 @@ pub(crate) struct Hosting {
     cores: usize,
     notices: ErrorLog,
     spill: Arc<SpillStore>,
-    /// To the supervisor, where there is one: it starts the processes of applications with a `user`.
+    /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
 }
 
 impl Hosting {
-    /// None yet.
+    /// Without applications.
     pub(crate) fn new(
         cores: usize,
         notices: &ErrorLog,
@@ -276,15 +277,20 @@ impl Hosting {
         Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone(), link }
     }
 
-    /// Where temporary files are.
+    /// Opens certificates and keys.
+    pub(crate) fn files(&self) -> ConfigFiles {
+        ConfigFiles::new(self.link.clone())
+    }
+
+    /// The store of temporary files.
     pub(crate) fn spill(&self) -> &Arc<SpillStore> {
         &self.spill
     }
 
-    /// What an application is run with, and the temporary files that it may use.
+    /// The options of an application, with the temporary files that it may use.
     fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
         let options = match &self.link {
-            // This process may not even see the application's files.
+            // This process may have no access to the application's files.
             Some(link) if app.user.is_some() => {
                 Options { launcher: Some(Arc::new(link.clone())), ..settings(name, app)? }
             }
@@ -293,7 +299,7 @@ impl Hosting {
         Ok(Options { spill: SpillQuota::new(&self.spill, app.spill_bytes_max), ..options })
     }
 
-    /// Whether an application can be started, as far as this process can tell.
+    /// Whether an application can be started, as far as this process can check.
     ///
     /// # Errors
     /// What is missing.
@@ -305,10 +311,10 @@ impl Hosting {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts what is new, loads anew what is there, and lets go of what is no longer wanted.
+    /// Starts new applications, loads existing ones again, and releases those that are no longer in the configuration.
     ///
     /// # Errors
-    /// What keeps an application from being started; it is not, the others are.
+    /// Why an application could not be started; the others are started.
     pub(crate) fn apply(&self, wanted: &[(String, config::App)]) -> io::Result<()> {
         let mut running = self.running();
         running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
@@ -337,7 +343,7 @@ impl Hosting {
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
-    /// Loads one of them anew; `None` where there is none of this name.
+    /// Loads an application again; `None` if there is none of this name.
     pub(crate) fn reload(&self, name: &str) -> Option<Loading> {
         let running = self.running();
         let (config, app) = running.iter().find(|(_, app)| app.name() == name)?;
@@ -345,12 +351,12 @@ impl Hosting {
         Some(Loading::of(config, app))
     }
 
-    /// For each of them, what becomes of the latest load.
+    /// For each application, the result of its latest load.
     pub(crate) fn loading(&self) -> Vec<Loading> {
         self.running().iter().map(|(config, app)| Loading::of(config, app)).collect()
     }
 
-    /// The folder of each.
+    /// The folder of each application.
     pub(crate) fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |config: &config::App| {
             let file = target(config).ok().and_then(|target| target.folder);
@@ -362,27 +368,27 @@ impl Hosting {
         each.collect::<io::Result<_>>().unwrap_or_default()
     }
 
-    /// Each of them by its name, with its processes.
+    /// The name of each application, with its processes.
     pub(crate) fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
     }
 
-    /// Ends all of them; waits until their processes have.
+    /// Stops all applications, and waits for their processes to end.
     pub(crate) fn stop(&self) {
         let running = std::mem::take(&mut *self.running());
-        // At the same time: each may have something to finish.
+        // All at the same time, because each may have requests to finish.
         let ending: Vec<_> =
             running.into_iter().map(|(_, app)| std::thread::spawn(move || app.stop())).collect();
         for thread in ending {
-            // It has told the log why, if it panicked.
+            // If it panicked, the panic is in the log.
             let _ = thread.join();
         }
     }
 }
 
-/// The text without control characters, which would speak to the terminal of whoever reads the log: `\xHH` stands for each of
-/// their bytes.
+/// The text with each byte of a control character as `\xHH`, because they would act on the terminal of someone who
+/// reads the log.
 fn visible(text: &str) -> Cow<'_, str> {
     let is_hidden = |char: char| char.is_control() && !matches!(char, '\t' | '\n');
     if !text.contains(is_hidden) {
@@ -406,10 +412,10 @@ pub(crate) struct Loading {
     name: String,
     until: Instant,
     start_max: Duration,
-    outcome: Receiver<Result<(), apps::Failure>>,
+    outcome: Receiver<Result<(), apps::LoadError>>,
 }
 
-/// The supervisor of an application is given a moment more, to tell that it took too long.
+/// The supervisor of an application gets this much longer to report that it took too long.
 const LOADING_GRACE: Duration = Duration::from_secs(2);
 
 impl Loading {
@@ -423,17 +429,16 @@ impl Loading {
         }
     }
 
-    /// Waits until it is loaded or does not load, and tells why not, for people.
+    /// Waits until it is loaded or does not load, and returns the reason for the latter.
     pub(crate) fn failure(&self) -> Option<String> {
         let name = &self.name;
         match self.outcome.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => {
-                let rest = if failure.serves { "the old one goes on serving" } else { "nothing serves it" };
+                let rest =
+                    if failure.serves { "the old one continues to serve" } else { "no worker serves it" };
                 let why = first_line(&failure.why);
-                Some(format!(
-                    "application {name} does not load: {why}; {rest} (all its words are in the log)"
-                ))
+                Some(format!("application {name} does not load: {why}; {rest} (the log has the whole error)"))
             }
             Err(RecvTimeoutError::Timeout) => {
                 let start_s = self.start_max.as_secs();
@@ -444,12 +449,12 @@ impl Loading {
     }
 }
 
-/// What tells most of an application's last words: the first line, or below a Python traceback the last.
+/// The most useful line of an application's error message: the first line, or of a Python traceback the last.
 fn first_line(words: &str) -> &str {
     let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
     match lines.next() {
         Some(line) if line.starts_with("Traceback (") => lines.next_back().unwrap_or(line),
-        line => line.unwrap_or("it says nothing"),
+        line => line.unwrap_or("no error message"),
     }
 }
 
@@ -465,7 +470,7 @@ fn say(notices: &ErrorLog, line: &LogLine<'_>) {
     }
 }
 
-/// One core's ways to the applications: an application gives each core one.
+/// One core's handles of the applications.
 pub(crate) struct AppHandles {
     core: Core,
     index: usize,
@@ -474,20 +479,20 @@ pub(crate) struct AppHandles {
 }
 
 impl AppHandles {
-    /// Those of core `index`.
+    /// The handles of core `index`.
     pub(crate) fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> AppHandles {
         AppHandles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
     }
 
-    /// Lets go of the applications that no longer run: an application ends when nobody holds it any more.
-    pub(crate) fn let_go(&self) {
+    /// Releases the applications that no longer run: an application ends when no core holds it any more.
+    pub(crate) fn release_stopped(&self) {
         let running = self.hosting.running();
         self.known
             .borrow_mut()
             .retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
     }
 
-    /// The way to an application; `None` where it could not be started.
+    /// The handle of an application; `None` if it could not be started.
     pub(crate) fn of(&self, name: &str) -> Option<Handle> {
         let running = self.hosting.running();
         let mut known = self.known.borrow_mut();
@@ -498,17 +503,17 @@ impl AppHandles {
     }
 }
 
-/// An application at its place.
+/// An application, and its place in the path.
 pub(crate) struct Mounted {
     pub(crate) app: Handle,
-    /// What is taken off paths that begin with it, and told as the place.
+    /// The prefix that is removed from paths, and passed as `SCRIPT_NAME`.
     pub(crate) prefix: Vec<u8>,
-    /// Which of its targets is meant.
+    /// The target of the application.
     pub(crate) target: Vec<u8>,
 }
 
 impl Mounted {
-    /// Lets the application answer; `path` is what the route was found by.
+    /// Lets the application answer; `path` is the path that the route matched.
     ///
     /// # Errors
     /// Those of [`Handle::serve`].

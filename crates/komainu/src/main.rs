@@ -11,13 +11,14 @@ mod sink;
 mod access;
 mod burst;
 mod notice;
-mod expand;
 mod clients;
 mod memory;
 mod engine;
-mod upstreams;
 mod privilege;
 mod link;
+mod config_files;
+mod inherited;
+mod upstreams;
 mod hosting;
 mod control;
 mod watch;
@@ -25,6 +26,7 @@ mod status;
 mod router;
 mod assemble;
 mod check;
+mod answers;
 mod parent;
 mod supervise;
 
@@ -36,7 +38,7 @@ use clap::{CommandFactory, Parser};
 use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
-use crate::parent::Inherited;
+use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
 use crate::supervise::Start;
 
@@ -71,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit status of what measures: 1 where something expected does not hold, 2 where it could not be measured.
+/// The exit status of commands that measure: 1 if an expectation does not hold, 2 if the measurement failed.
 fn judged(outcome: Result<bool, String>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -106,13 +108,13 @@ fn manual() -> Result<(), String> {
 fn serve_file(path: PathBuf) -> Result<(), String> {
     let inherited = Inherited::take().map_err(failed)?;
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
-        // The supervisor has shown its warnings.
+        // The supervisor has printed its warnings.
         let config = check::parse_silently(&path, &text)?;
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: supervise::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            let text = parent::text_of(packet).map_err(|error| error.to_string())?;
+            let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
             check::parse_silently(&path, &text)
         });
         let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };
@@ -148,8 +150,8 @@ fn serve_targets(run: &Run) -> Result<(), String> {
     let config = configuration(run)?;
     let warning = match inherited {
         Some(_) => None,
-        // A command typed by root serves what root may read, as with other servers of this kind; `komainu start` as root
-        // changes the user instead.
+        // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
+        // user instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
             Rights::Drop(identity) => return supervised(config, None, identity),
             Rights::Keep(warning) => warning,
@@ -168,7 +170,7 @@ fn served(start: Start) -> Result<(), String> {
     })
 }
 
-/// The configuration that the arguments stand for.
+/// The configuration that corresponds to the arguments.
 fn configuration(run: &Run) -> Result<Config, String> {
     let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
     for target in &run.targets {
@@ -189,12 +191,12 @@ fn configuration(run: &Run) -> Result<Config, String> {
         }
         _ => {
             return Err(
-                "error: one application, or upstream servers: for more there is `komainu start`".into()
+                "error: more than one application, or an application and upstream servers: write a configuration file, and use `komainu start`".into()
             );
         }
     };
     if let Some(flag) = run.app.first_given().filter(|_| apps.is_empty()) {
-        return Err(format!("error: {flag} is for an application, and no target is one"));
+        return Err(format!("error: {flag} is only for applications, and no target is an application"));
     }
     if let Some((_, app)) = apps.first_mut() {
         app.env = variables(&run.app).map_err(|text| format!("error: {text}"))?;
@@ -228,10 +230,10 @@ fn configuration(run: &Run) -> Result<Config, String> {
     Ok(config)
 }
 
-/// The application that a target is, with its name; `None` where it is none.
+/// The application that a target names, and a name for it; `None` if it is not an application.
 ///
 /// # Errors
-/// A flag that this kind of application does not take, or an address that looks like `MODULE:NAME`.
+/// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
 fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
@@ -252,7 +254,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
     };
     let is_python = kind.psgi.is_none() && kind.rack.is_none() && kind.handler.is_none();
     if given.interface.is_some() && !is_python {
-        return Err(format!("--interface is for an application in Python, and {target} is none"));
+        return Err(format!("--interface is only for Python applications, and {target} is not one"));
     }
     if given.worker_threads.is_some_and(|threads| threads > 1) && kind.psgi.is_some() {
         return Err(format!(
@@ -261,7 +263,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
         ));
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
-    // A user at the command line needs to see why it does not run.
+    // A user at the command line needs the error message in the browser.
     let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
@@ -286,8 +288,8 @@ fn address_hint(target: &str) -> String {
     format!("{target}: an upstream server is a URL: write \"http://{authority}\"")
 }
 
-/// The variables of the application besides those of the server: `--env` overrides the environment, and the environment
-/// overrides the files of `--env-file`.
+/// The variables of the application, in addition to those of the server: `--env` overrides the environment, and the
+/// environment overrides the files of `--env-file`.
 fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
@@ -311,7 +313,7 @@ fn check_folder(target: &Path) -> Result<(), String> {
     let shown = target.display();
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("error: {shown}: this is a file, and none that can be run; {TARGETS}")),
+        Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(format!("error: {shown}: there is no such folder; {TARGETS}"))
         }

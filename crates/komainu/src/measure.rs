@@ -10,7 +10,7 @@ use bench::list;
 use bench::plan::{Arrivals, Pace, Plan, Reach};
 use bench::quantity;
 use bench::request::{Ask, RequestManner};
-use bench::session::{self, Subject};
+use bench::session::{self, LoadSubject};
 use bench::url::Url;
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
@@ -20,10 +20,10 @@ use http::{Fields, Version};
 #[command(after_help = "Examples:\n  \
     komainu bench -c 100 -d 30s http://127.0.0.1:8080/\n  \
     komainu bench --rate 5k --html report.html http://127.0.0.1:8080/     an open loop: stalls show in full\n  \
-    komainu bench --vs http://127.0.0.1:8081/ http://127.0.0.1:8080/      two servers in turns: is one better?\n  \
+    komainu bench --vs http://127.0.0.1:8081/ http://127.0.0.1:8080/      compares two servers, in turns\n  \
     komainu bench --expect 'p99 < 20ms' --expect 'errors = 0' http://127.0.0.1:8080/\n  \
     komainu bench compare before.json after.json\n\n\
-    Exit status: 0; 1 where an expectation does not hold or nothing was answered; 2 where it could not be measured.")]
+    Exit status: 0; 1 if an expectation does not hold or nothing was answered; 2 if the measurement failed.")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     action: Option<MeasureAction>,
@@ -33,14 +33,14 @@ pub(crate) struct BenchArguments {
     asking: Asking,
     #[command(flatten)]
     showing: Showing,
-    /// What to load
+    /// The URL to load
     #[arg(value_name = "URL", required_unless_present = "list")]
     urls: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum MeasureAction {
-    /// Compare two results kept with --json; exit status 1 where the second is worse
+    /// Compare two results written with --json; exit status 1 if the second is worse
     Compare {
         /// The result to compare with
         a: PathBuf,
@@ -58,43 +58,43 @@ struct Load {
     /// Connections at once
     #[arg(short, long, value_name = "N", default_value_t = 50)]
     connections: usize,
-    /// How long: 10s, 500ms, 2m. 10 s unless -n is given
+    /// Duration: 10s, 500ms, 2m [default: 10s, or no limit with -n]
     #[arg(short, long, value_name = "TIME", value_parser = quantity::duration)]
     duration: Option<Duration>,
-    /// Stop after so many requests
+    /// Stop after this number of requests
     #[arg(short = 'n', long, value_name = "N")]
     requests: Option<u64>,
-    /// Threads of the generator; chosen by itself unless given
+    /// Threads of the generator [default: chosen from the load]
     #[arg(short, long, value_name = "N")]
     threads: Option<usize>,
-    /// Requests a second, whether answers come or not (an open loop): 5000, 5k
+    /// Requests a second, independent of the responses (an open loop): 5000, 5k
     #[arg(long, value_name = "N", value_parser = quantity::count)]
     rate: Option<f64>,
     /// How the requests of --rate arrive
     #[arg(long, value_name = "HOW", default_value = "poisson", requires = "rate")]
     arrivals: How,
-    /// Load before anything counts; a tenth of -d, at most 1 s, unless given
+    /// Load without measuring, at the start [default: a tenth of -d, at most 1s]
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     warm_up: Option<Duration>,
     /// Open the connections over this time instead of at once
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration)]
     ramp: Duration,
-    /// Wait between an answer and the next request
+    /// Time between a response and the next request
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration, conflicts_with = "rate")]
     think: Duration,
-    /// From sending a request to the end of its response
+    /// Timeout from sending a request to the end of its response
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     timeout: Duration,
-    /// For a connection to stand, TLS included
+    /// Timeout for connecting, including TLS
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
     connect_timeout: Duration,
-    /// A connection for each request
+    /// Use a new connection for each request
     #[arg(long)]
     no_keepalive: bool,
-    /// Requests under way on one connection at once
+    /// Requests sent at once on one connection (pipelining)
     #[arg(long, value_name = "DEPTH", default_value_t = 1)]
     pipeline: usize,
-    /// Decides everything that is random
+    /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -102,7 +102,7 @@ struct Load {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Requests")]
 struct Asking {
-    /// The method; GET, or POST where there is a body
+    /// The method [default: GET, or POST with a body]
     #[arg(short = 'X', long, value_name = "METHOD")]
     method: Option<String>,
     /// A header field. May be repeated
@@ -120,13 +120,13 @@ struct Asking {
     /// A file of URLs as siege reads it: URL, URL POST body, URL POST <file; a number before the URL is its weight
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
-    /// Ask the URLs at random instead of in order
+    /// Request the URLs at random instead of in order
     #[arg(long)]
     random: bool,
     /// Connect to this Unix socket
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Take any certificate
+    /// Accept any certificate
     #[arg(long, short = 'k')]
     insecure: bool,
     /// Certificates (PEM) to trust instead of the system's
@@ -146,7 +146,7 @@ struct Asking {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Judging and showing")]
 struct Showing {
-    /// Measure this in turns with the first, and say whether they differ
+    /// Measure this server in turns with the first, and report whether they differ
     #[arg(long, value_name = "URL", conflicts_with = "vs_cmd")]
     vs: Option<String>,
     /// Like --vs, with a server started by this command; {port} in it is a free port
@@ -156,25 +156,25 @@ struct Showing {
     /// few long ones
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pairs: u16,
-    /// What must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
+    /// A condition that must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
     #[arg(long, value_name = "CONDITION", value_parser = expectation)]
     expect: Vec<String>,
-    /// The server's first process; found by where it listens unless given
+    /// The server's first process [default: found by its listening address]
     #[arg(long, value_name = "PID")]
     server_pid: Vec<u32>,
     /// How to print the figures
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: LoadShape,
-    /// Keep everything as JSON
+    /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Keep the figures as CSV
+    /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Keep a page with charts
+    /// Write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Draw no progress
+    /// Show no progress
     #[arg(short, long)]
     quiet: bool,
 }
@@ -195,15 +195,15 @@ enum LoadShape {
 /// `komainu ab`: ApacheBench's own flags.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
-#[command(after_help = "The report is that of ab; `komainu bench` shows far more.")]
+#[command(after_help = "The report has ab's format; `komainu bench` shows more.")]
 pub(crate) struct Ab {
     /// Requests
     #[arg(short, value_name = "N")]
     n: Option<u64>,
-    /// Requests at once
+    /// Concurrent requests
     #[arg(short, value_name = "N", default_value_t = 1)]
     c: usize,
-    /// Seconds at most; implies -n 50000
+    /// Maximum time in seconds; implies -n 50000
     #[arg(short, value_name = "S")]
     t: Option<u64>,
     /// Seconds to wait for a response
@@ -230,21 +230,21 @@ pub(crate) struct Ab {
     /// The content's type
     #[arg(short = 'T', value_name = "TYPE", default_value = "text/plain")]
     content_type: String,
-    /// Ask with HEAD
+    /// Send HEAD requests
     #[arg(short)]
     i: bool,
-    /// Draw no progress
+    /// Show no progress
     #[arg(short)]
     q: bool,
     /// Print this help
     #[arg(short = 'h', long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// What to load
+    /// The URL to load
     #[arg(value_name = "URL")]
     url: String,
 }
 
-/// `komainu bench`. True where all that was expected holds.
+/// `komainu bench`. True if all expectations hold.
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     let mut out = io::stdout();
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
@@ -277,7 +277,7 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
 }
 
 /// The load that the arguments describe, on these URLs or on those of the list.
-fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<Subject, String> {
+fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
     let BenchArguments { load, asking, showing, .. } = arguments;
     let version = if asking.http10 { Version::Http10 } else { Version::Http11 };
     let manner = RequestManner {
@@ -318,7 +318,7 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<Subject, Strin
     let suited = || session::threads(plan.connections, !bench::server::find(&plan).is_empty());
     plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
-    Ok(Subject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
+    Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
 }
 
 fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
@@ -349,7 +349,7 @@ fn fields(lines: &[String]) -> Result<Fields, String> {
         let (name, value) = line.split_once(':').ok_or(format!("{line:?}: a header field is NAME: VALUE"))?;
         fields
             .try_push(name.trim().as_bytes(), value.trim().as_bytes())
-            .map_err(|_| format!("{line:?} is no header field"))?;
+            .map_err(|_| format!("{line:?} is not a header field"))?;
     }
     Ok(fields)
 }
@@ -396,7 +396,7 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
     plan.warm_up = Duration::ZERO;
     plan.timeout = Duration::from_secs(arguments.s);
-    let subject = Subject {
+    let subject = LoadSubject {
         url: ask.url.to_string(),
         plan,
         version: Version::Http10,
@@ -424,7 +424,7 @@ pub(crate) struct LabArguments {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
-    /// Run an experiment; what an interrupted run has measured is kept, and the same command continues from there
+    /// Run an experiment; after an interruption the same command continues from there
     Run(LabRun),
     /// Compare two results (NAME.json) of the same experiment, cell by cell
     Compare {
@@ -455,18 +455,18 @@ struct LabRun {
     /// Only this level of a factor (repeat it for more), or another setting of the load: duration=1s
     #[arg(long, value_name = "NAME=VALUE", value_parser = named)]
     set: Vec<(String, String)>,
-    /// Another build of Komainu, measured beside this one wherever that is. May be repeated
+    /// Another build of Komainu, measured in every place where this one is. May be repeated
     #[arg(long, value_name = "NAME=PATH", value_parser = named)]
     also: Vec<(String, String)>,
     /// The program for subjects that are Komainu, instead of this one
     #[arg(long, value_name = "PATH")]
     komainu: Option<PathBuf>,
-    /// Draw no progress
+    /// Show no progress
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// `komainu lab`. True where every subject that is installed could be measured.
+/// `komainu lab`. True if every installed subject was measured.
 pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
     match &arguments.action {
         Experiment::Compare { a, b } => {

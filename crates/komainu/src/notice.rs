@@ -1,4 +1,4 @@
-//! What the operator is told: errors and notices, with time and level.
+//! The error log: errors and notices for the operator, with time and level.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) struct ErrorLog {
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
 
-/// What the log said last of a root: every core notices for itself, and one line is enough.
+/// The last message about a root folder. All cores report, and one line is enough.
 #[derive(PartialEq, Eq)]
 enum RootSeen {
     Serves(Option<(u64, u64)>),
@@ -35,42 +35,42 @@ impl ErrorLog {
         ErrorLog { sink, level, bursts: Arc::default(), roots: Arc::default() }
     }
 
-    /// Something of that level.
+    /// Writes a line of that level.
     pub(crate) fn at(&self, level: Level, text: &str) {
         self.say(level, name(level), text);
     }
 
-    /// Something failed that somebody should look at.
+    /// A failure that needs attention.
     pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, name(Level::Error), text);
     }
 
-    /// Something is odd, and the server went on.
+    /// Something unexpected, after which the server continues.
     pub(crate) fn warn(&self, text: &str) {
         self.say(Level::Warn, name(Level::Warn), text);
     }
 
-    /// Something happened.
+    /// A normal event.
     pub(crate) fn info(&self, text: &str) {
         self.say(Level::Info, name(Level::Info), text);
     }
 
-    /// Something that only helps to understand.
+    /// Details for debugging.
     pub(crate) fn debug(&self, text: &str) {
         self.say(Level::Debug, name(Level::Debug), text);
     }
 
-    /// A line that an application has written.
+    /// A line of an application's output.
     pub(crate) fn output(&self, text: &str) {
         self.say(Level::Error, "app", text);
     }
 
-    /// What happened to upstream servers.
+    /// Events of upstream servers.
     pub(crate) fn upstream(&self, news: &UpstreamEvent<'_>) {
         let (level, server, text) = match *news {
             UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
             UpstreamEvent::Spill { why } => {
-                return self.warn(&format!("slow clients hold upstream connections: {why}"));
+                return self.warn(&format!("slow clients occupy upstream connections: {why}"));
             }
             UpstreamEvent::HealthChange { server, turn: HealthChange::Ejected } => {
                 (Level::Warn, server, "ejected: it gets no requests for a time")
@@ -79,7 +79,7 @@ impl ErrorLog {
                 (Level::Info, server, "back in service")
             }
             UpstreamEvent::HealthChange { server, turn: HealthChange::Ill } => {
-                (Level::Error, server, "out of service: its checks fail")
+                (Level::Error, server, "out of service: its health checks fail")
             }
             UpstreamEvent::HealthChange { server, turn: HealthChange::Well } => {
                 (Level::Info, server, "in service again")
@@ -88,7 +88,7 @@ impl ErrorLog {
         self.say(level, name(level), &format!("{server}: {text}"));
     }
 
-    /// A folder of `files.root` is another one, or none.
+    /// A folder of `files.root` was replaced or is missing.
     pub(crate) fn root(&self, path: &Path, state: RootState) {
         let seen = match &state {
             RootState::Serves(id) => RootSeen::Serves(*id),
@@ -102,18 +102,18 @@ impl ErrorLog {
         roots.insert(path.to_path_buf(), seen);
         let path = path.display();
         match state {
-            RootState::Serves(_) => self.info(&format!("files.root {path}: another folder stands there now, and is served")),
+            RootState::Serves(_) => self.info(&format!("files.root {path}: the folder was replaced; the new one is served")),
             RootState::Gone(error) => {
                 self.error(&format!("files.root {path}: {error}; requests get 404 until the folder is back"));
             }
             RootState::Unknown(error) => self.warn(&format!(
-                "files.root {path}: cannot look whether it has changed: {error}; the folder that is open is served on"
+                "files.root {path}: cannot check whether it has changed: {error}; the open folder is still served"
             )),
         }
     }
 
-    /// An upstream failed a request: an error if the client had to be told. One line a second for each server and
-    /// reason.
+    /// An upstream server failed a request: an error if the client gets an error response. One line a second for each
+    /// server and reason.
     fn trouble(&self, trouble: &UpstreamError<'_>) {
         let server = trouble.server.unwrap_or("no upstream");
         let (level, outcome) = match trouble.status {
@@ -128,7 +128,7 @@ impl ErrorLog {
         });
     }
 
-    /// Tells a line, unless another one of its kind has been told within a second: then it is counted.
+    /// Writes a line, unless one of the same kind was written within the last second: then it is counted.
     pub(crate) fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
         let now = Instant::now();
         self.log_counts(now);
@@ -137,7 +137,7 @@ impl ErrorLog {
         }
     }
 
-    /// Tells how many lines were counted, where their second is over.
+    /// Writes the counts of kinds whose second is over.
     pub(crate) fn log_counts(&self, now: Instant) {
         let over = self.bursts().over(now);
         for (level, kind, held) in over {
@@ -149,7 +149,7 @@ impl ErrorLog {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the file anew.
+    /// The sink, which can open its file again.
     pub(crate) fn sink(&self) -> &LogSink {
         &self.sink
     }

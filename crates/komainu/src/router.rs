@@ -4,17 +4,17 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use config::Level;
 use config::matcher::{self, Routes};
-use config::{Level, Template, Variable};
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
-use http::{EmptySegments, Fields, Method, Name, Reject, Status};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Request, RequestRecord, Service};
+use http::template::Values;
+use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
+use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Peer, Request, RequestRecord, Service};
 use proxy::Proxy;
 
 use crate::access::Access;
 use crate::clients::TrustedProxies;
-use crate::expand::{Values, expand};
 use crate::hosting::Mounted;
 use crate::notice::ErrorLog;
 
@@ -50,7 +50,7 @@ pub(crate) struct Route {
 pub(crate) struct Strip(pub(crate) Vec<u8>);
 
 impl Strip {
-    /// The path below the prefix, empty for the prefix itself; the whole path where it does not lie below it.
+    /// The path below the prefix, empty for the prefix itself; the whole path if it is not below it.
     fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path.strip_prefix(self.0.as_slice()) {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
@@ -59,7 +59,7 @@ impl Strip {
     }
 }
 
-/// Edits of response fields: most are the same for every request.
+/// Edits of response fields; most are the same for every request.
 pub(crate) enum RouteEdits {
     None,
     Fixed(Rc<FieldEdits>),
@@ -75,14 +75,16 @@ pub(crate) struct TemplateEdits {
 }
 
 impl TemplateEdits {
-    /// The edits for one request. A value that a request makes invalid is left out.
+    /// The edits for one request. A value that is invalid because of the request is left out.
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
         TemplateEdits::made(all, |fields, name, template| {
-            let _ = fields.try_push(name.as_bytes(), &expand(template, values));
+            let mut value = Vec::new();
+            template.write(&mut value, values);
+            let _ = fields.try_push(name.as_bytes(), &value);
         })
     }
 
-    /// The edits of all levels, one after the other; `push` adds a field with the value of a template.
+    /// The edits of all levels in order; `push` adds a field with the value of a template.
     pub(crate) fn made(
         all: &[TemplateEdits],
         mut push: impl FnMut(&mut Fields, &str, &Template),
@@ -104,7 +106,7 @@ impl TemplateEdits {
     }
 }
 
-/// Everything that a configuration says about requests.
+/// The configuration of requests.
 pub(crate) struct RouteTable {
     pub(crate) routes: Routes,
     /// By site, then by route.
@@ -113,7 +115,7 @@ pub(crate) struct RouteTable {
     pub(crate) empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are for requests that match no site.
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
-    /// Edits of response fields if no route matches, likewise.
+    /// Edits of response fields if no route matches: by site, and the last for requests that match no site.
     pub(crate) edits: Vec<RouteEdits>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
@@ -138,7 +140,7 @@ impl Router {
         Router { table: RefCell::new(table), renew, access, notices }
     }
 
-    /// Hands over the access log's lines.
+    /// Passes the collected lines of the access log to its thread.
     pub(crate) fn flush(&self) {
         if let Some(access) = &self.access {
             access.flush();
@@ -191,13 +193,13 @@ impl Router {
         table.edits[level].make(exchange, b"");
         outcome?;
         match exchange.request().method() {
-            Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "this server is no tunnel").await,
+            Method::Connect => exchange.refuse(Status::NOT_IMPLEMENTED, "CONNECT is not supported").await,
             Method::Options if alone => {
                 let mut fields = Fields::new();
                 fields.push(Name::Allow, b"GET, HEAD, OPTIONS");
                 exchange.reply(Status::NO_CONTENT, &fields, b"").await
             }
-            _ => exchange.refuse(Status::NOT_FOUND, "nothing here answers to this address").await,
+            _ => exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await,
         }
     }
 }
@@ -222,7 +224,8 @@ impl Route {
     /// The handler for a path, and its fallback.
     ///
     /// # Errors
-    /// 400 for a path with an encoded slash where none is kept. No file has a slash in its name, whatever is kept.
+    /// 400 for a path with an encoded slash, unless the route keeps it; for files always, because no file has a slash
+    /// in its name.
     fn handlers(&self, path: &Path, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
         const REFUSED: Reject = Reject::bad("encoded slash or backslash in path");
         if path.has_encoded_slash && !self.keeps_encoded_slashes {
@@ -231,7 +234,7 @@ impl Route {
         let is_for_files = matches!(method, Method::Get | Method::Head) && !path.has_encoded_slash;
         match (&self.handler, &self.otherwise) {
             (Handler::Files(_), None) if path.has_encoded_slash => Err(REFUSED),
-            // Files are read; what is to be changed is the next one's.
+            // Files answer GET and HEAD; other methods go to the fallback.
             (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
             (handler, otherwise) => Ok((handler, otherwise.as_ref())),
         }
@@ -239,7 +242,7 @@ impl Route {
 }
 
 impl RouteEdits {
-    /// Has the edits made to whatever is answered from now on.
+    /// Applies the edits to all responses from now on.
     fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         match self {
             RouteEdits::None => {}
@@ -267,7 +270,7 @@ async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) ->
     }
 }
 
-/// A handler to which nothing else can fall back.
+/// Serves with a handler that has no fallback.
 async fn serve_handler(
     handler: &Handler,
     route: &Route,
@@ -282,16 +285,19 @@ async fn serve_handler(
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
         Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
-            let mut location = expand(to, &values(exchange, &route.prefix));
-            // `$rest` may begin with a slash where empty segments are kept: it names no host for that.
+            let mut location = Vec::new();
+            to.write(&mut location, &values(exchange, &route.prefix));
+            // `$rest` may begin with a slash if empty segments are kept: it must not become a host name.
             if !to.start().starts_with("//") && location.starts_with(b"//") {
                 let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
                 location.drain(..slashes - 1);
             }
             let mut fields = Fields::new();
-            let nameless = to.uses(Variable::Host) && exchange.request().authority().is_empty();
+            let nameless = to.uses(&Variable::Host) && exchange.request().authority().is_empty();
             if nameless || fields.try_push(b"Location", &location).is_err() {
-                return exchange.refuse(Status::BAD_REQUEST, "this address makes no valid redirect").await;
+                return exchange
+                    .refuse(Status::BAD_REQUEST, "the redirect target for this address is not valid")
+                    .await;
             }
             exchange.refuse_with(*status, "the page is at another address", &fields).await
         }
@@ -305,18 +311,25 @@ async fn serve_handler(
 /// The text of the error page if `respond` has an error status and no body.
 fn why(status: Status) -> &'static str {
     match status.code() {
-        401 => "you must sign in to see what is at this address",
-        403 => "you may not see what is at this address",
-        404 => "nothing here answers to this address",
-        410 => "what was at this address is gone for good",
+        401 => "this address requires authentication",
+        403 => "access to this address is forbidden",
+        404 => "there is nothing at this address",
+        410 => "this address no longer exists",
         429 => "too many requests",
         400..500 => "this request is refused",
-        _ => "this address is out of service",
+        _ => "this address is temporarily out of service",
     }
 }
 
 fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    Values { request: exchange.request(), prefix }
+    let request = exchange.request();
+    let ((head, bytes), client) = (request.head(), request.client());
+    let address = match client.address {
+        Peer::Tcp(address) => Some(address),
+        Peer::Unix => None,
+    };
+    let empty_segments = request.empty_segments();
+    Values { head, bytes, empty_segments, client: address, is_secure: client.secure, prefix, upstream: "" }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.

@@ -1,4 +1,4 @@
-//! Starts the server and stays with it: signals, reload, drain.
+//! Starts the server and handles its events: signals, reload, drain.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,23 +20,25 @@ use crate::assemble::{self, CoreContext, ServerPlan};
 use crate::control::{self, Reloaded, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
+use crate::inherited::Inherited;
 use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::notice::ErrorLog;
-use crate::parent::{self, Inherited};
+use crate::parent;
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sink::{LogSink, LogTarget};
 use crate::watch;
 
-/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
-const DRAIN_TOLD: Duration = Duration::from_millis(1_200);
+/// How long a stop may take before the log has the number of requests that it waits for; idle connections are closed by
+/// then.
+const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
 /// The longest wait for an event.
 const QUIET: Duration = Duration::from_secs(3_600);
 
-/// Where a configuration came from, to be read again.
+/// Reads the configuration again from its source.
 pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
 
-/// The configuration in force, for all cores: they take it over at their next request.
+/// The configuration in use, for all cores: they switch to it at their next request.
 struct Current {
     generation: AtomicU64,
     plan: Mutex<Arc<ServerPlan>>,
@@ -50,7 +52,7 @@ impl Current {
     }
 }
 
-/// Every log that the server writes.
+/// All logs of the server.
 #[derive(Clone)]
 struct Logs {
     access: Option<LogSink>,
@@ -58,9 +60,9 @@ struct Logs {
 }
 
 impl Logs {
-    /// Opens them, or has them opened by the supervisor, where there is one.
+    /// Opens them, or asks the supervisor to open them, if there is one.
     fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
-        // Who has served before goes on, whatever has become of its logs.
+        // A server that is started again serves even if a log cannot be opened.
         let open = if again { LogSink::open_or_stderr } else { LogSink::open };
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
             (Some(link), config::Sink::File(path)) => LogTarget::Given {
@@ -77,53 +79,53 @@ impl Logs {
         Ok(Logs { access, notices: ErrorLog::new(errors, config.log.level) })
     }
 
-    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
+    /// Opens the log files again; lines from before go to the old files. Takes a moment.
     fn reopen(&self) {
         self.notices.sink().reopen();
         self.access.iter().for_each(LogSink::reopen);
     }
 
     fn close(&self) {
-        // As if a second had passed: what is not told now never is.
+        // As if the second were over: counts that are not written now are lost.
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
         self.access.iter().for_each(LogSink::close);
         self.notices.sink().close();
     }
 }
 
-/// What is to be served, and how.
+/// The configuration to serve, and its source.
 pub(crate) struct Start {
     pub(crate) config: Config,
-    /// Reads the configuration again; none where it comes from the command line.
+    /// Reads the configuration again; `None` if it comes from the command line.
     pub(crate) reread: Option<Reread>,
     /// Whether applications are loaded again when their files change.
     pub(crate) watch: bool,
-    /// What the supervisor has handed over, where there is one.
+    /// What the supervisor has passed on, if there is one.
     pub(crate) inherited: Option<Inherited>,
-    /// For the log.
+    /// A warning for the log.
     pub(crate) warning: Option<String>,
 }
 
-/// What happens while the server runs.
+/// Events while the server runs.
 enum ServerEvent {
     Stop,
-    /// Read the configuration again; the result is sent to whoever asked on the control socket.
+    /// Read the configuration again; the result is sent to the client of the control socket, if one asked.
     Reload(Option<SyncSender<Reloaded>>),
     Reopen,
-    /// A signal without a meaning.
+    /// A signal that is ignored.
     Unknown,
     /// The engines have ended.
     Ended(io::Result<bool>),
 }
 
-/// Serves until told to stop. `ready` is called with the addresses once connections are accepted.
+/// Serves until it is asked to stop. `ready` is called with the addresses once connections are accepted.
 ///
 /// # Errors
-/// What keeps the server from starting, for people.
+/// What keeps the server from starting.
 pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, warning } = start;
     let (events, happened) = channel();
-    // Before anything is started: a signal that comes early must find us listening.
+    // Before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
@@ -131,10 +133,10 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
-        // What was needed to bind: nobody else starts with it, and no worker inherits it.
+        // The capability was needed to bind; no worker may inherit it.
         privilege::drop_capabilities()?;
     }
-    // Threads from here on.
+    // From here on there are several threads.
     pass_signals(signals, inherited.is_some(), events.clone())?;
     let link = inherited.as_ref().map(|inherited| inherited.link.clone());
     if let Some(link) = &link {
@@ -170,10 +172,10 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     }
     ready(server.addresses());
     link.iter().for_each(|link| link.report("ready"));
-    let whom = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
+    let identity = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
     let addresses = addresses(server.addresses());
-    match whom {
-        Some(whom) => logs.notices.info(&format!("serving on {addresses}{whom}")),
+    match identity {
+        Some(identity) => logs.notices.info(&format!("serving on {addresses}{identity}")),
         None => logs.notices.debug(&format!("serving on {addresses}")),
     }
     let (stop, counters) = (server.stop(), server.counters().to_vec());
@@ -191,7 +193,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     Ok(())
 }
 
-/// Does what signals, orders and clients of the control socket ask for, until the engines have ended.
+/// Handles signals, and commands of the supervisor and the control socket, until the engines have ended.
 fn attend(
     happened: &Receiver<ServerEvent>,
     current: &Current,
@@ -209,12 +211,12 @@ fn attend(
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout) => {
                 if tell_at.take().is_some() {
-                    tell_of_draining(current, counters, &logs.notices);
+                    report_draining(current, counters, &logs.notices);
                 }
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("the engines ended without a word"));
+                return Err(io::Error::other("the engines ended unexpectedly"));
             }
         };
         match event {
@@ -226,25 +228,25 @@ fn attend(
                     true => refused("the server is stopping"),
                     false => reload(current, reread, link, &logs.notices),
                 };
-                // Whoever asked may have left.
+                // The client may have disconnected.
                 let _ = asker.map(|asker| asker.send(outcome));
             }
             ServerEvent::Stop if std::mem::replace(&mut stopping, true) => end_at_once(logs),
             ServerEvent::Stop => {
-                logs.notices.info("stopping: finishing what runs");
+                logs.notices.info("stopping: finishing running requests");
                 stop.drain();
-                tell_at = Some(Instant::now() + DRAIN_TOLD);
+                tell_at = Some(Instant::now() + DRAIN_REPORT);
             }
         }
     }
 }
 
-/// Says what a stop waits for: without a word it looks as if it hung.
-fn tell_of_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
+/// Logs what a stop waits for, because without that it seems to hang.
+fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
     let drain = current.plan().config.timeouts.drain;
-    // Idle connections are closed by now, or about to be: what is open has a request.
+    // Idle connections are closed by now, or about to be: each open connection has a request.
     let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
-    if requests > 0 && drain > DRAIN_TOLD {
+    if requests > 0 && drain > DRAIN_REPORT {
         notices.warn(&format!(
             "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
              a second signal ends them at once",
@@ -258,12 +260,12 @@ fn refused(text: &str) -> Reloaded {
     Reloaded { reported: Err(text.to_owned()), is_in_force: false }
 }
 
-/// How long the last lines may take where nobody waits any more.
+/// How long writing the last lines may take when the server ends at once.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
-/// Told to stop again: ends the process whatever its threads do. The logs get a moment.
+/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
 fn end_at_once(logs: &Logs) -> ! {
-    logs.notices.warn("told to stop again: not waiting for running requests");
+    logs.notices.warn("second request to stop: not waiting for running requests");
     let (done, closed) = sync_channel(1);
     let logs = logs.clone();
     let closer = std::thread::Builder::new().spawn(move || {
@@ -276,7 +278,7 @@ fn end_at_once(logs: &Logs) -> ! {
     std::process::exit(1);
 }
 
-/// While workers are waited for, another order to stop ends the process all the same.
+/// While workers are waited for, a second request to stop still ends the process.
 fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(move || {
         if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
@@ -294,8 +296,8 @@ fn event(order: SupervisorOrder) -> ServerEvent {
     }
 }
 
-/// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
-/// signals to both, and the second SIGTERM would end it at once.
+/// Turns signals into events, on a thread of its own. A server with a supervisor ignores signals, because systemd sends
+/// them to both, and the second SIGTERM would end it at once.
 fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEvent>) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         signals.forever().try_for_each(|signal| match signal {
@@ -309,7 +311,7 @@ fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEve
     Ok(())
 }
 
-/// The bound sockets: the supervisor's, or made here.
+/// The bound sockets: the supervisor's, or bound here.
 fn listeners(
     config: &Config,
     inherited: Option<&mut Inherited>,
@@ -327,7 +329,7 @@ fn listeners(
     each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, threads)).collect()
 }
 
-/// The control socket, and its file if it is this process's.
+/// The control socket, and its file if this process created it.
 type Control = io::Result<(UnixListener, Option<Socket>)>;
 
 fn control_socket(inherited: Option<&mut Inherited>) -> Control {
@@ -340,7 +342,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
     }
 }
 
-/// A server that cannot be asked serves all the same.
+/// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
     hosting: &Arc<Hosting>,
@@ -371,7 +373,7 @@ fn serve_control(
     });
     match served {
         Ok(socket) => socket,
-        // The supervisor has said so.
+        // The supervisor has logged it.
         Err(_) if inherited.is_some() => None,
         Err(error) => {
             notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
@@ -411,8 +413,8 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     core.spawn(async move {
         loop {
             clock.sleep(1_000).await;
-            // A core that nobody asks takes a new configuration over too: applications and upstream servers that are gone
-            // from it end only when no core holds them any more.
+            // A core without requests must switch to a new configuration too: removed applications and upstream servers
+            // end only when no core holds them any more.
             flushed.renew();
             log_memory(&clock, &notices);
             notices.log_counts(Instant::now());
@@ -421,7 +423,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     Ok(SharedRouter(router))
 }
 
-/// Says that requests are refused for want of memory: one line a second for all cores.
+/// Logs that requests are refused for lack of memory: one line a second for all cores.
 fn log_memory(core: &net::Core, notices: &ErrorLog) {
     let memory = core.memory();
     if memory.pressure() < net::Pressure::Critical {
@@ -439,7 +441,7 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
     });
 }
 
-/// Gives a new table where the configuration has changed.
+/// Returns a new table if the configuration has changed.
 fn renewer(
     core: net::Core,
     handles: AppHandles,
@@ -464,7 +466,7 @@ fn renewer(
     })
 }
 
-/// Reads the configuration again and takes it over; the result for who asked, which the log has as well.
+/// Reads the configuration again and switches to it; the result is returned and logged.
 fn reload(
     current: &Current,
     reread: Option<&Reread>,
@@ -472,14 +474,14 @@ fn reload(
     notices: &ErrorLog,
 ) -> Reloaded {
     let Some(reread) = reread else {
-        // What there is besides a file can be loaded again all the same.
+        // Applications can be loaded again without a configuration file.
         let applied = current.hosting.apply(&current.plan().config.apps);
         let text = "there is no configuration file to read: applications are loaded again";
         notices.info(text);
         let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
         return Reloaded { reported, is_in_force: true };
     };
-    // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
+    // Assembled once here as a check: missing folders and pages are found before it is used.
     let before = current.plan();
     let plan = |config| {
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
@@ -488,7 +490,7 @@ fn reload(
     let plan = match reread().and_then(plan) {
         Ok(plan) => plan,
         Err(error) => {
-            let text = format!("the configuration stays as it was:\n{error}");
+            let text = format!("the configuration was not changed:\n{error}");
             notices.error(&text);
             return refused(&text);
         }
@@ -500,7 +502,7 @@ fn reload(
     let late = late_changes(old, new);
     if !late.is_empty() {
         let verb = if late.len() == 1 { "changes" } else { "change" };
-        failures.push(format!("{} {verb} only when the server is restarted", late.join(", ")));
+        failures.push(format!("{} {verb} only at a restart", late.join(", ")));
         failures.iter().for_each(|text| notices.warn(text));
     }
     if let Err(error) = current.hosting.apply(&plan.config.apps) {
@@ -511,13 +513,13 @@ fn reload(
     current.generation.fetch_add(1, Ordering::Release);
     notices.info("the configuration was read again");
     let reported = match failures.is_empty() {
-        true => Ok("the new configuration is in force".into()),
-        false => Err(format!("the new configuration is in force, but for this:\n{}", failures.join("\n"))),
+        true => Ok("the new configuration is in use".into()),
+        false => Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n"))),
     };
     Reloaded { reported, is_in_force: true }
 }
 
-/// What differs and is not taken over by a server that runs. Of limits and timeouts, what routes may set for themselves is.
+/// The changes that need a restart. Limits and timeouts that routes can set do not.
 fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
     let (body, write) = (old.timeouts.body, old.timeouts.write);
@@ -535,19 +537,19 @@ fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
     changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
-/// A panic is a fault of ours: it goes to the error log, with its place.
+/// A panic is a bug of Komainu: it is logged with its place.
 fn hook_panics(notices: &ErrorLog) {
     let notices = notices.clone();
     std::panic::set_hook(Box::new(move |info| notices.error(&format!("a handler panicked: {info}"))));
 }
 
-/// As many descriptors as the system lets us have; tells how many.
+/// Raises the limit on open files as far as allowed; returns it.
 fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(1 << 20);
     if limit.current.is_some_and(|current| current < hard) {
         limit.current = Some(hard);
-        // Where it fails the limit stays as it was.
+        // If this fails the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)

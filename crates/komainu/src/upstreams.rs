@@ -1,18 +1,20 @@
 //! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Action, Config, StripPrefix};
 use http::Status;
 use net::{SpillQuota, SpillStore};
+use proxy::GroupShared;
 use proxy::options::{
-    Balance, Edits, Ejection, Forwarded, HashKey, HealthCheck, Host, KeepAlive, Options, PathMap, Probe,
-    ProxyProtocol, RequestOptions, ResponseOptions, Retry, Timeouts, Tls, UpstreamAddress, UpstreamServer,
+    Balance, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host, KeepAlive, PathMap, Probe,
+    ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls, UpstreamAddress,
+    UpstreamServer, UpstreamTimeouts,
 };
-use proxy::{GroupShared, HeaderTemplate};
+
+use crate::config_files::ConfigFiles;
 
 /// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]
@@ -26,7 +28,7 @@ pub(crate) struct GroupPlan {
 pub(crate) struct UpstreamRoute {
     /// The group's place in [`GroupPlan::shared`].
     pub(crate) group: usize,
-    pub(crate) options: Arc<Options>,
+    pub(crate) options: Arc<RouteOptions>,
     /// The limit on temporary files for its responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
 }
@@ -42,16 +44,17 @@ impl GroupPlan {
         config: &Config,
         before: &[Arc<GroupShared>],
         spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
         let mut groups = GroupPlan::default();
         let mut before = before.to_vec();
         let mut named = Vec::new();
         for (name, proxy) in &config.upstreams {
             named.push(name.as_str());
-            groups.add(options(&config::Route::default(), proxy)?, &mut before)?;
+            groups.add(group_options(proxy, files)?, &mut before)?;
         }
         for site in &config.sites {
-            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill));
+            let ways = site.routes.iter().map(|route| groups.way(route, &named, &mut before, spill, files));
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.ways.push(ways);
         }
@@ -63,7 +66,7 @@ impl GroupPlan {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    fn add(&mut self, options: Options, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
+    fn add(&mut self, options: GroupOptions, before: &mut Vec<Arc<GroupShared>>) -> io::Result<usize> {
         let same = before.iter().position(|shared| *shared.options() == options);
         self.shared.push(match same {
             Some(index) => before.swap_remove(index),
@@ -78,6 +81,7 @@ impl GroupPlan {
         named: &[&str],
         before: &mut Vec<Arc<GroupShared>>,
         spill: &Arc<SpillStore>,
+        files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
         let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
         let proxy = actions.find_map(|action| match action {
@@ -85,14 +89,13 @@ impl GroupPlan {
             _ => None,
         });
         let Some(proxy) = proxy else { return Ok(None) };
-        let options = options(route, proxy)?;
         let shares = |name: &String| named.iter().position(|known| known == name);
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(options.clone(), before)?,
+            None => self.add(group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
-        Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
+        Ok(Some(UpstreamRoute { group, options: route_options(route, proxy).into(), spill }))
     }
 }
 
@@ -100,17 +103,17 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
-fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> {
-    let servers = proxy.to.iter().map(|upstream| server(proxy, upstream)).collect::<io::Result<_>>()?;
-    Ok(Options {
+fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
+    let servers =
+        proxy.to.iter().map(|upstream| server(proxy, upstream, files)).collect::<io::Result<_>>()?;
+    Ok(GroupOptions {
+        servers,
         balance: balance(&proxy.balance),
         keep_alive: KeepAlive {
             idle_max: proxy.keep_alive.connections_max as usize,
             idle_ms_max: ms(proxy.keep_alive.idle),
             requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
         },
-        timeouts: timeouts(&proxy.timeouts),
-        retry: retry(&proxy.retry),
         ejection: proxy.eject.as_ref().map(|eject| Ejection {
             failures_max: eject.failures_max,
             first_ms: ms(eject.first),
@@ -120,6 +123,18 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
         slow_start_ms: ms(proxy.slow_start),
         queue_max: proxy.queue_max as usize,
         resolve_ms: ms(proxy.resolve),
+        proxy_protocol: match proxy.proxy_protocol {
+            config::ProxyProtocol::Off => None,
+            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
+            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
+        },
+    })
+}
+
+fn route_options(route: &config::Route, proxy: &config::Proxy) -> RouteOptions {
+    RouteOptions {
+        timeouts: timeouts(&proxy.timeouts),
+        retry: retry(&proxy.retry),
         request: request(proxy),
         response: ResponseOptions {
             rewrite: proxy.rewrite,
@@ -127,11 +142,6 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
             edits: edits(&proxy.response_headers),
         },
         path: path_map(route, proxy),
-        proxy_protocol: match proxy.proxy_protocol {
-            config::ProxyProtocol::Off => None,
-            config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
-            config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
-        },
         upgrades: proxy.upgrades.clone(),
         read_ahead_bytes: proxy.read_ahead_bytes as usize,
         head: http::Limits {
@@ -140,16 +150,20 @@ fn options(route: &config::Route, proxy: &config::Proxy) -> io::Result<Options> 
             fields_max: proxy.limits.headers_max as usize,
             bare_lf: proxy.limits.lenient_bare_lf,
         },
-        ..Options::to(servers)
-    })
+    }
 }
 
-fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<UpstreamServer> {
+fn server(
+    proxy: &config::Proxy,
+    upstream: &config::Upstream,
+    files: &ConfigFiles,
+) -> io::Result<UpstreamServer> {
     let at = match &upstream.url {
         config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
         config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
     };
-    let tls = upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls))).transpose()?;
+    let tls =
+        upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
     Ok(UpstreamServer {
         tls,
         weight: upstream.weight,
@@ -159,22 +173,17 @@ fn server(proxy: &config::Proxy, upstream: &config::Upstream) -> io::Result<Upst
     })
 }
 
-fn tls(tls: &config::ProxyTls) -> io::Result<Tls> {
+fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let identity_pem = match (&tls.certificate, &tls.key) {
-        (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+        (Some(certificate), Some(key)) => Some((files.read(certificate)?, files.read(key)?)),
         _ => None,
     };
     Ok(Tls {
         name: tls.name.clone(),
-        roots_pem: tls.ca.as_deref().map(pem).transpose()?,
+        roots_pem: tls.ca.as_deref().map(|path| files.read(path)).transpose()?,
         identity_pem,
         insecure: !tls.verify,
     })
-}
-
-fn pem(path: &Path) -> io::Result<Vec<u8>> {
-    std::fs::read(path)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))
 }
 
 fn balance(balance: &config::Balance) -> Balance {
@@ -190,8 +199,8 @@ fn balance(balance: &config::Balance) -> Balance {
     }
 }
 
-fn timeouts(timeouts: &config::ProxyTimeouts) -> Timeouts {
-    Timeouts {
+fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
+    UpstreamTimeouts {
         connect_ms: ms(timeouts.connect),
         head_ms: ms(timeouts.head),
         between_ms: ms(timeouts.between),
@@ -240,14 +249,7 @@ fn request(proxy: &config::Proxy) -> RequestOptions {
 }
 
 fn edits(headers: &config::ProxyHeaders) -> Edits {
-    let field = |(name, value): &(String, String)| {
-        (name.clone(), HeaderTemplate::parse(value).expect("the configuration checked its variables"))
-    };
-    Edits {
-        remove: headers.remove.clone(),
-        set: headers.set.iter().map(field).collect(),
-        add: headers.add.iter().map(field).collect(),
-    }
+    Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
 }
 
 fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
@@ -267,8 +269,10 @@ mod tests {
     #[test]
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
         let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
-        let ours = options(&config::Route::default(), &config::Proxy::to([url])).unwrap();
+        let proxy = config::Proxy::to([url]);
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
-        assert_eq!(format!("{ours:#?}"), format!("{:#?}", Options::to(vec![server])));
+        let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
+        assert_eq!(group, GroupOptions::to(vec![server]));
+        assert_eq!(route_options(&config::Route::default(), &proxy), RouteOptions::default());
     }
 }

@@ -1,4 +1,4 @@
-//! Loads applications anew when their code changes: for development.
+//! Loads applications again when their code changes: for development.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,24 +15,24 @@ use rustix::io::Errno;
 use crate::hosting::Hosting;
 use crate::notice::ErrorLog;
 
-/// An editor or a checkout writes several files: it has to be quiet for so long.
+/// The time without changes before a reload, because an editor or a checkout writes several files.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// And after so long it is loaded anew all the same: an application's own data may change all the time.
+/// The longest delay of a reload: an application's own data may change all the time.
 const NOISY_MAX: Duration = Duration::from_secs(2);
 const FOLDERS_MAX: usize = 10_000;
-/// What code, templates and settings are kept in. An application's own data must not reload it.
+/// Suffixes of code, templates and settings. An application's data must not reload it.
 const SUFFIXES: [&str; 33] = [
     "psgi", "pl", "pm", "ru", "rb", "rake", "py", "so", "toml", "yml", "yaml", "json", "ini", "conf", "cfg",
     "env", "html", "htm", "xml", "erb", "haml", "slim", "tt", "tt2", "ep", "mt", "tx", "jinja", "jinja2",
     "j2", "mustache", "liquid", "lock",
 ];
-/// Folders of this name hold no code of the application's own.
+/// Names of folders that contain no code of the application.
 const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];
 
 /// Watches the folders of applications, each by its name, on a thread of its own.
 ///
 /// # Errors
-/// Where the system has no more watches.
+/// If the system has no more watches.
 pub(crate) fn watch(
     folders: Vec<(String, PathBuf)>,
     hosting: Arc<Hosting>,
@@ -46,11 +46,11 @@ pub(crate) fn watch(
         loop {
             match watch.changed() {
                 Ok(changed) => changed.into_iter().for_each(|(app, file)| {
-                    notices.warn(&format!("{} has changed: loading {app} anew", file.display()));
+                    notices.warn(&format!("{} has changed: loading {app} again", file.display()));
                     hosting.reload(&app);
                 }),
                 Err(error) => {
-                    return notices.error(&format!("changes of files are not seen any more: {error}"));
+                    return notices.error(&format!("cannot watch for changed files any more: {error}"));
                 }
             }
         }
@@ -75,7 +75,7 @@ impl FolderWatch {
             | WatchFlags::ONLYDIR;
         let id = match inotify::add_watch(&self.inotify, folder, flags) {
             Ok(id) => id,
-            // It went as fast as it came, or is nobody's business.
+            // It was removed again, or cannot be read.
             Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -92,7 +92,7 @@ impl FolderWatch {
         Ok(())
     }
 
-    /// Waits for changes, and for an end of them: the applications they belong to, each with a file.
+    /// Waits for changes and until they stop: returns the applications, each with a changed file.
     fn changed(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
         let mut changed = HashMap::new();
         let mut first = None;
@@ -121,7 +121,7 @@ impl FolderWatch {
         }
     }
 
-    /// What has happened: where, to what, and whether that is a folder.
+    /// The events: the watch, the name, and whether it is a folder.
     fn events(&self) -> Result<Vec<(i32, String, bool)>, Errno> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut space);

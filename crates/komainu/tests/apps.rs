@@ -113,7 +113,7 @@ fn what_is_missing_is_reported_at_once() {
     command.args(["run", "--listen", "127.0.0.1:0", "app.psgi"]);
     let missing = text(&command.output().unwrap().stderr);
     assert!(
-        missing.contains("the module for perl is not there") && missing.contains("make build"),
+        missing.contains("the worker module for perl is missing") && missing.contains("make build"),
         "{missing}"
     );
 }

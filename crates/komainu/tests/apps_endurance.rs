@@ -107,7 +107,7 @@ fn killing(language: Language, time: Duration) {
         let Some(victim) = there.get((random >> 33) % there.len().max(1)) else { continue };
         killed += usize::from(kill(*victim, "-KILL"));
     }
-    load.go_on(100);
+    load.wait_for_good(100);
     let good = load.good();
     // Every client comes to its end: none hangs.
     let bad = load.finish();
@@ -247,7 +247,7 @@ fn quick_requests_do_not_wait_behind_slow_ones() {
             eventually("a worker has it", || rig.folder.at(&format!("{at}.held")).exists());
             slow.push(client);
             let load = Load::start(&rig, 8, "/");
-            load.go_on(200);
+            load.wait_for_good(200);
             assert_eq!(load.finish(), [0u16; 0]);
         }
         for at in 0..7 {

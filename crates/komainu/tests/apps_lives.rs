@@ -31,7 +31,7 @@ fn held(rig: &Rig, name: &str) -> Client {
     client
 }
 
-fn let_go(rig: &Rig, name: &str) {
+fn release_app(rig: &Rig, name: &str) {
     rig.folder.write(&format!("{name}.go"), "");
 }
 
@@ -117,7 +117,7 @@ fn a_full_queue_refuses_the_oldest() {
     let mut oldest = waiting.remove(0);
     let head = oldest.head();
     assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\nRetry-After: 1\r\n"), "{head}");
-    let_go(&rig, "a");
+    release_app(&rig, "a");
     assert_eq!(busy.answer().0, 200);
     assert_eq!((waiting[0].answer().0, last.answer().0), (200, 200));
 }
@@ -128,7 +128,7 @@ fn nobody_waits_for_ever() {
     let rig = start(folder("app.psgi", HOLD), &only(config));
     let mut busy = held(&rig, "a");
     rig.get("/").expect_status(503).expect_field("Retry-After", "1");
-    let_go(&rig, "a");
+    release_app(&rig, "a");
     assert_eq!(busy.answer().0, 200);
 }
 
@@ -150,13 +150,13 @@ fn a_reload_under_load_fails_no_request() {
     ready(&rig, 2);
     let load = Load::start(&rig, 8, "/");
     for text in [TWO, ONE, TWO, ONE, TWO] {
-        load.go_on(200);
+        load.wait_for_good(200);
         rig.folder.write("app.psgi", text);
         let before = generation(&rig);
         rig.signal("-HUP");
         renewed(&rig, before);
     }
-    load.go_on(200);
+    load.wait_for_good(200);
     assert_eq!(load.finish(), [0u16; 0]);
     rig.get("/").expect(200, "two");
 }
@@ -167,11 +167,11 @@ fn a_reload_of_a_ruby_application_fails_no_request() {
     let rig = start(folder("config.ru", &app("one")), &only("rack = \"config.ru\"\nworkers = 2"));
     ready(&rig, 2);
     let load = Load::start(&rig, 8, "/");
-    load.go_on(200);
+    load.wait_for_good(200);
     rig.folder.write("config.ru", app("two"));
     rig.signal("-HUP");
     renewed(&rig, 1);
-    load.go_on(200);
+    load.wait_for_good(200);
     assert_eq!(load.finish(), [0u16; 0]);
     rig.get("/").expect(200, "two");
 }
@@ -185,7 +185,7 @@ fn a_long_request_is_finished_by_those_who_began_it() {
     logged(&rig, "generation 2 takes over");
     rig.get("/").expect_status(200);
     assert!(is_alive(old));
-    let_go(&rig, "a");
+    release_app(&rig, "a");
     assert_eq!(long.answer(), (200, format!("/hold {old}")));
     eventually("it is gone", || !is_alive(old));
 }
@@ -197,7 +197,7 @@ fn a_reload_that_fails_changes_nothing() {
     rig.folder.write("app.psgi", "die 'halfway saved'");
     rig.signal("-HUP");
     logged(&rig, "halfway saved");
-    logged(&rig, "the generation before it goes on");
+    logged(&rig, "the previous generation continues to serve");
     rig.get("/").expect(200, "one");
     assert_eq!(ready(&rig, 2), before);
 }
@@ -230,7 +230,7 @@ fn the_last_application_ends_when_a_reload_takes_it_away() {
 }
 
 #[test]
-fn one_application_is_loaded_anew() {
+fn one_application_is_loaded_again() {
     let files = folder("a.psgi", PID);
     files.write("b.psgi", PID);
     let config = "[[route]]\npath = \"/b\"\napp = \"b\"\n[[route]]\napp = \"a\"\n\
@@ -258,7 +258,7 @@ fn a_change_of_its_files_is_seen() {
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { 'two' } 1;");
     eventually("the change is served", || rig.get("/").text() == "two");
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { oops( } 1;");
-    logged(&rig, "the generation before it goes on");
+    logged(&rig, "the previous generation continues to serve");
     rig.get("/").expect(200, "two");
     rig.folder.write("lib/Shop.pm", "package Shop; sub said { 'three' } 1;");
     eventually("the next change is served", || rig.get("/").text() == "three");
@@ -274,7 +274,7 @@ fn workers_come_with_need() {
         clients.push(held(&rig, name));
     }
     ready(&rig, 3);
-    ["a", "b", "c"].iter().for_each(|name| let_go(&rig, name));
+    ["a", "b", "c"].iter().for_each(|name| release_app(&rig, name));
     clients.iter_mut().for_each(|client| assert_eq!(client.answer().0, 200));
     ready(&rig, 1);
 }
@@ -287,7 +287,7 @@ fn a_stop_finishes_what_runs_and_leaves_nobody() {
     let mut running = held(&rig, "a");
     rig.signal("-TERM");
     logged(&rig, "stopping");
-    let_go(&rig, "a");
+    release_app(&rig, "a");
     assert_eq!(running.answer().0, 200);
     assert!(rig.ended().success());
     assert!(all.iter().all(|pid| !is_alive(*pid)));

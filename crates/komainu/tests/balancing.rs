@@ -218,7 +218,7 @@ fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
     well.store(true, Ordering::SeqCst);
     eventually("b is back", || answers(&rig, 20).contains_key("b"));
     assert!(
-        rig.reported().contains("its checks fail") && rig.reported().contains("in service again"),
+        rig.reported().contains("its health checks fail") && rig.reported().contains("in service again"),
         "{}",
         rig.reported()
     );
@@ -298,7 +298,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
         .collect();
     for weight in [0, 1, 0] {
         let until = answered.load(Ordering::Relaxed) + 200;
-        eventually("requests go on", || {
+        eventually("requests continue", || {
             answered.load(Ordering::Relaxed) >= until || clients.iter().any(|client| client.is_finished())
         });
         rig.folder.write("komainu.toml", config(weight));

@@ -1,4 +1,4 @@
-//! Who the client is, behind proxies that tell: by fields that are trusted, and by the PROXY protocol.
+//! Who the client is, behind proxies that send it: by fields that are trusted, and by the PROXY protocol.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 mod origin;
@@ -19,7 +19,7 @@ fn start(folder: Folder, text: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Everything that tells of the client, behind these first lines: the log, variables, and an upstream.
+/// Everything that shows the client's address, behind these first lines: the log, variables, and an upstream.
 fn with_events(first: &str, origin: &Origin) -> Rig {
     let text = format!(
         r#"{first}
@@ -62,7 +62,7 @@ fn trusted_fields_name_the_client_everywhere() {
     assert_eq!(ask.field("X-Forwarded-For"), ["2001:db8::9, 127.0.0.1"]);
     assert_eq!(ask.field("X-Forwarded-Proto"), ["http"]);
     assert!(ask.field("Forwarded").join(", ").starts_with("for=\"[2001:db8::9]\""), "{}", ask.head);
-    // Nothing is told: it is the proxy's own request.
+    // Without an address: it is the proxy's own request.
     rig.get("/").expect_field("X-Client", "127.0.0.1").expect_field("X-Scheme", "http");
     assert_eq!(logged(&rig, 3), ["192.0.2.9", "2001:db8::9", "127.0.0.1"]);
 }
@@ -153,7 +153,7 @@ fn who_is_reported_of_is_not_trusted_for_that() {
 #[test]
 fn over_a_unix_socket_both_ways() {
     let origin = Origin::start(|_| ok("x"));
-    let first = "listen = [\"127.0.0.1:0\", \"unix:plain.sock\", { address = \"unix:told.sock\", proxy_protocol = true }]\n\
+    let first = "listen = [\"127.0.0.1:0\", \"unix:plain.sock\", { address = \"unix:proxied.sock\", proxy_protocol = true }]\n\
                  trusted_proxies = [\"unix\"]";
     let rig = with_events(first, &origin);
     let ask = |socket: &str, bytes: &str| {
@@ -167,8 +167,8 @@ fn over_a_unix_socket_both_ways() {
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Forwarded-For: 192.0.2.9\r\n\r\n";
     ask("plain.sock", request).expect(200, "hello").expect_field("X-Client", "192.0.2.9");
     let reported = format!("PROXY TCP6 2001:db8::7 2001:db8::1 1 80\r\n{request}");
-    ask("told.sock", &reported).expect(200, "hello").expect_field("X-Client", "2001:db8::7");
-    ask("told.sock", request).expect_status(400);
+    ask("proxied.sock", &reported).expect(200, "hello").expect_field("X-Client", "2001:db8::7");
+    ask("proxied.sock", request).expect_status(400);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn a_reload_waits_for_its_result() {
     rig.folder.write("two/a", "two");
     write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"two\"\n");
     let (code, said) = reload();
-    assert!(code == Some(0) && said.contains("in force"), "{code:?} {said}");
+    assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
     rig.get("/a").expect(200, "two");
     for (broken, named) in
         [("[[route]]\nfiels = \"two\"\n", "fiels"), ("[[route]]\nfiles = \"nowhere\"\n", "nowhere")]
@@ -115,14 +115,14 @@ fn a_reload_waits_for_its_result() {
         write(&rig.folder, &format!("listen = \"127.0.0.1:0\"\n{broken}"));
         let (code, said) = reload();
         assert!(
-            code == Some(1) && said.contains(named) && said.contains("stays as it was"),
+            code == Some(1) && said.contains(named) && said.contains("was not changed"),
             "{code:?} {said}"
         );
         rig.get("/a").expect(200, "two");
     }
     write(&rig.folder, "listen = \"127.0.0.1:1\"\n[[route]]\nfiles = \"www\"\n");
     let (code, said) = reload();
-    assert!(code == Some(1) && said.contains("`listen` changes only when"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("`listen` changes only at a restart"), "{code:?} {said}");
     rig.get("/a").expect(200, "A");
 }
 
@@ -147,7 +147,9 @@ fn a_reload_reports_of_an_application_that_does_not_load() {
     for more in [&[][..], &["shop"]] {
         let (code, said) = reload(more);
         assert_eq!(code, Some(1), "{said}");
-        for part in ["application shop does not load: ", "no table of goods", "the old one goes on serving"] {
+        for part in
+            ["application shop does not load: ", "no table of goods", "the old one continues to serve"]
+        {
             assert!(said.contains(part), "{part} in {said}");
         }
         rig.get("/").expect(200, "one");

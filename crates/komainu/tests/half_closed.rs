@@ -42,7 +42,7 @@ async def app(scope, receive, send):
         length, more = length + len(event['body']), event['more_body']
     await asyncio.sleep(0.4)
     if scope['path'].endswith('/listens'):
-        print('told', (await receive())['type'], flush=True)
+        print('received', (await receive())['type'], flush=True)
         if not scope['query_string']:
             return
     await send({'type': 'http.response.start', 'status': 200, 'headers': []})
@@ -198,12 +198,12 @@ fn a_reset_gives_the_request_up_and_costs_no_other() {
 #[test]
 fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
     let (rig, _origin) = all("");
-    // This one answers although it was told, and its client waits for it.
+    // This one answers although it got the disconnect, and its client waits for it.
     let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.contains("body 0"), "{answer:?}");
-    hosted::logged(&rig, "told http.disconnect");
+    hosted::logged(&rig, "received http.disconnect");
     // And this one returns without an answer: that is no failure.
     let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer, "");
-    assert!(!rig.reported().contains("before its answer"), "{}", rig.reported());
+    assert!(!rig.reported().contains("before its response"), "{}", rig.reported());
 }

@@ -226,7 +226,7 @@ fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
     let ca = folder.file("cert.pem");
     let (by_name, by_address) = (format!("https://localhost:{port}/"), format!("https://127.0.0.1:{port}/"));
     let outcomes = [
-        (&[by_name.as_str()][..], "(--ca FILE names whom to trust"),
+        (&[by_name.as_str()][..], "(--ca FILE names the CAs to trust"),
         (&["--ca", &ca, &by_address], "the certificate is for another name (--ca FILE"),
         (&["--ca", &ca, &by_name], ""),
         (&["--ca", &ca, "--sni", "localhost", &by_address], ""),
@@ -244,7 +244,7 @@ fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
     }
 }
 
-/// What it prints when it is interrupted once `ready` says so.
+/// Its output when it is interrupted as soon as `ready` is true.
 fn interrupted(arguments: &[&str], mut ready: impl FnMut() -> bool) -> String {
     let mut child: Child =
         Command::new(KOMAINU).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -278,7 +278,7 @@ fn ctrl_c_prints_the_figures_so_far() {
 }
 
 #[test]
-fn a_lab_that_is_interrupted_prints_what_it_has_and_goes_on() {
+fn a_lab_that_is_interrupted_prints_what_it_has_and_continues() {
     let folder = Folder::new("interrupted");
     let (lab, kept) = (folder.file("l.toml"), folder.file("out/l.jsonl"));
     let text_of = "title = \"Long\"\n[load]\nduration = \"100ms\"\nwarm-up = \"0s\"\nrepetitions = 500\n\

@@ -132,7 +132,7 @@ fn a_body_that_is_said_to_be_in_chunks_and_is_not() {
     for (path, body) in [("/", "no chunks"), ("/chunks", "abc"), ("/empty", "")] {
         assert_eq!(Client::new(rig.address).get(path), (200, body.into()), "{path}");
     }
-    logged(&rig, "is not in chunks");
+    logged(&rig, "is not chunked");
 }
 
 #[test]

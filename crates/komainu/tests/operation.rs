@@ -65,7 +65,7 @@ fn a_stop_reports_what_it_waits_for() {
     stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     stuck.read_exact(&mut [0; 1000]).unwrap();
     rig.signal("-TERM");
-    eventually("it is told", || {
+    eventually("it is logged", || {
         rig.reported().contains("stopping: waiting for 1 requests to end, at most 60 s (timeouts.drain)")
     });
     rig.signal("-TERM");
@@ -83,14 +83,14 @@ fn the_configuration_is_read_again() {
         rig.signal("-HUP");
     };
     write("[[route]]\nfiels = \"two\"\n");
-    eventually("the error is told", || rig.reported().contains("fiels"));
+    eventually("the error is logged", || rig.reported().contains("fiels"));
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"nowhere\"\n");
-    eventually("the missing folder is told", || rig.reported().contains("nowhere"));
+    eventually("the missing folder is logged", || rig.reported().contains("nowhere"));
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"two\"\n");
     eventually("the new configuration is used", || rig.get("/a").text() == "two");
-    // The limit on a body holds at once, so nothing is to be told of it.
+    // The limit on a body holds at once, so there is nothing to log.
     write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
     let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
     eventually("the new limit is used", || rig.send(post).status() == 413);
@@ -98,8 +98,8 @@ fn the_configuration_is_read_again() {
     write(
         "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"error\"\n[[route]]\nfiles = \"two\"\n",
     );
-    let reported = "`[limits]`, `[timeouts]`, `[log]` change only when the server is restarted";
-    eventually("what waits for a restart is told", || rig.reported().contains(reported));
+    let reported = "`[limits]`, `[timeouts]`, `[log]` change only at a restart";
+    eventually("what waits for a restart is logged", || rig.reported().contains(reported));
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn access_logs() {
         "{first}"
     );
     assert!(second.contains("\"-\" 400 "), "{second}");
-    // Rotation: the file is moved away, and made anew at the signal.
+    // Rotation: the file is moved away, and made again at the signal.
     fs::rename(&log, rig.folder.at("access.log.1")).unwrap();
     rig.signal("-USR1");
-    eventually("the log is opened anew", || log.exists());
+    eventually("the log is opened again", || log.exists());
     rig.get("/a");
     eventually("the next line is in the new file", || lines().lines().count() == 1);
 }
@@ -149,7 +149,7 @@ fn lines_before_a_rotation_are_in_the_old_file() {
         // At once, as logrotate has no reason to wait: answered requests belong to the old file.
         fs::rename(&log, &old).unwrap();
         rig.signal("-USR1");
-        eventually("the log is opened anew", || log.exists());
+        eventually("the log is opened again", || log.exists());
         assert_eq!((lines(&old), lines(&log)), (10, 0), "round {round}");
     }
 }
@@ -474,7 +474,7 @@ fn check_explains() {
 fn mistakes_on_the_command_line_are_explained() {
     for (arguments, part) in [
         (&["run", "/nowhere"][..], "no such folder"),
-        (&["run", "/etc/passwd"], "this is a file"),
+        (&["run", "/etc/passwd"], "this file is not an application"),
         (&["run", "--listen", "80", "/tmp"], ":80"),
         (&["run"], "TARGET"),
         (&["stort"], "start"),

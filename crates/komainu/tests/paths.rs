@@ -310,7 +310,7 @@ fn errors_of_respond_and_folders_without_index_have_error_pages() {
     ask("pages", "/no").expect(403, "<p>no").expect_field("Content-Type", "text/html; charset=utf-8");
     ask("pages", "/own").expect(403, "own").expect_field("Content-Type", "text/plain; charset=utf-8");
     for (path, sentence) in [
-        ("/no", "you may not see what is at this address"),
+        ("/no", "access to this address is forbidden"),
         ("/bare/", "this folder has no index page, and its files are not listed"),
         ("/bare", "this folder has no index page, and its files are not listed"),
         ("/bare/b", "there is no such file"),

@@ -207,7 +207,7 @@ fn an_application_of_another_user() {
         assert!(apps.as_array().unwrap().iter().all(costs), "{apps}");
         // A process that the server may neither kill nor wait for.
         rig.get("/exit").expect_status(502);
-        eventually("its end is told as it was", || rig.reported().contains("ended with status 3"));
+        eventually("its end is logged as it was", || rig.reported().contains("ended with status 3"));
         eventually("another one answers", || rig.get("/").status() == 200);
         rig.signal("-HUP");
         eventually("the next generation takes over", || rig.reported().contains("generation 2 takes over"));
@@ -275,6 +275,43 @@ fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
     let said = rig::text(&refused.stderr);
     assert!(refused.status.code() == Some(1) && said.contains("fiels"), "{said}");
     rig.get("/a").expect(200, "two");
+}
+
+#[test]
+fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.certify();
+    for file in ["cert.pem", "key.pem"] {
+        fs::set_permissions(folder.at(file), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let config = |status: u16| {
+        format!(
+            "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n\
+             [[route]]\npath = \"/p\"\nproxy = {{ to = \"https://127.0.0.1:1\", \
+             tls = {{ ca = \"cert.pem\", certificate = \"cert.pem\", key = \"key.pem\" }} }}\n\
+             [[route]]\nrespond = {{ status = {status} }}\n"
+        )
+    };
+    let rig = start(folder, &config(204));
+    rig.get("/").expect_status(204);
+    rig.get("/p").expect_status(502);
+    // And when the configuration is read again.
+    rig.folder.write("komainu.toml", config(404));
+    let pid = rig.child.id().to_string();
+    let done = komainu().args(["reload", "--pid", &pid]).output().unwrap();
+    assert!(done.status.success(), "{}", rig::text(&done.stderr));
+    rig.get("/").expect_status(404);
+    // A file that is no part of the configuration is nobody's business: this one is missing.
+    rig.folder.write("komainu.toml", config(200).replace("\"key.pem\"", "\"none.pem\""));
+    let refused = komainu().args(["reload", "--pid", &pid]).output().unwrap();
+    let said = rig::text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(1) && said.contains("cannot read") && said.contains("none.pem"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -369,7 +406,7 @@ fn why_a_server_cannot_be_started_again_stands_in_the_log() {
     let rig = files("user = \"65534\"\ngroup = \"65534\"");
     fs::remove_dir_all(rig.folder.at("www")).unwrap();
     assert!(kill(serving(&rig), "-KILL"));
-    eventually("the reason is told", || {
+    eventually("the reason is logged", || {
         errors(&rig).contains("died: exit status: 1: ") && errors(&rig).contains("www")
     });
     rig.folder.write("www/a", "back");
@@ -399,7 +436,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
     rig.signal("-TERM");
     assert!(rig.ended().success());
     assert!(!is_alive(pid) && !is_alive(worker) && !socket.exists());
-    assert!(!rig.reported().contains("told to stop again"), "{}", rig.reported());
+    assert!(!rig.reported().contains("second request to stop"), "{}", rig.reported());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The reverse proxy: the real binary between plain sockets and upstream servers that do as they are told.
+//! The reverse proxy: the real binary between plain sockets and upstream servers with scripted responses.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod origin;
@@ -279,7 +279,7 @@ fn the_configuration_is_read_again_and_old_connections_go() {
     let wrong = "[[route]]\nproxy = { to = \"https://a\", tls = { ca = \"missing.pem\" } }\n";
     rig.folder.write("komainu.toml", wrong);
     rig.signal("-HUP");
-    eventually("the missing file is told", || rig.reported().contains("missing.pem"));
+    eventually("the missing file is reported", || rig.reported().contains("missing.pem"));
     rig.get("/").expect(200, "b");
     // The old pool went with the old routes: its connection is closed.
     eventually("the connection to the old upstream is closed", || a.open() == 0);
@@ -297,7 +297,7 @@ fn explain_names_the_upstreams() {
         komainu().args(["check", "-c"]).arg(config).args(["--explain", "http://a/x"]).output().unwrap();
     let said = text(&explained.stdout);
     assert!(
-        said.contains("matches: files, or else proxy to http://127.0.0.1:3000, unix:/run/app.sock"),
+        said.contains("matches: files, otherwise proxy to http://127.0.0.1:3000, unix:/run/app.sock"),
         "{said}"
     );
 }
@@ -309,7 +309,7 @@ fn a_mistaken_url_on_the_command_line_has_its_remedy() {
     assert!(text(&output.stderr).contains("strip_prefix"), "{}", text(&output.stderr));
 }
 
-/// A backend on a fixed port, which drains when it is told to stop.
+/// A backend on a fixed port, which drains when it is asked to stop.
 fn backend(address: &str, www: &Path) -> Rig {
     let mut command = komainu();
     command.args(["run", "--listen", address, "--threads", "1"]).arg(www);
@@ -340,7 +340,7 @@ fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
         .collect();
     let more = |count| {
         let until = answered.load(Ordering::Relaxed) + count;
-        eventually("requests go on", || {
+        eventually("requests continue", || {
             answered.load(Ordering::Relaxed) >= until || clients.iter().any(|client| client.is_finished())
         });
     };

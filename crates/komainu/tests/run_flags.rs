@@ -140,7 +140,7 @@ fn mistakes_are_reported_at_once() {
     let folder = folder("app.psgi", ECHO);
     folder.write("www/a", "A").write("bad.env", "A=1\nB\n");
     for (arguments, said) in [
-        (&["--env", "A=1", "www"][..], "--env is for an application, and no target is one"),
+        (&["--env", "A=1", "www"][..], "--env is only for applications, and no target is an application"),
         (&["--timeout", "9", "www"], "--timeout is for an application"),
         (&["--env", "A", "app.psgi"], "write A=VALUE"),
         (&["--env-file", "bad.env", "app.psgi"], "bad.env:2: write B=VALUE"),
@@ -155,7 +155,7 @@ fn mistakes_are_reported_at_once() {
         (&["--workers", "2", "www"], "--workers is for an application"),
         (
             &["--interface", "asgi", "app.psgi"],
-            "--interface is for an application in Python, and app.psgi is none",
+            "--interface is only for Python applications, and app.psgi is not one",
         ),
         (&["--worker-threads", "4", "app.psgi"], "--worker-threads is not for an application in Perl"),
         (&["--log", "www/"], "write `--log=combined www/`, or put --log last"),

@@ -30,7 +30,7 @@ pub(crate) struct AwaitingProxyHeader<S> {
 impl<S: Service> AwaitingProxyHeader<S> {
     /// Lets it wait for its first byte.
     pub(crate) fn park(idle: Box<IdleClient<S>>, sources: Arc<Sources>) {
-        let (core, source) = (idle.stream().core().clone(), idle.stream().source_rc());
+        let (core, source) = (idle.link().stream().core().clone(), idle.link().stream().source_rc());
         source.set_deadline(idle.deadline_ms());
         core.park(&source, Box::new(AwaitingProxyHeader { idle, sources }));
     }
@@ -38,8 +38,8 @@ impl<S: Service> AwaitingProxyHeader<S> {
 
 impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
-        self.idle.stream().source().take_expired();
-        self.idle.stream().source().set_deadline(u64::MAX);
+        self.idle.link().stream().source().take_expired();
+        self.idle.link().stream().source().set_deadline(u64::MAX);
         Box::pin(async { serve_after(header(*self).await?).await })
     }
 
@@ -54,7 +54,7 @@ async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<Idl
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut len = 0;
     loop {
-        match read_some(&idle, &mut buffer[len..]).await {
+        match read_some(&mut idle, &mut buffer[len..]).await {
             // A health check that only connects, or a client that has disconnected.
             Ok(0) | Err(Fault::Gone | Fault::Io(_)) => return None,
             Ok(read) => len += read,
@@ -79,11 +79,11 @@ async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<Idl
     }
 }
 
-async fn read_some<S: Service>(idle: &IdleClient<S>, room: &mut [u8]) -> Result<usize, Fault> {
+async fn read_some<S: Service>(idle: &mut IdleClient<S>, room: &mut [u8]) -> Result<usize, Fault> {
     loop {
-        match idle.stream().try_read(room)? {
+        match idle.link_mut().try_read(room)? {
             Some(len) => return Ok(len),
-            None => idle.stream().readable(idle.deadline_ms()).await?,
+            None => idle.link().readable(idle.deadline_ms()).await?,
         }
     }
 }

@@ -63,7 +63,7 @@ impl Bell {
         Bell { core: core.clone(), source: core.add_source() }
     }
 
-    /// Lets the waiting task go on soon, or the next one that waits go on at once.
+    /// Lets the waiting task continue soon, or the next one that waits continue at once.
     pub fn ring(&self) {
         self.core.nudge(&self.source);
     }
@@ -132,11 +132,11 @@ impl Drop for Alarm {
 }
 
 async fn until_read(core: &Core, source: &Source) {
-    poll_fn(|_| {
+    poll_fn(|cx| {
         if source.ready() & READ != 0 {
             return Poll::Ready(());
         }
-        source.wait_read(core.current());
+        core.wait_read(source, cx);
         Poll::Pending
     })
     .await;

@@ -1,19 +1,20 @@
 //! One HTTP/1 connection while it is busy: what it is about, what it holds, and when others have their turn.
 
-use std::rc::Rc;
+use std::net::SocketAddr;
 
+use http::Head;
 use http::framing::Framing;
-use http::{EmptySegments, Status};
+use http::machine::ServerMachine;
 
 use crate::address::{Client, Peer};
-use crate::compress::{Compressing, Compression};
+use crate::fault::Fault;
+use crate::link::Link;
 use crate::memory::Pressure;
-use crate::page::{ErrorPages, FieldEdits};
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
+use crate::pump::Outbox;
 use crate::spill::Overflow;
-use crate::stream::Stream;
-use crate::work::ConnectionBuffers;
+use crate::work::HeldBuffers;
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
@@ -28,57 +29,37 @@ const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
 /// The most that a client may go without taking a byte of a response while memory is critically short.
 const WRITE_MS_SHORT: u64 = 5_000;
 
-/// How far the response of the current request is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ResponseState {
-    /// No head yet.
-    #[default]
-    Unsent,
-    /// The head is out; the body ends as the framing says, a length counting down.
-    Body(Framing),
-    /// All of it is out.
-    Done,
-}
+/// An output buffer larger than this is not kept while nothing moves.
+const SHED_BYTES: usize = 1024;
 
 /// A busy connection.
 pub(crate) struct Conn {
     // Dropped before the permit: the socket closes, then the permit is released.
-    pub(crate) stream: Stream,
+    pub(crate) link: Link,
     pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
     /// The PROXY protocol header received ahead of the first request.
     pub(crate) reported: Option<Box<ProxyHeader>>,
-    /// Who sends the current request.
-    pub(crate) client: Client,
     pub(crate) served: u32,
-    pub(crate) work: Box<ConnectionBuffers>,
+    pub(crate) work: HeldBuffers<ServerMachine>,
     /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
     pub(crate) overflow: Option<Box<Overflow>>,
-    pub(crate) reply: ResponseState,
-    pub(crate) status: Status,
-    pub(crate) body_sent: u64,
+    /// How the end of the response under way is marked.
+    pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
-    pub(crate) started_ms: u64,
+    /// Since when a head is awaited; `u64::MAX` before its first byte.
+    pub(crate) head_since_ms: u64,
     /// `100 Continue` is due before the body is read.
     pub(crate) continue_due: bool,
     /// The most content that the body may have, until it begins to be read: then the machine knows it.
     pub(crate) body_limit: Option<u64>,
-    /// What the handler has said of the response's fields, and of the pages for errors. They stay when it fails: the answer to
-    /// that is the site's too.
-    pub(crate) edits: Option<Rc<FieldEdits>>,
-    pub(crate) pages: Option<Rc<ErrorPages>>,
-    /// What becomes of empty segments in the path of this request.
-    pub(crate) empty_segments: EmptySegments,
-    /// Which responses are compressed; and that of the response under way, where it is.
-    pub(crate) compression: Option<Rc<Compression>>,
-    pub(crate) compressing: Option<Box<Compressing>>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
     /// What it has moved since others had their turn.
     pub(crate) moved_bytes: usize,
-    /// What the handler holds for the current request.
-    pub(crate) handler_bytes: usize,
+    /// What the current request holds beside the buffers: its handler, its filters.
+    pub(crate) request_bytes: usize,
 }
 
 impl Conn {
@@ -87,19 +68,18 @@ impl Conn {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        self.stream.core().now_ms()
+        self.link.core().now_ms()
     }
 
     // ---- memory ----
 
     pub(crate) fn pressure(&self) -> Pressure {
-        self.stream.core().memory().pressure()
+        self.link.core().memory().pressure()
     }
 
     /// Counts what the connection holds now.
     pub(crate) fn weigh(&self) {
-        let encoder_bytes = self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes);
-        self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + encoder_bytes + self.handler_bytes);
+        self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + self.request_bytes);
     }
 
     /// Called before a wait that may be long: releases buffers if memory is short, and counts the rest.
@@ -128,21 +108,49 @@ impl Conn {
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         // A client that has sent body bytes already does not wait for 100 (Continue).
         self.continue_due = head.expects_continue && self.work.input.is_empty();
-        self.forget_response();
-        self.empty_segments = EmptySegments::Merge;
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
-        self.client = self.direct();
-        self.started_ms = self.now_ms();
+        self.head_since_ms = u64::MAX;
     }
 
-    /// Nothing of the response before it holds for the next one.
-    pub(crate) fn forget_response(&mut self) {
-        (self.edits, self.pages, self.compression, self.compressing) = (None, None, None, None);
-        (self.reply, self.body_sent) = (ResponseState::Unsent, 0);
+    /// The head of the current request, and the bytes that its spans refer to.
+    pub(crate) fn head(&self) -> (&Head, &[u8]) {
+        (&self.work.machine.head, self.work.input.head())
     }
 
-    /// Who sends requests, as long as nobody says more.
+    /// The address that the client connected to: this server's, or the one that the PROXY protocol reports.
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        let reported = self.reported.as_ref().and_then(|reported| reported.ends);
+        reported.map_or_else(|| self.link.stream().local_address(), |ends| Some(ends.destination))
+    }
+
+    /// Its port.
+    pub(crate) fn local_port(&self) -> Option<u16> {
+        let reported = self.reported.as_ref().and_then(|reported| reported.ends);
+        reported.map_or_else(|| self.link.stream().local_port(), |ends| Some(ends.destination.port()))
+    }
+
+    /// Bytes received after HTTP: `None` where there are none now, 0 at the end.
+    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let input = &mut self.work.input;
+        if input.is_empty() {
+            return self.link.try_read(buffer);
+        }
+        let len = input.rest().len().min(buffer.len());
+        buffer[..len].copy_from_slice(&input.rest()[..len]);
+        input.at += len;
+        Ok(Some(len))
+    }
+
+    /// Gives memory back before a wait that may be long.
+    pub(crate) fn shed(&mut self) {
+        if self.backlog() == 0 && self.work.out.capacity() > SHED_BYTES {
+            self.work.out = Outbox::default();
+            self.weigh();
+        }
+    }
+
+    /// Who sends requests, unless a request says more.
     pub(crate) fn direct(&self) -> Client {
         let secure = self.reported.as_ref().is_some_and(|reported| reported.secure);
         Client::direct(self.peer, secure)
@@ -158,7 +166,7 @@ impl Conn {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {
             self.moved_bytes = 0;
-            self.stream.core().yield_now().await;
+            self.link.core().yield_now().await;
         }
     }
 }

@@ -1,4 +1,9 @@
 //! The engine of one thread: reactor, executor and timers.
+//!
+//! What the executor promises: a task runs on the thread of its core alone; it is polled again after each event that it
+//! waits for, and sometimes without one, which every future must tolerate; all waits honour the waker of their
+//! `Context`. Where that is the task's own, as under plain `await`, `join!` and `select!`, they remember the task's
+//! number and touch no waker; a combinator that brings wakers of its own (`FuturesUnordered`) has those woken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +22,7 @@ use crate::clock::Clock;
 use crate::memory::{Memory, MemoryBudget};
 use crate::offload::OffloadPool;
 use crate::remote::{Remote, SlotWaker};
-use crate::source::{GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
+use crate::source::{FOREIGN, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
 use crate::tick::{TaskId, TurnHook, TurnHooks};
 
 mod turn;
@@ -45,6 +50,12 @@ enum Task {
     Idle(Box<dyn IdleTask>),
 }
 
+/// Who is woken by a timer.
+enum Sleeper {
+    Task(u32),
+    Foreign(Waker),
+}
+
 struct SourceSlot {
     generation: u32,
     source: Option<Rc<Source>>,
@@ -62,10 +73,15 @@ struct CoreState {
     running: Cell<usize>,
     wakers: RefCell<Vec<Waker>>,
     ready: RefCell<VecDeque<u32>>,
-    /// Timers in order of time: (time, unique number) to the task to wake. A sleep that is dropped removes its timer.
-    timers: RefCell<BTreeMap<(u64, u64), u32>>,
+    /// Timers in order of time: (time, unique number) to who sleeps. A sleep that is dropped removes its timer.
+    timers: RefCell<BTreeMap<(u64, u64), Sleeper>>,
     timers_armed: Cell<u64>,
     current: Cell<u32>,
+    /// The data of the current task's own waker, by which it is known.
+    own_waker: Cell<*const ()>,
+    /// Wakers that are no task's own and wait for a source, by its token and whether they wait to write. One stays until
+    /// the source is ready or gone.
+    foreign: RefCell<BTreeMap<(u64, bool), Waker>>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
     memory: Rc<Memory>,
@@ -109,6 +125,8 @@ impl Core {
             timers: RefCell::default(),
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
+            own_waker: Cell::new(std::ptr::null()),
+            foreign: RefCell::default(),
             panics: Cell::new(0),
             memory: Rc::new(Memory::new(budget)),
             draining: Cell::new(false),
@@ -214,16 +232,26 @@ impl Core {
     /// # Panics
     /// In the calling task, where the closure panicked.
     pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let slot: Arc<Mutex<(bool, Option<T>)>> = Arc::new(Mutex::new((false, None)));
-        let (remote, task, theirs) = (self.remote(), self.0.current.get(), slot.clone());
+        let slot = Arc::new(Mutex::new(Offloaded::Running(None)));
+        let theirs = slot.clone();
         self.0.pool.run(move || {
             let result = catch_unwind(AssertUnwindSafe(job)).ok();
-            *theirs.lock().unwrap_or_else(PoisonError::into_inner) = (true, result);
-            remote.wake(task);
+            let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = std::mem::replace(&mut *slot, Offloaded::Done(result));
+            drop(slot);
+            if let Offloaded::Running(Some(waker)) = before {
+                waker.wake();
+            }
         });
-        std::future::poll_fn(|_| {
-            let mut done = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            if done.0 { Poll::Ready(done.1.take()) } else { Poll::Pending }
+        std::future::poll_fn(|cx| {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *slot {
+                Offloaded::Done(result) => Poll::Ready(result.take()),
+                Offloaded::Running(waker) => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
         })
         .await
         .expect("an offloaded call does not panic")
@@ -245,11 +273,15 @@ impl Core {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
         let timer = Timer { core: self, key: (self.now_ms().saturating_add(ms), number) };
-        std::future::poll_fn(|_| {
+        std::future::poll_fn(|cx| {
             if self.now_ms() >= timer.key.0 {
                 return Poll::Ready(());
             }
-            self.0.timers.borrow_mut().insert(timer.key, self.0.current.get());
+            let sleeper = match self.is_own(cx) {
+                true => Sleeper::Task(self.current()),
+                false => Sleeper::Foreign(cx.waker().clone()),
+            };
+            self.0.timers.borrow_mut().insert(timer.key, sleeper);
             Poll::Pending
         })
         .await;
@@ -258,11 +290,14 @@ impl Core {
     /// Lets everything else on this core have its turn.
     pub async fn yield_now(&self) {
         let mut yielded = false;
-        std::future::poll_fn(|_| {
+        std::future::poll_fn(|cx| {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            self.wake(self.current());
+            match self.is_own(cx) {
+                true => self.wake(self.current()),
+                false => cx.waker().wake_by_ref(),
+            }
             Poll::Pending
         })
         .await;
@@ -327,6 +362,7 @@ impl Core {
         if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
             && slot.source.take_if(|source| source.token == token).is_some()
         {
+            self.0.foreign.borrow_mut().retain(|(other, _), _| *other != token);
             slot.generation = (slot.generation + 1) & 0x7fff_ffff;
             self.0.free_sources.borrow_mut().push(index);
         }
@@ -336,14 +372,52 @@ impl Core {
     pub(crate) fn deliver(&self, token: u64, ready: u8) {
         let Some(source) = self.source(token) else { return };
         source.ready.set(source.ready.get() | ready);
-        let (reader, writer) = (source.reader.get(), source.writer.get());
         let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
+        self.run_waiters(&source, reads, ready & (WRITE | GONE) != 0);
+    }
+
+    /// Runs the task that waits to read, the one that waits to write, or the one that waits for both.
+    fn run_waiters(&self, source: &Source, reads: bool, writes: bool) {
+        let (reader, writer) = (source.reader.get(), source.writer.get());
         if reads {
-            self.run(reader);
+            self.run_waiter(source, reader, false);
         }
-        if ready & (WRITE | GONE) != 0 && !(reads && writer == reader) {
-            self.run(writer);
+        if writes && (writer == FOREIGN || !(reads && writer == reader)) {
+            self.run_waiter(source, writer, true);
         }
+    }
+
+    fn run_waiter(&self, source: &Source, task: u32, writes: bool) {
+        if task != FOREIGN {
+            return self.run(task);
+        }
+        let waker = self.0.foreign.borrow_mut().remove(&(source.token, writes));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whoever polls with `cx` is run when the source can be read.
+    pub(crate) fn wait_read(&self, source: &Source, cx: &Context<'_>) {
+        source.wait_read(self.waiter(source, cx, false));
+    }
+
+    /// Whoever polls with `cx` is run when the source can be written.
+    pub(crate) fn wait_write(&self, source: &Source, cx: &Context<'_>) {
+        source.wait_write(self.waiter(source, cx, true));
+    }
+
+    fn waiter(&self, source: &Source, cx: &Context<'_>, writes: bool) -> u32 {
+        if self.is_own(cx) {
+            return self.current();
+        }
+        self.0.foreign.borrow_mut().insert((source.token, writes), cx.waker().clone());
+        FOREIGN
+    }
+
+    /// Whether the waker is that of the task being polled.
+    fn is_own(&self, cx: &Context<'_>) -> bool {
+        std::ptr::eq(cx.waker().data(), self.0.own_waker.get())
     }
 
     // ---- ticks ----
@@ -367,7 +441,7 @@ impl Core {
         self.unwatch(bell);
     }
 
-    /// The task that is running, to be woken later.
+    /// The task that is running, to be woken later. A future that waits by it must be polled with the task's own waker.
     #[must_use]
     pub fn task(&self) -> TaskId {
         TaskId(self.current())
@@ -395,10 +469,11 @@ impl Core {
         let Some(mut future) = self.take_future(task) else { return };
         // Taken out and put back, because a clone would cost two atomic operations at each poll.
         let waker = std::mem::replace(&mut self.0.wakers.borrow_mut()[task as usize], Waker::noop().clone());
-        let outer = self.0.current.replace(task);
+        let outer = (self.0.current.replace(task), self.0.own_waker.replace(waker.data()));
         let polled =
             catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
-        self.0.current.set(outer);
+        self.0.current.set(outer.0);
+        self.0.own_waker.set(outer.1);
         self.0.wakers.borrow_mut()[task as usize] = waker;
         let next = match polled {
             Ok(Poll::Pending) => Task::Future(future),
@@ -449,7 +524,24 @@ impl Core {
     /// call, so this may be called from any `drop`.
     pub(crate) fn nudge(&self, source: &Source) {
         source.ready.set(source.ready.get() | READ);
-        self.wake(source.reader.get());
+        match source.reader.get() {
+            FOREIGN => self.run_waiter(source, FOREIGN, false),
+            task => self.wake(task),
+        }
+    }
+
+    /// Sets readiness of a source that no descriptor feeds. The tasks that wait for it run soon, not within this call.
+    pub(crate) fn raise(&self, source: &Source, bits: u8) {
+        let news = bits & !source.ready.get();
+        source.ready.set(source.ready.get() | bits);
+        let (reader, writer) = (source.reader.get(), source.writer.get());
+        let reads = news & (READ | HALF_CLOSED | GONE) != 0;
+        if reads {
+            self.wake(reader);
+        }
+        if news & (WRITE | GONE) != 0 && !(reads && writer == reader) {
+            self.wake(writer);
+        }
     }
 
     /// Closes every parked connection.
@@ -496,6 +588,14 @@ impl Core {
         drop(tasks);
         drop(parked);
     }
+}
+
+/// A call on another thread.
+enum Offloaded<T> {
+    /// And who waits for it.
+    Running(Option<Waker>),
+    /// Without a result where it panicked.
+    Done(Option<T>),
 }
 
 /// An armed sleep.

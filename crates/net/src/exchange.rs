@@ -1,40 +1,38 @@
 //! One request and its response, as a handler sees them.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use http::encode::Outgoing;
-use http::framing::Framing;
+use http::encode::Lines;
 use http::path::{self, EmptySegments};
 use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, Status, Version};
 
 use crate::address::{Client, Peer};
-use crate::compress::{self, Compressing, Compression, CompressionInput};
-use crate::conn::{Conn, ResponseState};
+use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
 use crate::core::Core;
 use crate::fault::Fault;
+use crate::file;
+use crate::filters::DefaultFields;
+use crate::lane::Lane;
 use crate::memory::Pressure;
 use crate::page::{self, ErrorPages, FieldEdits};
+use crate::state::{self, ReplyState, RequestState};
+
+/// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
+/// the same status.
+const CLIENT_GONE: Status = Status::of(499).expect("three digits");
+/// Bytes of a file that are read together to be compressed.
+const FILE_BYTES: usize = 64 * 1024;
 
 /// One request and its response. The handler pulls the body with [`Exchange::read`], answers with
 /// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns; framing, connection
 /// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are the server's part.
+/// Which protocol carries it, a handler does not see.
 pub struct Exchange<'c> {
-    pub(crate) conn: &'c mut Conn,
-    /// What a handler passes to the access log: which site, which route.
-    note: Cell<u32>,
-}
-
-/// Which of the lines that every response carries the handler brings itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DefaultFields {
-    /// `Server`.
-    pub server: bool,
-    /// `Date`.
-    pub date: bool,
+    pub(crate) state: &'c mut RequestState,
+    pub(crate) lane: Lane<'c>,
 }
 
 /// A view of the request's head.
@@ -48,9 +46,9 @@ pub struct Request<'x> {
 }
 
 impl<'x> Request<'x> {
-    pub(crate) fn of(conn: &'x Conn) -> Request<'x> {
-        let (head, bytes) = (&conn.work.machine.head, conn.work.input.head());
-        Request { head, bytes, peer: conn.peer, client: conn.client, empty_segments: conn.empty_segments }
+    pub(crate) fn of(state: &RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
+        let RequestState { peer, client, empty_segments, .. } = *state;
+        Request { head, bytes, peer, client, empty_segments }
     }
 
     /// The method.
@@ -162,68 +160,63 @@ impl<'x> Request<'x> {
 }
 
 impl<'c> Exchange<'c> {
-    pub(crate) fn new(conn: &'c mut Conn) -> Exchange<'c> {
-        Exchange { conn, note: Cell::new(0) }
+    pub(crate) fn new(state: &'c mut RequestState, lane: Lane<'c>) -> Exchange<'c> {
+        Exchange { state, lane }
     }
 
     /// The request's head.
     #[must_use]
     pub fn request(&self) -> Request<'_> {
-        Request::of(self.conn)
+        Request::of(self.state, self.lane.head())
     }
 
     /// The engine that runs this: its clock, timers and blocking threads.
     #[must_use]
     pub fn core(&self) -> &Core {
-        self.conn.stream.core()
+        self.lane.core()
     }
 
     /// Sets how many bytes of memory the handler itself holds for this request, until the next call or until the handler
     /// returns. Meant to be called before a wait.
     pub fn hold(&mut self, bytes: usize) {
-        self.conn.handler_bytes = bytes;
-        self.conn.settle();
+        self.state.handler_bytes = bytes;
+        self.weigh();
     }
 
-    /// Sets a number that the service reads in the log record.
-    pub fn set_note(&self, note: u32) {
-        self.note.set(note);
-    }
-
-    pub(crate) fn note(&self) -> u32 {
-        self.note.get()
+    /// Counts what the request holds.
+    fn weigh(&mut self) {
+        self.lane.hold(self.state.handler_bytes + self.state.filters.weight_bytes());
     }
 
     /// Sets the client from the fields that a trusted peer has sent.
     pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
-        self.conn.client = Client { address, secure, vouched: Some(vouched) };
+        self.state.client = Client { address, secure, vouched: Some(vouched) };
     }
 
     /// Says what becomes of empty segments in the path. They are merged without it.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
-        self.conn.empty_segments = empty_segments;
+        self.state.empty_segments = empty_segments;
     }
 
     /// Edits to make to the fields of whatever is answered from now on.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
-        self.conn.edits = edits;
+        self.state.filters.edits = edits;
     }
 
     /// Which responses are compressed from now on. Those that have begun stay as they are.
     pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
-        self.conn.compression = compression;
+        self.state.filters.compression = compression;
     }
 
     /// Pages for [`Exchange::refuse`].
     pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
-        self.conn.pages = pages;
+        self.state.pages = pages;
     }
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
     /// client taking any byte of the response.
     pub fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
-        self.conn.body_ms = body_ms;
-        self.conn.write_ms = write_ms;
+        self.lane.set_timeouts(body_ms, write_ms);
     }
 
     /// Sets the most content that the request may have, in place of [`crate::Limits::body_bytes_max`]; without
@@ -232,7 +225,7 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// 413 where the announced length is above it.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Fault> {
-        Ok(self.conn.limit_body(bytes_max)?)
+        Ok(self.lane.limit_body(bytes_max)?)
     }
 
     /// The next piece of the request's body; `None` at its end. The first call sends `100 Continue` to a client
@@ -241,8 +234,8 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// Invalid framing, a body above the limit, no progress, or a client that disconnected. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
-        match self.conn.body_piece().await? {
-            Some((start, end)) => Ok(Some(self.conn.work.input.slice(start, end))),
+        match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
+            Some((start, end)) => Ok(Some(self.lane.slice(start, end))),
             None => Ok(None),
         }
     }
@@ -250,13 +243,13 @@ impl<'c> Exchange<'c> {
     /// The trailer fields of the request, once [`Exchange::read`] has returned `None`.
     #[must_use]
     pub fn trailers(&self) -> Option<&Fields> {
-        self.conn.work.machine.body().map(http::body::Body::trailers)
+        self.lane.trailers()
     }
 
     /// Whether a response head is out: then only its body can follow.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.conn.reply != ResponseState::Unsent
+        self.state.reply != ReplyState::Unsent
     }
 
     /// Begins the response. `fields` must not hold what frames a message; `length` says what body follows (for
@@ -268,7 +261,7 @@ impl<'c> Exchange<'c> {
         self.begin_fields(status, fields, length, DefaultFields::default());
     }
 
-    /// Begins with fields as the route's filters make them: first its edits, then compression.
+    /// Begins with fields as the filters make them.
     pub(crate) fn begin_fields(
         &mut self,
         status: Status,
@@ -276,79 +269,36 @@ impl<'c> Exchange<'c> {
         mut length: Length,
         mut own: DefaultFields,
     ) {
-        let edited;
-        let mut fields = match &self.conn.edits {
-            None => fields,
-            Some(edits) => {
-                own.server |= edits.replaces(Name::Server);
-                own.date |= edits.replaces(Name::Date);
-                edited = edits.apply(fields);
-                &edited
-            }
-        };
-        let mut coded;
-        if let Some(compression) = self.conn.compression.clone() {
-            coded = fields.clone();
-            length = self.compress(&compression, status, &mut coded, length);
-            fields = &coded;
+        if !self.state.filters.see_heads() {
+            return self.open(status, length, own, |lines| lines.whole(fields.wire()));
         }
-        self.open(status, length, own);
-        self.conn.work.out.extend_from_slice(fields.wire());
-        self.conn.work.out.extend_from_slice(b"\r\n");
+        let encoders = (self.core().memory().pressure() < Pressure::High).then(|| self.lane.encoders());
+        let (head, bytes) = self.lane.head();
+        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
+        let fields = self.state.filters.head(&request, status, fields, &mut length, &mut own, encoders);
+        if self.state.filters.compressing.is_some() {
+            self.weigh();
+        }
+        self.open(status, length, own, |lines| lines.whole(fields.wire()));
     }
 
-    /// Has the response compressed where that is worth it; returns the length that it has then.
-    fn compress(
+    /// Sends the head.
+    pub(crate) fn open(
         &mut self,
-        compression: &Compression,
         status: Status,
-        fields: &mut Fields,
         length: Length,
-    ) -> Length {
-        let Request { head, bytes, client, .. } = self.request();
-        let asked = CompressionInput { head, bytes, secure: client.secure };
-        let Some(coding) = compression.choose(&asked, status, fields, length) else { return length };
-        // To HEAD the fields are those of GET.
-        if self.request().method() != Method::Head {
-            if self.conn.pressure() >= Pressure::High {
-                return length;
-            }
-            let media_type = fields.first(b"Content-Type").map(http::media::without_parameters);
-            let is_event_stream = media_type.as_deref() == Some("text/event-stream");
-            let encoders = &self.conn.context().encoders;
-            let begun = Compressing::begin(coding, compression.effort, length, is_event_stream, encoders);
-            let Some(compressing) = begun else { return length };
-            self.conn.compressing = Some(compressing);
-            self.conn.weigh();
-        }
-        compress::say_coded(fields, coding);
-        Length::Unknown
-    }
-
-    /// Decides the framing and writes the head up to where the handler's lines begin.
-    pub(crate) fn open(&mut self, status: Status, length: Length, own: DefaultFields) {
-        let conn = &mut *self.conn;
-        assert!(conn.reply == ResponseState::Unsent, "a response begins once");
-        let (method, version) = (conn.work.machine.head.method, conn.version());
-        let outgoing = Outgoing::decide(method, version, status, length, conn.may_keep_alive());
-        let work = &mut *conn.work;
-        conn.stream.core().clock().with_common(|common| {
-            let date_at = after_server(common);
-            let common = match (own.server, own.date) {
-                (false, false) => common,
-                (true, false) => &common[date_at..],
-                (false, true) => &common[..date_at],
-                (true, true) => &[],
-            };
-            outgoing.open(&mut work.out, version, status, common);
-        });
-        conn.begun(status, outgoing);
+        own: DefaultFields,
+        lines: impl FnOnce(&mut Lines<'_>),
+    ) {
+        assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
+        let body = self.lane.begin(status, length, own, lines);
+        self.state.begun(status, body);
     }
 
     /// Whether the client is to get content: not for HEAD, 204 and 304.
     #[must_use]
     pub fn content_wanted(&self) -> bool {
-        !matches!(self.conn.reply, ResponseState::Body(Framing::None) | ResponseState::Done)
+        !matches!(self.state.reply, ReplyState::Body(BodySize::None) | ReplyState::Done)
     }
 
     /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
@@ -356,7 +306,25 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// The client has disconnected or has read nothing for too long; or more was written than announced.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.conn.send_body(bytes).await
+        if self.state.filters.compressing.is_none() {
+            return self.send(bytes).await;
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            self.lane.count_moved(piece.len() * COMPRESSED_WEIGHT);
+            let compressed = self.state.filters.body(piece)?;
+            self.send(compressed.as_deref().unwrap_or(piece)).await?;
+            self.lane.moved(0).await;
+        }
+        Ok(())
+    }
+
+    /// Body bytes behind the filters.
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if let Some(after) = self.state.take(bytes.len() as u64)? {
+            self.lane.send(bytes).await?;
+            self.state.reply = ReplyState::Body(after);
+        }
+        Ok(())
     }
 
     /// Sends out what was written so far, for a handler that will wait before it writes more.
@@ -364,8 +332,8 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// As [`Exchange::write`].
     pub async fn flush(&mut self) -> Result<(), Fault> {
-        self.conn.flush_encoder()?;
-        self.conn.flush().await
+        self.flush_filters()?;
+        self.lane.flush().await
     }
 
     /// A range of a file as (more of) the response's body, sent by the kernel without copying.
@@ -375,7 +343,28 @@ impl<'c> Exchange<'c> {
     /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
     pub async fn write_file(&mut self, file: &impl AsFd, range: Range<u64>) -> Result<(), Fault> {
         let len = range.end.saturating_sub(range.start);
-        self.conn.send_file_body(file.as_fd(), range.start, len).await
+        let (file, at) = (file.as_fd(), range.start);
+        let after = match self.state.reply {
+            ReplyState::Body(BodySize::None) => return Ok(()),
+            _ if self.state.filters.compressing.is_some() => return self.compress_file(file, at, len).await,
+            ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, len)?,
+            _ => return Err(Fault::Broken("a file needs an announced length")),
+        };
+        // Counted while it is sent: the client may go away in the middle.
+        self.lane.send_file(file, at, len, &mut self.state.body_sent).await?;
+        self.state.reply = ReplyState::Body(after);
+        Ok(())
+    }
+
+    /// A range of a file, compressed. Reading it may wait for the disk, so that is done off the event loop.
+    async fn compress_file(&mut self, fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Fault> {
+        let end = at + len;
+        while at < end {
+            let bytes = file::read(self.core(), fd, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
+            at += bytes.len() as u64;
+            self.write(&bytes).await?;
+        }
+        Ok(())
     }
 
     /// A whole response at once.
@@ -409,7 +398,7 @@ impl<'c> Exchange<'c> {
         more: &Fields,
     ) -> Result<(), Fault> {
         let plain;
-        let pages = self.conn.pages.clone();
+        let pages = self.state.pages.clone();
         let page = match pages.as_ref().and_then(|pages| pages.find(status)) {
             Some(page) => page,
             None => {
@@ -429,29 +418,43 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// [`Fault::Broken`] where less was written than announced.
     pub fn end(&mut self, trailers: &Fields) -> Result<(), Fault> {
-        self.conn.end_response(trailers)
+        self.finish_filters()?;
+        let is_under_way = matches!(self.state.reply, ReplyState::Body(_));
+        self.state.end()?;
+        if is_under_way {
+            self.lane.finish(trailers);
+        }
+        Ok(())
     }
 
     /// Answers a request that there is no memory for; the connection closes after it.
     pub(crate) async fn refuse_for_memory(&mut self) -> Result<(), Fault> {
         self.core().memory().count_refused();
-        self.conn.keep_alive = false;
+        self.lane.close_after();
         let mut later = Fields::new();
         later.push(Name::RetryAfter, b"2");
         self.refuse_with(Status::SERVICE_UNAVAILABLE, "the server is short of memory", &later).await
     }
 
+    /// Answers a request whose handler failed before its response began. False where nothing can be sent any more.
+    pub(crate) async fn answer_fault(&mut self, fault: &Fault) -> bool {
+        let reject = match fault {
+            Fault::Gone => {
+                self.state.status = CLIENT_GONE;
+                return false;
+            }
+            Fault::Reject(reject) => *reject,
+            Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
+            Fault::Broken(_) | Fault::Io(_) => {
+                Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
+            }
+        };
+        self.refuse_and_close(reject).await.and_then(|()| self.end(&Fields::new())).is_ok()
+    }
+
     /// Answers a peer's fault: its status and reason, and the connection closes after it.
     pub(crate) async fn refuse_and_close(&mut self, reject: Reject) -> Result<(), Fault> {
-        self.conn.keep_alive = false;
+        self.lane.close_after();
         self.refuse(reject.status, reject.reason).await
-    }
-}
-
-/// Where the second line of `common` begins: what follows `Server`, if there is one.
-fn after_server(common: &[u8]) -> usize {
-    match common.starts_with(b"Server:") {
-        true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
-        false => 0,
     }
 }

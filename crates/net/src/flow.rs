@@ -1,22 +1,30 @@
 //! An exchange for handlers that carry bytes both ways at once and so cannot wait for one side alone: the calls of
 //! [`Exchange`] that never wait, and one that waits for either side.
 
-use http::encode::{Lines, Outgoing};
-use http::framing::Framing;
-use http::{Fields, Length, Status, Version};
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use crate::conn::ResponseState;
-use crate::exchange::{DefaultFields, Exchange};
+use http::encode::Lines;
+use http::{BodySize, Fields, Length, Status};
+
+use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
+use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::source::HALF_CLOSED;
-
-/// An output buffer larger than this is not kept while nothing moves.
-const SHED_BYTES: usize = 1024;
+use crate::spill::{SpillError, SpillQuota};
+use crate::state::ReplyState;
+use crate::wait::{self, Interest};
 
 /// What is offered ahead of a client that does not read while memory is short.
 const AHEAD_BYTES_SHORT: usize = 8 * 1024;
+/// A client that is behind gets so long to make room before a temporary file is begun: one that reads as fast as it can
+/// costs no disk.
+const GRACE_MS: u64 = 5;
 
 /// What there is of a request's body now.
 #[derive(Debug)]
@@ -42,17 +50,14 @@ impl Exchange<'_> {
         own: DefaultFields,
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
-        if self.conn.edits.is_some() || self.conn.compression.is_some() {
+        if self.state.filters.see_heads() {
             // Filters need a block to work on: the slower way, only for routes that have them.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));
             let fields = fields_of(&block);
             return self.begin_fields(status, &fields, length, own);
         }
-        self.open(status, length, own);
-        let out = &mut self.conn.work.out;
-        lines(&mut Lines::new(out));
-        out.extend_from_slice(b"\r\n");
+        self.open(status, length, own, lines);
     }
 
     /// Sends an interim response (1xx, but not 101) ahead of the response. A 1.0 client knows none, and gets none.
@@ -62,55 +67,43 @@ impl Exchange<'_> {
     pub fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
         let interim = status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
         assert!(
-            interim && self.conn.reply == ResponseState::Unsent,
+            interim && self.state.reply == ReplyState::Unsent,
             "an interim response comes before the final one"
         );
-        if self.conn.version() == Version::Http10 {
-            return;
-        }
-        let out = &mut self.conn.work.out;
-        let outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
-        outgoing.open(out, Version::Http11, status, b"");
-        lines(&mut Lines::new(out));
-        out.extend_from_slice(b"\r\n");
+        self.lane.inform(status, lines);
+    }
+
+    /// Whether the connection can carry something else after this request: [`Exchange::upgrade`],
+    /// [`Exchange::take_over`]. HTTP/1 alone can, once the request's body has been read.
+    #[must_use]
+    pub fn can_switch(&self) -> bool {
+        self.state.reply == ReplyState::Unsent && self.lane.can_switch()
     }
 
     /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …). From here on the connection
     /// carries what both ends make of it: [`Exchange::try_raw`], [`Exchange::offer`]; see also [`crate::tunnel`].
     ///
     /// # Panics
-    /// Where a response has begun already, or the request has a body that was not read.
+    /// Where [`Exchange::can_switch`] is false.
     pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
-        let conn = &mut *self.conn;
-        assert!(
-            conn.reply == ResponseState::Unsent && conn.work.machine.body_ended(),
-            "an upgrade follows the request"
-        );
-        let out = &mut conn.work.out;
-        let outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
-        outgoing.open(out, Version::Http11, Status::SWITCHING_PROTOCOLS, b"");
-        lines(&mut Lines::new(out));
-        out.extend_from_slice(b"\r\n");
+        assert!(self.can_switch(), "an upgrade follows the request");
+        self.lane.inform(Status::SWITCHING_PROTOCOLS, lines);
         self.switch();
     }
 
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
     /// cannot be: a response has begun, or the request's body is not read.
     pub fn take_over(&mut self) -> bool {
-        let fits = self.conn.reply == ResponseState::Unsent && self.conn.work.machine.body_ended();
-        if fits {
+        let can = self.can_switch();
+        if can {
             self.switch();
         }
-        fits
+        can
     }
 
     fn switch(&mut self) {
-        let conn = &mut *self.conn;
-        // It may be idle for hours from here on.
-        conn.work.input.shrink();
-        conn.keep_alive = false;
-        conn.status = Status::SWITCHING_PROTOCOLS;
-        conn.reply = ResponseState::Body(Framing::UntilClose);
+        self.lane.switch();
+        self.state.begun(Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
     }
 
     /// Bytes of an upgraded connection, copied into `buffer`: `None` where there are none now, 0 at the end.
@@ -118,33 +111,23 @@ impl Exchange<'_> {
     /// # Errors
     /// The client is gone.
     pub fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        let input = &mut self.conn.work.input;
-        if input.is_empty() {
-            return self.conn.stream.try_read(buffer);
-        }
-        let len = input.rest().len().min(buffer.len());
-        buffer[..len].copy_from_slice(&input.rest()[..len]);
-        input.at += len;
-        Ok(Some(len))
+        self.lane.try_raw(buffer)
     }
 
     /// Gives memory back before a wait that may be long; only an upgraded connection does without it.
     pub fn shed(&mut self) {
-        if self.conn.backlog() == 0 && self.conn.work.out.capacity() > SHED_BYTES {
-            self.conn.work.out = Vec::new();
-            self.conn.weigh();
-        }
+        self.lane.shed();
     }
 
     /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.conn.context().draining.get()
+        self.lane.is_draining()
     }
 
     /// Closes the sending side of an upgraded connection, once all has been flushed.
     pub fn shutdown_write(&mut self) {
-        self.conn.stream.shutdown_write();
+        self.lane.shutdown_write();
     }
 
     /// The next piece of the request's body without waiting. Before a wait for more, flush: the client may be
@@ -153,8 +136,8 @@ impl Exchange<'_> {
     /// # Errors
     /// As [`Exchange::read`].
     pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
-        match self.conn.try_body_piece()? {
-            BodyChunk::Data(start, end) => Ok(BodyPiece::Data(self.conn.work.input.slice(start, end))),
+        match self.lane.try_body_piece(self.state.reply != ReplyState::Unsent)? {
+            BodyChunk::Data(start, end) => Ok(BodyPiece::Data(self.lane.slice(start, end))),
             BodyChunk::End => Ok(BodyPiece::End),
             BodyChunk::Pending => Ok(BodyPiece::Pending),
         }
@@ -165,7 +148,7 @@ impl Exchange<'_> {
     /// # Errors
     /// As [`Exchange::read`].
     pub fn awaits_continue(&mut self) -> Result<bool, Fault> {
-        self.conn.awaits_continue()
+        self.lane.awaits_continue()
     }
 
     /// More of the response's body without waiting: what the client does not take now is kept in memory, so
@@ -174,20 +157,60 @@ impl Exchange<'_> {
     /// # Errors
     /// The client has disconnected, or more was written than announced.
     pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.conn.offer_body(bytes)
+        if self.state.filters.compressing.is_none() {
+            return self.offer_filtered(bytes);
+        }
+        for piece in bytes.chunks(COMPRESSED_BYTES) {
+            self.lane.count_moved(piece.len() * COMPRESSED_WEIGHT);
+            let compressed = self.state.filters.body(piece)?;
+            self.offer_filtered(compressed.as_deref().unwrap_or(piece))?;
+        }
+        Ok(())
+    }
+
+    /// Body bytes behind the filters, without waiting.
+    fn offer_filtered(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if let Some(after) = self.state.take(bytes.len() as u64)? {
+            self.lane.offer(bytes)?;
+            self.state.reply = ReplyState::Body(after);
+        }
+        Ok(())
+    }
+
+    /// Sends on what filters hold back, where the client must get it before the handler waits.
+    pub(crate) fn flush_filters(&mut self) -> Result<(), Fault> {
+        match &mut self.state.filters.compressing {
+            None => Ok(()),
+            Some(compressing) => {
+                let compressed = compressing.flush()?;
+                self.offer_filtered(&compressed)
+            }
+        }
+    }
+
+    /// The last bytes that filters hold back.
+    pub(crate) fn finish_filters(&mut self) -> Result<(), Fault> {
+        match self.state.filters.compressing.take() {
+            None => Ok(()),
+            Some(compressing) => self.offer_filtered(&compressing.finish()?),
+        }
     }
 
     /// How much may be offered ahead of a client that does not read, where a handler would keep up to `bytes_max`: little
     /// while memory is short.
     #[must_use]
     pub fn ahead_bytes_max(&self, bytes_max: usize) -> usize {
-        if self.conn.pressure() >= Pressure::High { bytes_max.min(AHEAD_BYTES_SHORT) } else { bytes_max }
+        if self.core().memory().pressure() >= Pressure::High {
+            bytes_max.min(AHEAD_BYTES_SHORT)
+        } else {
+            bytes_max
+        }
     }
 
-    /// Bytes that wait in memory to be sent.
+    /// Bytes that wait in memory to be sent; at least 1 while TLS holds encrypted bytes that the kernel has not taken.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.conn.backlog()
+        self.lane.backlog()
     }
 
     /// Sends what the client takes now; true where nothing is left.
@@ -195,41 +218,121 @@ impl Exchange<'_> {
     /// # Errors
     /// The client is gone.
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
-        self.conn.flush_encoder()?;
-        self.conn.try_flush()
+        self.flush_filters()?;
+        self.lane.try_flush()
+    }
+
+    /// Like [`Exchange::try_flush`], at the end of a wait for room: the kernel reports room only when a third of its send buffer
+    /// is free. Where [`Exchange::unsent`] is less after this call, a slow client reads.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub fn flush_anyway(&mut self) -> Result<bool, Fault> {
+        self.lane.flush_anyway()
     }
 
     /// Whether the client has closed its sending side: most clients that do so have disconnected.
     #[must_use]
     pub fn is_half_closed(&self) -> bool {
-        self.conn.stream.source().ready() & HALF_CLOSED != 0
+        self.lane.source().ready() & HALF_CLOSED != 0
     }
 
     /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
     /// Unix socket.
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
-        let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
-        reported.map_or_else(|| self.conn.stream.local_address(), |ends| Some(ends.destination))
+        self.lane.local_address()
     }
 
     /// The port of that address. Cheap for every request.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
-        let reported = self.conn.reported.as_ref().and_then(|reported| reported.ends);
-        reported.map_or_else(|| self.conn.stream.local_port(), |ends| Some(ends.destination.port()))
+        self.lane.local_port()
     }
 
     /// Milliseconds that may pass between two pieces of the request's body.
     #[must_use]
     pub fn body_ms(&self) -> u64 {
-        self.conn.body_ms
+        self.lane.body_ms()
     }
 
     /// Milliseconds that the client may take no byte of the response: fewer while memory is short.
     #[must_use]
     pub fn write_ms(&self) -> u64 {
-        self.conn.patience_ms()
+        self.lane.patience_ms()
+    }
+}
+
+impl Exchange<'_> {
+    /// Moves what waits to be sent to a temporary file, which the client is then sent from. A client that was not far
+    /// behind until now first gets a moment to make room. Call it where [`Exchange::backlog`] is more than is to be kept in
+    /// memory.
+    ///
+    /// # Errors
+    /// Within, why it stays in memory; without, those of [`Exchange::try_flush`].
+    pub async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<Result<(), SpillError>, Fault> {
+        if !self.lane.overflows() {
+            let before = self.backlog();
+            if self.try_flush()? || self.backlog() < before || self.is_writable_soon().await {
+                self.try_flush()?;
+                return Ok(Ok(()));
+            }
+        }
+        Ok(self.lane.spill(quota, self.state.announced_bytes()).await)
+    }
+
+    /// Lets others on the core have their turn, where much was sent from a temporary file since they had it.
+    pub async fn take_turns(&mut self) {
+        self.lane.moved(0).await;
+    }
+
+    /// Whether a temporary file holds a part of what waits to be sent.
+    #[must_use]
+    pub fn is_spilling(&self) -> bool {
+        self.lane.overflows()
+    }
+
+    /// Bytes that wait to be sent, in memory and in a temporary file.
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
+        self.backlog() as u64 + self.lane.overflow_bytes()
+    }
+
+    async fn is_writable_soon(&self) -> bool {
+        let core = self.core().clone();
+        let until_ms = core.now_ms() + GRACE_MS;
+        let mut nap = std::pin::pin!(core.sleep(GRACE_MS));
+        poll_fn(|context| {
+            if self.poll_client(Interest::of(false, true), context) {
+                return Poll::Ready(true);
+            }
+            nap.as_mut().poll(context).map(|()| core.now_ms() < until_ms)
+        })
+        .await
+    }
+
+    /// Waits until the client's side or a connection can do what is wanted of it.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn either(
+        &self,
+        client: Interest,
+        other: (&Link, Interest),
+        deadline_ms: u64,
+    ) -> Result<(), Fault> {
+        let (link, others) = other;
+        let is_done = || self.lane.holds(client) || link.holds(others);
+        let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
+        wait::either(self.core(), both, deadline_ms, is_done).await
+    }
+
+    /// Whether the client's side can do what is wanted of it now. If not, whoever polls with `cx` runs again when it
+    /// can: for futures that wait for more than streams.
+    #[must_use]
+    pub fn poll_client(&self, client: Interest, cx: &Context<'_>) -> bool {
+        let waitable = self.lane.waitable(client);
+        self.lane.holds(client) || wait::is_met_or_waits(self.core(), self.lane.source(), waitable, cx)
     }
 }
 

@@ -7,28 +7,27 @@
 //!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
 //! ```
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
 
 use http::framing::Framing;
 use http::machine::Step;
-use http::{Fields, Reject, Status};
+use http::{BodySize, Fields, Reject, Status};
 
-use crate::address::{Client, Peer};
-use crate::conn::{Conn, REQUEST_WEIGHT_BYTES, ResponseState};
+use crate::address::Peer;
+use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::core::{IdleTask, TaskFuture};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::lane::Lane;
+use crate::link::Link;
 use crate::memory::Pressure;
-use crate::permit::{ConnectionPermit, Context};
+use crate::multiplexed::{self, Opening};
+use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
-use crate::service::{RequestRecord, Service};
-use crate::source::{GONE, READ};
-use crate::stream::Stream;
-use crate::work::ConnectionBuffers;
+use crate::service::{Engine, Service, guarded};
+use crate::state::{ReplyState, RequestState};
+use crate::work::{ConnectionBuffers, HeldBuffers};
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
 /// an unfinished head keeps its buffers as long.
@@ -43,15 +42,9 @@ const CLOSING_MS: u64 = 2_000;
 /// And so many of them.
 const CLOSING_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A core's connections and what serves them.
-pub(crate) struct Engine<S> {
-    pub(crate) context: Rc<Context>,
-    pub(crate) service: S,
-}
-
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
-    stream: Stream,
+    link: Link,
     permit: ConnectionPermit,
     engine: Rc<Engine<S>>,
     peer: Peer,
@@ -64,11 +57,11 @@ pub(crate) struct IdleClient<S> {
 
 impl<S: Service> IdleClient<S> {
     /// A connection that has just been accepted.
-    pub(crate) fn new(engine: &Rc<Engine<S>>, stream: Stream, peer: Peer) -> Box<IdleClient<S>> {
+    pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer) -> Box<IdleClient<S>> {
         let permit = ConnectionPermit::take(&engine.context);
-        let since_ms = stream.core().now_ms();
+        let since_ms = link.core().now_ms();
         Box::new(IdleClient {
-            stream,
+            link,
             permit,
             engine: engine.clone(),
             peer,
@@ -81,15 +74,19 @@ impl<S: Service> IdleClient<S> {
 
     /// Lets it wait for its first byte, with nothing allocated but itself.
     pub(crate) fn park(self: Box<Self>) {
-        let core = self.stream.core().clone();
-        self.stream.source().set_deadline(self.deadline_ms());
-        let source = self.stream.source_rc();
+        let core = self.link.core().clone();
+        self.link.stream().source().set_deadline(self.deadline_ms());
+        let source = self.link.stream().source_rc();
         core.park(&source, self);
     }
 
     /// The bytes' way in and out, for what is spoken ahead of HTTP.
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
     }
 
     /// Who is at the other end.
@@ -113,46 +110,39 @@ impl<S: Service> IdleClient<S> {
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
 
-    /// Waits for bytes, with its future for a moment, then parked.
-    async fn wait(&self) -> Wait {
-        let (source, core) = (self.stream.source(), self.stream.core());
-        if source.ready() & READ != 0 {
-            return Wait::Bytes;
+    /// What to do once it runs. Without bytes it waits parked.
+    fn next(&self) -> Next {
+        let (source, core) = (self.link.stream().source(), self.link.core());
+        if self.link.has_input() {
+            return Next::Serve;
         }
         let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
-        let lingers = self.begun.is_empty() && !context.draining.get() && !context.connection_limit.crowded();
-        if lingers && core.now_ms() < deadline_ms && core.running() <= LINGERING_MAX {
-            let linger_ms = deadline_ms.min(core.now_ms() + LINGER_MS);
-            if self.stream.readable(linger_ms).await.is_ok() {
-                return Wait::Bytes;
-            }
-        }
         let is_in_the_way = context.connection_limit.crowded() && self.idle_since_ms().is_some();
         if core.now_ms() >= deadline_ms || is_in_the_way {
-            return Wait::TooLong;
+            return Next::Close;
         }
         source.set_deadline(deadline_ms);
         source.wait_read(core.current());
-        Wait::Park
+        Next::Park
     }
 }
 
-enum Wait {
-    Bytes,
+enum Next {
+    Serve,
     Park,
-    TooLong,
+    Close,
 }
 
 impl<S: Service> IdleTask for IdleClient<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         // The deadline that woke it, if one did, is looked at again by the clock.
-        self.stream.source().take_expired();
-        self.stream.source().set_deadline(u64::MAX);
+        self.link.stream().source().take_expired();
+        self.link.stream().source().set_deadline(u64::MAX);
         in_place(|| drive(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
-        let is_silent = self.served > 0 || self.stream.core().now_ms() >= self.since_ms + SILENT_MS;
+        let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
         (is_silent && self.begun.is_empty()).then_some(self.since_ms)
     }
 }
@@ -165,11 +155,11 @@ fn in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
 /// Serves a connection until it is idle for long, or over.
 async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     loop {
-        match idle.wait().await {
-            Wait::Bytes => {}
-            Wait::Park => return Some(idle),
-            Wait::TooLong if idle.begun.is_empty() => return None,
-            Wait::TooLong => {
+        match idle.next() {
+            Next::Serve => {}
+            Next::Park => return Some(idle),
+            Next::Close if idle.begun.is_empty() => return None,
+            Next::Close => {
                 let (engine, mut conn) = busy(*idle);
                 refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
                 close(engine, conn).await;
@@ -181,9 +171,6 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleT
     }
 }
 
-/// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
-/// the same status.
-const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
 /// Serves a connection from which bytes were read already: those after the PROXY protocol header begin a request head.
@@ -201,7 +188,7 @@ pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reje
 
 /// Gives a connection what it needs to be served.
 fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
-    let mut work = idle.engine.context.works.take();
+    let mut work = HeldBuffers::take(&idle.engine.context.works);
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
@@ -209,56 +196,56 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     // A new connection's first head is awaited since the accept, a later one since its first byte.
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
-        stream: idle.stream,
+        link: idle.link,
         permit: idle.permit,
         peer: idle.peer,
         reported: idle.reported,
-        client: Client::direct(idle.peer, false),
         served: idle.served,
         work,
         overflow: None,
-        reply: ResponseState::Unsent,
-        status: Status::OK,
-        body_sent: 0,
+        framing: Framing::None,
         keep_alive: true,
-        // Until a head is whole: since when it is awaited.
-        started_ms: if awaited { idle.since_ms } else { u64::MAX },
+        head_since_ms: if awaited { idle.since_ms } else { u64::MAX },
         continue_due: false,
         body_limit: None,
-        edits: None,
-        pages: None,
-        empty_segments: http::EmptySegments::Merge,
-        compression: None,
-        compressing: None,
         body_ms: timeouts.body_ms,
         write_ms: timeouts.write_ms,
         moved_bytes: 0,
-        handler_bytes: 0,
+        request_bytes: 0,
     };
     conn.weigh();
     (idle.engine, conn)
 }
 
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
-fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn) -> Box<IdleClient<S>> {
-    let since_ms = if conn.started_ms == u64::MAX { conn.now_ms() } else { conn.started_ms };
-    let Conn { stream, permit, peer, reported, served, work, .. } = conn;
+fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
+    let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
+    let Conn { link, permit, peer, reported, served, mut work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len());
-    engine.context.works.give_back(work);
-    Box::new(IdleClient { stream, permit, engine, peer, reported, served, since_ms, begun })
+    work.release(&engine.context.works);
+    Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })
 }
 
 /// Serves what has come in, request after request; `None` when the connection is over.
 async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<IdleClient<S>>> {
     loop {
+        let mut served = false;
         let fed = match conn.work.input.is_empty() {
             true => Ok(false),
-            false => feed_head(&mut conn),
+            false => match multiplexed::opening(&conn) {
+                Opening::Http1 => feed_head(&mut conn),
+                Opening::Undecided => Ok(begun(&mut conn)),
+                Opening::Multiplexed(machine) => {
+                    Box::pin(multiplexed::serve(engine, conn, machine)).await;
+                    return None;
+                }
+            },
         };
         match fed {
             Ok(true) => {
                 serve(&engine, &mut conn).await?;
+                served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
                 if conn.backlog() > conn.out_bytes_max() || conn.overflows() {
@@ -267,7 +254,12 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             }
             Ok(false) => match more(&mut conn).await {
                 Ok(ReadOutcome::Bytes) => {}
-                Ok(ReadOutcome::Nothing) => return Some(idle(engine, conn)),
+                Ok(ReadOutcome::Nothing) => {
+                    let since_ms = conn.now_ms();
+                    if !linger(&mut conn).await {
+                        return Some(idle(engine, conn, since_ms));
+                    }
+                }
                 Ok(ReadOutcome::End) => break close(engine, conn).await,
                 Err(Fault::Timeout) => {
                     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
@@ -280,12 +272,12 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 break closing(engine, conn).await;
             }
         }
-        if conn.reply == ResponseState::Done && !conn.keep_alive {
+        if served && !conn.keep_alive {
             let work = &conn.work;
             // Who wanted the connection to stay may have sent the next request already.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
-            match sends_more || conn.stream.source().ready() & READ != 0 {
+            match sends_more || conn.link.has_input() {
                 true => closing(engine, conn).await,
                 false => close(engine, conn).await,
             }
@@ -293,6 +285,25 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
         }
     }
     None
+}
+
+/// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
+/// none came, or where the connection is to wait parked.
+async fn linger(conn: &mut Conn) -> bool {
+    let context = conn.permit.context().clone();
+    let is_between = conn.head_since_ms == u64::MAX && conn.served > 0;
+    let may_stay = !context.draining.get() && !context.connection_limit.crowded();
+    if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
+        return false;
+    }
+    conn.work.release(&context.works);
+    conn.permit.hold(0);
+    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
+    let has_come = conn.link.readable(until_ms).await.is_ok();
+    conn.work.hold(&context.works);
+    conn.weigh();
+    conn.moved_bytes = 0;
+    has_come
 }
 
 /// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
@@ -310,12 +321,17 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     let fed = machine.feed(input.head(), &limits)?;
     input.at = input.start + fed.consumed;
     if fed.step != Step::Head {
-        if conn.started_ms == u64::MAX {
-            conn.started_ms = conn.now_ms();
-        }
-        return Ok(false);
+        return Ok(begun(conn));
     }
     Ok(true)
+}
+
+/// A head has begun and is not whole: it is not for ever that its rest is awaited.
+fn begun(conn: &mut Conn) -> bool {
+    if conn.head_since_ms == u64::MAX {
+        conn.head_since_ms = conn.now_ms();
+    }
+    false
 }
 
 enum ReadOutcome {
@@ -336,16 +352,16 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             Some(false) if conn.work.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
                 let now_ms = conn.now_ms();
-                let deadline_ms = conn.started_ms.saturating_add(conn.context().timeouts.head_ms);
+                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.head_ms);
                 // Who sends byte by byte holds buffers for one moment a head, not one a byte.
-                let linger_ms = deadline_ms.min(conn.started_ms + LINGER_MS);
+                let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
                 if now_ms >= deadline_ms {
                     return Err(Fault::Timeout);
                 }
-                if now_ms >= linger_ms || conn.stream.core().running() > LINGERING_MAX {
+                if now_ms >= linger_ms || conn.link.core().running() > LINGERING_MAX {
                     return Ok(ReadOutcome::Nothing);
                 }
-                match conn.stream.readable(linger_ms).await {
+                match conn.link.readable(linger_ms).await {
                     Ok(()) | Err(Fault::Timeout) => {}
                     Err(fault) => return Err(fault),
                 }
@@ -357,29 +373,32 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 /// Serves one request. Returns `None` when the connection has to be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
-    let (served, note) = {
-        let source = conn.stream.source_rc();
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let served = {
+        let source = conn.link.stream().source_rc();
         let is_short = conn.pressure() >= Pressure::Critical;
-        let mut exchange = Exchange::new(conn);
-        // Pinned here and passed by reference: by value it would stand twice in every connection's future.
-        let served = {
-            match is_short {
-                true => Box::pin(exchange.refuse_for_memory()).await,
-                false => {
-                    let serving = pin!(engine.service.serve(&mut exchange));
-                    guarded(&source, engine, serving).await
-                }
+        let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
+        match is_short {
+            true => Box::pin(exchange.refuse_for_memory()).await,
+            false => {
+                // Pinned here and passed by reference: by value it would stand twice in every connection's future.
+                let serving = pin!(engine.service.serve(&mut exchange));
+                guarded(&source, &engine.context.core, serving).await
             }
-        };
-        (served, exchange.note())
+        }
     };
-    conn.handler_bytes = 0;
-    let fault = served.and_then(|()| conn.end_response(&Fields::new())).err();
+    conn.request_bytes = state.filters.weight_bytes();
+    let ended = served.and_then(|()| Exchange::new(&mut state, Lane::H1(conn)).end(&Fields::new()));
+    let fault = ended.err();
     let answered = match &fault {
         None => true,
-        Some(fault) => repair(conn, fault).await,
+        Some(fault) => repair(conn, &mut state, fault).await,
     };
-    log(engine, conn, note, fault.as_ref());
+    conn.request_bytes = 0;
+    engine.context.counters.requests.add(1);
+    let request = Request::of(&state, conn.head());
+    engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
+    drop(state);
     if !answered {
         return None;
     }
@@ -390,117 +409,51 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     if conn.keep_alive {
         conn.work.machine.next();
         conn.work.input.next_head();
-        conn.started_ms = u64::MAX;
     }
     Some(())
 }
 
-/// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
-async fn guarded<S>(
-    source: &crate::source::Source,
-    engine: &Engine<S>,
-    mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
-) -> Result<(), Fault> {
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
-        // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
-        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
-            Poll::Ready(Err(Fault::Gone))
-        }
-        Ok(polled) => polled,
-        Err(_) => {
-            // The panic hook has logged it.
-            engine.context.core.count_panic();
-            Poll::Ready(Err(Fault::Broken("the handler panicked")))
-        }
-    })
-    .await
-}
-
 /// Ends a response that its handler did not finish: sends an error page if no response has begun.
 /// Returns false when the connection has to be closed.
-async fn repair(conn: &mut Conn, fault: &Fault) -> bool {
+async fn repair(conn: &mut Conn, state: &mut RequestState, fault: &Fault) -> bool {
     conn.keep_alive = false;
-    match conn.reply {
-        ResponseState::Unsent => {
-            let reject = match fault {
-                Fault::Gone => {
-                    conn.status = CLIENT_GONE;
-                    return false;
-                }
-                Fault::Reject(reject) => *reject,
-                Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
-                Fault::Broken(_) | Fault::Io(_) => {
-                    Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
-                }
-            };
-            let refused = Exchange::new(conn).refuse_and_close(reject).await;
-            refused.and_then(|()| conn.end_response(&Fields::new())).is_ok()
-        }
+    let framing = conn.framing;
+    match state.reply {
+        ReplyState::Unsent => Exchange::new(state, Lane::H1(conn)).answer_fault(fault).await,
         // Its end is to be the connection's, or the client takes nothing any more: it is cut off.
-        ResponseState::Body(Framing::UntilClose) => cut_off(conn),
-        ResponseState::Body(Framing::Length(_) | Framing::Chunked) if matches!(fault, Fault::Timeout) => {
+        ReplyState::Body(BodySize::Unknown) if framing == Framing::UntilClose => cut_off(conn),
+        ReplyState::Body(BodySize::Known(_) | BodySize::Unknown) if matches!(fault, Fault::Timeout) => {
             cut_off(conn)
         }
         // The response was whole before its handler failed; or its framing shows that it is not, and what was
         // answered before it still arrives.
-        ResponseState::Done | ResponseState::Body(_) => {
-            conn.reply = ResponseState::Done;
-            !matches!(fault, Fault::Gone)
-        }
+        ReplyState::Done | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
     }
 }
 
 /// What comes next must not look like the end of a response.
 fn cut_off(conn: &Conn) -> bool {
-    conn.stream.reset_on_close(true);
+    conn.link.stream().reset_on_close(true);
     false
 }
 
 /// Answers a message that is no request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
-    conn.forget_response();
-    conn.started_ms = conn.now_ms();
-    let refused = Exchange::new(conn).refuse_and_close(reject).await;
-    if refused.and_then(|()| conn.end_response(&Fields::new())).is_ok() {
+    let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
+    if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
         // The connection is closed next, whether the client takes this or not.
         let _ = conn.flush().await;
     }
     engine.context.counters.rejected.add(1);
     let fault = Fault::Reject(reject);
-    let record = RequestRecord {
-        request: None,
-        peer: conn.peer,
-        client: conn.direct(),
-        status: reject.status,
-        body_bytes: conn.body_sent,
-        duration_ms: 0,
-        note: 0,
-        fault: Some(&fault),
-        unix_s: conn.stream.core().unix_s(),
-    };
-    engine.service.log(&record);
-}
-
-fn log<S: Service>(engine: &Rc<Engine<S>>, conn: &Conn, note: u32, fault: Option<&Fault>) {
-    engine.context.counters.requests.add(1);
-    let record = RequestRecord {
-        request: Some(Request::of(conn)),
-        peer: conn.peer,
-        client: conn.client,
-        status: conn.status,
-        body_bytes: conn.body_sent,
-        duration_ms: conn.now_ms().saturating_sub(conn.started_ms),
-        note,
-        fault,
-        unix_s: conn.stream.core().unix_s(),
-    };
-    engine.service.log(&record);
+    engine.service.log(&state.record(None, Some(&fault), &engine.context.core));
 }
 
 /// The last response is complete: sends it out and closes.
 async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     if send_last(&mut conn).await {
-        engine.context.works.give_back(conn.work);
+        conn.work.release(&engine.context.works);
     }
 }
 
@@ -508,7 +461,10 @@ async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
 async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {
-        conn.stream.reset_on_close(false);
+        conn.link.stream().reset_on_close(false);
+        conn.link.announce_end();
+        // It is on its way unless the client does not read; then the connection is cut.
+        let _ = conn.flush().await;
     }
     sent
 }
@@ -520,26 +476,26 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
         return;
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
-    let Conn { stream, permit, work, .. } = conn;
-    engine.context.works.give_back(work);
+    let Conn { mut link, permit, mut work, .. } = conn;
+    work.release(&engine.context.works);
     permit.hold(0);
-    stream.shutdown_write();
+    link.stream().shutdown_write();
     let mut bytes = 0;
-    while bytes < CLOSING_BYTES_MAX && stream.core().now_ms() < deadline_ms {
-        match throw_away(&stream) {
+    while bytes < CLOSING_BYTES_MAX && link.core().now_ms() < deadline_ms {
+        match throw_away(&mut link) {
             Ok(Some(0)) | Err(_) => break,
             Ok(Some(len)) => bytes += len,
-            Ok(None) if stream.readable(deadline_ms).await.is_err() => break,
+            Ok(None) if link.readable(deadline_ms).await.is_err() => break,
             Ok(None) => {}
         }
     }
-    drop(stream);
+    drop(link);
     drop(permit);
 }
 
 /// Its buffer is on the stack for one call, not in every connection's future.
-fn throw_away(stream: &Stream) -> Result<Option<usize>, Fault> {
-    stream.try_read(&mut [0; 4096])
+fn throw_away(link: &mut Link) -> Result<Option<usize>, Fault> {
+    link.try_read(&mut [0; 4096])
 }
 
 #[cfg(test)]

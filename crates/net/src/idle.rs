@@ -133,7 +133,7 @@ impl<T> IdleLinks<T> {
         }?;
         Some(match tls {
             None => Link::Plain(stream),
-            Some(tls) => Link::Tls(TlsStream::of_parts(stream, tls)),
+            Some(tls) => Link::Tls(Box::new(TlsStream::of_parts(stream, tls))),
         })
     }
 

@@ -3,9 +3,10 @@
 use http::Reject;
 use http::machine::Step;
 
-use crate::conn::{Conn, ResponseState};
+use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
+use crate::work::ConnectionBuffers;
 
 /// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -26,7 +27,7 @@ impl Conn {
     /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
     pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
         let head_bytes_max = self.context().limits.head.head_bytes_max;
-        let read = self.stream.try_read(self.work.input.head_room(head_bytes_max))?;
+        let read = self.link.try_read(self.work.input.head_room(head_bytes_max))?;
         Ok(match read {
             Some(0) => None,
             Some(len) => {
@@ -38,10 +39,11 @@ impl Conn {
         })
     }
 
-    /// The place of the next piece of the request's body in the input; `None` at its end.
-    pub(crate) async fn body_piece(&mut self) -> Result<Option<(usize, usize)>, Fault> {
+    /// The place of the next piece of the request's body in the input; `None` at its end. Once the response has begun, no
+    /// `100 Continue` is sent.
+    pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         loop {
-            match self.try_body_piece()? {
+            match self.try_body_piece(has_begun)? {
                 BodyChunk::Data(start, end) => {
                     self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
@@ -50,7 +52,7 @@ impl Conn {
                 BodyChunk::Pending => {
                     self.flush().await?;
                     self.settle();
-                    self.stream.readable(self.after_ms(self.body_ms)).await?;
+                    self.link.readable(self.after_ms(self.body_ms)).await?;
                 }
             }
         }
@@ -67,7 +69,7 @@ impl Conn {
 
     /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
     /// `100 Continue` that the client waits for.
-    pub(crate) fn try_body_piece(&mut self) -> Result<BodyChunk, Fault> {
+    pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if let Some(bytes_max) = self.body_limit {
             self.work.machine.limit_body(bytes_max)?;
             self.body_limit = None;
@@ -75,8 +77,9 @@ impl Conn {
         loop {
             let base = self.work.input.at;
             let limits = self.context().limits.head;
-            let fed = self.work.machine.feed(self.work.input.rest(), &limits)?;
-            self.work.input.at += fed.consumed;
+            let ConnectionBuffers { machine, input, .. } = &mut *self.work;
+            let fed = machine.feed(input.rest(), &limits)?;
+            input.at += fed.consumed;
             let piece = match fed.step {
                 Step::Data(span) => Some(BodyChunk::Data(base + span.start(), base + span.end())),
                 Step::End => Some(BodyChunk::End),
@@ -87,7 +90,7 @@ impl Conn {
                 return Ok(piece);
             }
             if !self.fill_body()? {
-                if std::mem::take(&mut self.continue_due) && self.reply == ResponseState::Unsent {
+                if std::mem::take(&mut self.continue_due) && !has_begun {
                     self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 return Ok(BodyChunk::Pending);
@@ -97,9 +100,8 @@ impl Conn {
 
     /// Reads more of the body into the input. False where nothing is there now.
     fn fill_body(&mut self) -> Result<bool, Fault> {
-        let head_len = self.work.machine.head.len;
         let is_short = self.pressure() >= Pressure::High;
-        let read = self.stream.try_read(self.work.input.body_room(head_len, is_short))?;
+        let read = self.link.try_read(self.work.body_room(is_short))?;
         self.weigh();
         match read {
             Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),
@@ -125,7 +127,7 @@ impl Conn {
             if self.awaits_continue()? || discarded + remaining > DISCARD_BYTES_MAX {
                 return Ok(false);
             }
-            if let Some((start, end)) = self.body_piece().await? {
+            if let Some((start, end)) = self.body_piece(true).await? {
                 discarded += (end - start) as u64;
             }
         }

@@ -1,15 +1,28 @@
-//! A connection to another server.
+//! A connection to a client or to another server.
 
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use crate::core::Core;
 use crate::fault::Fault;
-use crate::stream::{Interest, Stream};
+use crate::stream::Stream;
 use crate::tls::TlsStream;
+use crate::wait::Interest;
+
+/// Bytes of a file that one call sends through TLS: four records, which leave in one call of the kernel's.
+const TLS_FILE_BYTES: usize = 64 * 1024;
 
 /// A connection that carries bytes in the clear or through TLS; whoever uses it need not know which.
+///
+/// Whether it can be read is asked of the link ([`Link::has_input`]) and never of its socket: TLS may hold decrypted bytes
+/// while the socket has nothing new.
 pub enum Link {
     /// In the clear.
     Plain(Stream),
-    /// Through TLS.
-    Tls(TlsStream),
+    /// Through TLS. Boxed, because an idle connection in the clear must not pay for it.
+    Tls(Box<TlsStream>),
 }
 
 impl Link {
@@ -22,6 +35,12 @@ impl Link {
         }
     }
 
+    /// The core that it lives on.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        self.stream().core()
+    }
+
     /// What to wait for in order to read or to write.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
@@ -29,6 +48,31 @@ impl Link {
             Link::Plain(_) => Interest::of(read, write),
             Link::Tls(tls) => tls.interest(read, write),
         }
+    }
+
+    /// Whether a read would return something now, as far as is known without a system call: bytes, the end, or a fault.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        match self {
+            Link::Plain(stream) => stream.is_readable(),
+            Link::Tls(tls) => tls.has_input() || tls.stream().is_readable(),
+        }
+    }
+
+    /// Whether this is wanted and TLS holds it: decrypted bytes, of which the socket knows nothing.
+    pub(crate) fn holds(&self, interest: Interest) -> bool {
+        matches!(self, Link::Tls(tls) if interest.is_to_read() && tls.has_input())
+    }
+
+    /// Waits until there is something to read, or the end; at most until `deadline_ms` of the core's clock.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
+        if self.has_input() {
+            return Ok(());
+        }
+        self.stream().ready_for(self.interest(true, false), deadline_ms).await
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
@@ -42,15 +86,34 @@ impl Link {
         }
     }
 
-    /// Writes what fits of two pieces, the first of which is not empty: 0 where nothing does now.
+    /// Writes what fits of one or two pieces, none of which is empty: 0 where nothing does now. `more` announces that
+    /// further bytes follow at once, so that a last packet that is not full need not be sent yet.
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn try_write(&mut self, first: &[u8], second: &[u8]) -> Result<usize, Fault> {
+    pub fn try_write(&mut self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         match self {
-            Link::Plain(stream) if second.is_empty() => stream.try_write(&[first], false),
-            Link::Plain(stream) => stream.try_write(&[first, second], false),
-            Link::Tls(tls) => tls.try_write(first, second),
+            Link::Plain(stream) => stream.try_write(parts, more),
+            Link::Tls(tls) => {
+                tls.try_write(parts.first().unwrap_or(&&b""[..]), parts.get(1).unwrap_or(&&b""[..]))
+            }
+        }
+    }
+
+    /// Sends a part of a file: 0 at the file's end, `None` where nothing fits now. In the clear the kernel sends it from the
+    /// page cache; for TLS it is read and encrypted.
+    ///
+    /// # Errors
+    /// The peer is gone, or the file cannot be read.
+    pub fn try_sendfile(
+        &mut self,
+        file: BorrowedFd<'_>,
+        at: &mut u64,
+        len: usize,
+    ) -> Result<Option<usize>, Fault> {
+        match self {
+            Link::Plain(stream) => stream.try_sendfile(file, at, len),
+            Link::Tls(tls) => encrypt_file(tls, file, at, len),
         }
     }
 
@@ -85,11 +148,41 @@ impl Link {
         matches!(self.try_read(&mut [0]), Ok(None))
     }
 
+    /// Announces that nothing more will be sent, before the connection is closed: TLS distinguishes this from a connection that was cut.
+    pub(crate) fn announce_end(&mut self) {
+        if let Link::Tls(tls) = self {
+            tls.announce_end();
+        }
+    }
+
     /// Closes the sending side: the peer reads what was sent, then the end.
     pub fn shutdown_write(&mut self) {
-        match self {
-            Link::Plain(stream) => stream.shutdown_write(),
-            Link::Tls(tls) => tls.shutdown_write(),
+        self.announce_end();
+        self.stream().shutdown_write();
+    }
+}
+
+/// Encrypts a part of a file. Its buffer is on the stack for one call, not in a connection's future.
+#[inline(never)]
+fn encrypt_file(
+    tls: &mut TlsStream,
+    file: BorrowedFd<'_>,
+    at: &mut u64,
+    len: usize,
+) -> Result<Option<usize>, Fault> {
+    // Nothing is read that could not be sent.
+    if !tls.flush()? {
+        return Ok(None);
+    }
+    let mut room = [MaybeUninit::<u8>::uninit(); TLS_FILE_BYTES];
+    match rustix::io::pread(file, &mut room[..len.min(TLS_FILE_BYTES)], *at) {
+        Ok(([], _)) => Ok(Some(0)),
+        Ok((bytes, _)) => {
+            let taken = tls.try_write(bytes, b"")?;
+            *at += taken as u64;
+            Ok((taken > 0).then_some(taken))
         }
+        Err(Errno::INTR) => Ok(None),
+        Err(errno) => Err(Fault::Io(errno.into())),
     }
 }

@@ -16,9 +16,11 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, Soc
 use crate::address::{Bind, Listen, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
 use crate::core::Core;
-use crate::h1::{Engine, IdleClient};
+use crate::h1::IdleClient;
+use crate::link::Link;
 use crate::memory::Pressure;
 use crate::remote::Remote;
+use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::{self, Stream};
@@ -38,14 +40,14 @@ const BACKLOG: i32 = 4096;
 /// A bound, listening socket.
 #[derive(Clone, Debug)]
 pub(crate) enum Listening {
-    /// One socket a core, told apart by the kernel (SO_REUSEPORT).
+    /// One socket per core, among which the kernel distributes connections (SO_REUSEPORT).
     PerCore(Arc<OwnedFd>),
     /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
     Shared(Arc<SharedListener>),
 }
 
 /// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
-/// tells the others.
+/// notifies the others.
 #[derive(Debug)]
 pub(crate) struct SharedListener {
     socket: OwnedFd,
@@ -158,7 +160,7 @@ impl Listener {
     }
 }
 
-/// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose.
+/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel chose.
 ///
 /// # Errors
 /// The system's, where the address is taken, not ours, or not permitted.
@@ -388,7 +390,8 @@ fn accept_batch<S: Service>(
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle = IdleClient::new(engine, stream, if is_tcp { peer } else { Peer::Unix });
+                let idle =
+                    IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
                 match announcers {
                     None => idle.park(),
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),

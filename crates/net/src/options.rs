@@ -9,6 +9,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// Requests served on one connection before it is closed; 0 for no limit.
     pub requests_per_connection_max: u32,
+    /// Requests that one multiplexed connection may have under way at once; further ones are refused. At least 1.
+    pub streams_max: usize,
     /// Head sizes.
     pub head: http::Limits,
     /// Content bytes of a request body, unless the route says otherwise.
@@ -54,6 +56,7 @@ impl Default for Limits {
         Limits {
             connections_max: 10_000,
             requests_per_connection_max: 0,
+            streams_max: 128,
             head: http::Limits::default(),
             body_bytes_max: 1024 * 1024,
         }

@@ -7,14 +7,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::framing::Framing;
-
-use crate::conn::{Conn, ResponseState};
-use crate::exchange::Exchange;
+use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
-use crate::stream::{self, Interest, Stream};
+use crate::wait::Interest;
 
 /// Once a file is in use, bytes are collected up to here before they are written to it.
 pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
@@ -22,9 +19,6 @@ pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
 const REST_BYTES: usize = 16 * 1024;
 /// Bytes sent from a file before others on the core have their turn.
 const TURN_BYTES: u64 = 1024 * 1024;
-/// A client that is behind gets so long to make room before a file is begun: one that reads as fast as it can costs no
-/// disk.
-const GRACE_MS: u64 = 5;
 
 impl Conn {
     /// Whether a file holds output.
@@ -32,16 +26,12 @@ impl Conn {
         self.overflow.is_some()
     }
 
-    /// Moves what was collected to the connection's file. What could not be moved stays where it is.
-    pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<(), SpillError> {
+    /// Moves what was collected to the connection's file; `announced` bytes are still to come. What could not be moved stays where it is.
+    pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         if self.backlog() == 0 {
             return Ok(());
         }
-        let core = self.stream.core().clone();
-        let announced = match self.reply {
-            ResponseState::Body(Framing::Length(left)) => left,
-            _ => 0,
-        };
+        let core = self.link.core().clone();
         let bytes = announced.saturating_add(self.backlog() as u64);
         let overflow = match &mut self.overflow {
             Some(overflow) => overflow,
@@ -50,18 +40,13 @@ impl Conn {
                 none.insert(Box::new(Overflow { file, writing: false }))
             }
         };
-        let (bytes, from) = (std::mem::take(&mut self.work.out), std::mem::take(&mut self.work.out_at));
+        let (bytes, from) = self.work.out.take();
         overflow.writing = true;
         let (bytes, written, result) = overflow.file.append(&core, bytes, from).await;
         overflow.writing = false;
-        self.work.out = bytes;
-        self.work.out_at = written;
-        if self.backlog() == 0 {
-            self.work.out.clear();
-            self.work.out_at = 0;
-            if self.pressure() >= Pressure::High {
-                self.work.out = Vec::new();
-            }
+        self.work.out.restore(bytes, written);
+        if self.pressure() >= Pressure::High {
+            self.work.out.trim();
         }
         self.weigh();
         if self.overflow.as_ref().is_some_and(|overflow| overflow.file.is_empty()) {
@@ -76,12 +61,10 @@ impl Conn {
         let quota = overflow.file.quota().clone();
         if self.backlog() > REST_BYTES {
             // What it does not take stays in memory.
-            let _ = self.spill(&quota).await;
+            let _ = self.spill(&quota, 0).await;
         }
         // The client may take hours: no memory stays behind but what is in use.
-        self.work.out.drain(..self.work.out_at);
-        self.work.out_at = 0;
-        self.work.out.shrink_to_fit();
+        self.work.out.trim();
         self.weigh();
     }
 
@@ -100,13 +83,14 @@ impl Conn {
             if turn_bytes >= TURN_BYTES {
                 return Ok(false);
             }
-            let core = self.stream.core().clone();
+            let core = self.link.core().clone();
             let Some((file, mut at, len)) = overflow.file.window(&core) else { return Ok(false) };
-            match self.stream.try_sendfile(file, &mut at, len)? {
+            match self.link.try_sendfile(file, &mut at, len)? {
                 None => return Ok(false),
                 Some(0) => return Err(Fault::Broken("a temporary file shrank")),
                 Some(sent) => {
                     turn_bytes += sent as u64;
+                    self.work.out.stalled_since_ms = None;
                     overflow.file.sent(sent as u64);
                     self.moved_bytes += sent;
                 }
@@ -139,7 +123,7 @@ impl Conn {
         self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
     }
 
-    fn has_loaded(&self) -> bool {
+    pub(crate) fn has_loaded(&self) -> bool {
         self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
     }
 
@@ -149,77 +133,7 @@ impl Conn {
 
     /// What of `client` the socket can be waited for: while bytes to send come from a disk, that it could take more is no
     /// news.
-    fn waitable(&self, client: Interest) -> Interest {
+    pub(crate) fn waitable(&self, client: Interest) -> Interest {
         if self.is_loading() { client.without_write() } else { client }
-    }
-}
-
-impl Exchange<'_> {
-    /// Moves what waits to be sent to a temporary file, which the client is then sent from. A client that was not far
-    /// behind until now first gets a moment to make room. Call it where [`Exchange::backlog`] is more than is to be kept in
-    /// memory.
-    ///
-    /// # Errors
-    /// Within, why it stays in memory; without, those of [`Exchange::try_flush`].
-    pub async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<Result<(), SpillError>, Fault> {
-        if !self.conn.overflows() {
-            let before = self.backlog();
-            if self.try_flush()? || self.backlog() < before || self.is_writable_soon().await {
-                self.try_flush()?;
-                return Ok(Ok(()));
-            }
-        }
-        Ok(self.conn.spill(quota).await)
-    }
-
-    /// Lets others on the core have their turn, where much was sent from a temporary file since they had it.
-    pub async fn take_turns(&mut self) {
-        self.conn.moved(0).await;
-    }
-
-    /// Whether a temporary file holds a part of what waits to be sent.
-    #[must_use]
-    pub fn is_spilling(&self) -> bool {
-        self.conn.overflows()
-    }
-
-    /// Bytes that wait to be sent, in memory and in a temporary file.
-    #[must_use]
-    pub fn unsent(&self) -> u64 {
-        self.backlog() as u64 + self.conn.overflow_bytes()
-    }
-
-    async fn is_writable_soon(&self) -> bool {
-        let core = self.core().clone();
-        let until_ms = core.now_ms() + GRACE_MS;
-        let mut nap = std::pin::pin!(core.sleep(GRACE_MS));
-        poll_fn(|context| {
-            if self.poll_client(Interest::of(false, true)) {
-                return Poll::Ready(true);
-            }
-            nap.as_mut().poll(context).map(|()| core.now_ms() < until_ms)
-        })
-        .await
-    }
-
-    /// Waits until the client's connection or another stream can do what is wanted of it.
-    ///
-    /// # Errors
-    /// [`Fault::Timeout`] at the deadline.
-    pub async fn either(
-        &self,
-        client: Interest,
-        other: (&Stream, Interest),
-        deadline_ms: u64,
-    ) -> Result<(), Fault> {
-        let client = (&self.conn.stream, self.conn.waitable(client));
-        stream::either(client, other, deadline_ms, || self.conn.has_loaded()).await
-    }
-
-    /// Whether the client's connection can do what is wanted of it now. If not, the current task runs again when it
-    /// can: for futures that wait for more than streams.
-    #[must_use]
-    pub fn poll_client(&self, client: Interest) -> bool {
-        self.conn.has_loaded() || stream::is_met_or_waits(&self.conn.stream, self.conn.waitable(client))
     }
 }

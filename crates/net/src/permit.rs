@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::options::{Limits, Timeouts};
+use http::machine::ServerMachine;
+
 use crate::work::BufferPool;
 
 /// What a connection holds while nothing happens on it.
@@ -17,7 +19,7 @@ pub(crate) struct Context {
     pub(crate) core: Core,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
-    pub(crate) works: BufferPool,
+    pub(crate) works: BufferPool<ServerMachine>,
     pub(crate) counters: Arc<Counters>,
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,

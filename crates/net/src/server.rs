@@ -11,14 +11,13 @@ use crate::address::{Bind, Listen};
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::h1::Engine;
 use crate::listener::{self, Door, Listener, SocketFile};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
 use crate::remote::Remote;
-use crate::service::Service;
-use crate::work::BufferPool;
+use crate::service::{Engine, Service};
+use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A server that runs.
 pub struct Server {
@@ -29,7 +28,7 @@ pub struct Server {
     threads: Vec<JoinHandle<io::Result<bool>>>,
 }
 
-/// The way to tell a server to stop; from any thread.
+/// Asks a server to stop; from any thread.
 #[derive(Clone)]
 pub struct Stop {
     draining: Arc<AtomicBool>,
@@ -188,7 +187,7 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
-        works: BufferPool::new(core.memory()),
+        works: BufferPool::new(core.memory(), POOL_BYTES_MAX),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),

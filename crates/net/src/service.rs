@@ -1,12 +1,20 @@
 //! What a server asks of those who answer.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
 
 use http::Status;
 
 use crate::address::{Client, Peer};
+use crate::core::Core;
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::permit::Context;
+use crate::source::{GONE, Source};
+use crate::state::RequestState;
 
 /// What answers requests: made once on each core, so it needs no locks.
 pub trait Service: 'static {
@@ -31,10 +39,56 @@ pub struct RequestRecord<'x> {
     pub body_bytes: u64,
     /// From the whole head to the end of the handler's work.
     pub duration_ms: u64,
-    /// [`Exchange::set_note`].
-    pub note: u32,
     /// Why it did not end well.
     pub fault: Option<&'x Fault>,
     /// When, in seconds since 1970.
     pub unix_s: u64,
+}
+
+impl RequestState {
+    /// What there is to say about the request now that it is over.
+    pub(crate) fn record<'x>(
+        &self,
+        request: Option<Request<'x>>,
+        fault: Option<&'x Fault>,
+        core: &Core,
+    ) -> RequestRecord<'x> {
+        RequestRecord {
+            request,
+            peer: self.peer,
+            client: self.client,
+            status: self.status,
+            body_bytes: self.body_sent,
+            duration_ms: core.now_ms().saturating_sub(self.started_ms),
+            fault,
+            unix_s: core.unix_s(),
+        }
+    }
+}
+
+/// A core's connections and what serves them.
+pub(crate) struct Engine<S> {
+    pub(crate) context: Rc<Context>,
+    pub(crate) service: S,
+}
+
+/// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
+pub(crate) async fn guarded(
+    source: &Source,
+    core: &Core,
+    mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
+) -> Result<(), Fault> {
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
+        // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
+        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
+            Poll::Ready(Err(Fault::Gone))
+        }
+        Ok(polled) => polled,
+        Err(_) => {
+            // The panic hook has logged it.
+            core.count_panic();
+            Poll::Ready(Err(Fault::Broken("the handler panicked")))
+        }
+    })
+    .await
 }

@@ -1,4 +1,4 @@
-//! The state of one descriptor: whether it is ready, which task waits for it, and until when.
+//! What tasks wait for: whether it is ready, which task waits for it, and until when.
 
 use std::cell::Cell;
 
@@ -15,9 +15,12 @@ pub(crate) const GONE: u8 = 8;
 
 /// The number of no task.
 pub(crate) const NO_TASK: u32 = u32::MAX;
+/// In place of a task's number: a waker of somebody else waits, which the core keeps.
+pub(crate) const FOREIGN: u32 = u32::MAX - 1;
 
-/// What the reactor knows of one descriptor. Shared by its owner and the reactor's table.
-pub(crate) struct Source {
+/// What tasks wait for: the readiness of one descriptor as the reactor knows it, or that of one stream of a multiplexed
+/// connection, which the connection's task sets. Shared by its owner and the reactor's table.
+pub struct Source {
     pub(crate) token: u64,
     pub(crate) ready: Cell<u8>,
     pub(crate) reader: Cell<u32>,

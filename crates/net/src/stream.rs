@@ -1,13 +1,11 @@
 //! A connected socket that never blocks.
 
 use std::cell::{Cell, OnceCell};
-use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::task::Poll;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -20,6 +18,7 @@ use crate::address::Dial;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+use crate::wait::{self, Interest};
 
 /// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
 ///
@@ -27,89 +26,12 @@ use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 /// Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none; a stream has
 /// one deadline at a time, that of its latest wait.
 pub struct Stream {
-    core: Core,
     source: Registered,
     transport: Transport,
     /// Closing resets the connection.
     resets: Cell<bool>,
     /// The local port, once it has been asked for.
     port: OnceCell<Option<u16>>,
-}
-
-/// What a task waits for on a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interest(u8);
-
-impl Interest {
-    /// That the peer has closed its sending side, or is gone.
-    pub const END: Interest = Interest(HALF_CLOSED | GONE);
-
-    /// Nothing, or either direction, or both.
-    #[must_use]
-    pub const fn of(read: bool, write: bool) -> Interest {
-        Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
-    }
-
-    /// The same, but not that it can be written.
-    #[must_use]
-    pub(crate) const fn without_write(self) -> Interest {
-        Interest(self.0 & !WRITE)
-    }
-
-    fn is_met(self, stream: &Stream) -> bool {
-        stream.source.ready() & self.0 != 0
-    }
-}
-
-/// Waits until one of two streams can do what is wanted of it, with one deadline for both, or until `is_done`, for which
-/// somebody else wakes the task.
-///
-/// # Errors
-/// [`Fault::Timeout`] at the deadline.
-pub(crate) async fn either(
-    a: (&Stream, Interest),
-    b: (&Stream, Interest),
-    deadline_ms: u64,
-    is_done: impl Fn() -> bool,
-) -> Result<(), Fault> {
-    let both = [a, b];
-    if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
-        return Ok(());
-    }
-    for (stream, _) in both {
-        stream.source.take_expired();
-        stream.source.set_deadline(deadline_ms);
-    }
-    let result = poll_fn(|_| {
-        if is_done() || both.iter().any(|(stream, interest)| interest.is_met(stream)) {
-            return Poll::Ready(Ok(()));
-        }
-        for (stream, interest) in both {
-            if stream.source.take_expired() {
-                if stream.core.now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                // The deadline of an earlier wait, reported late.
-                stream.source.set_deadline(deadline_ms);
-            }
-            stream.wait(interest.0);
-        }
-        Poll::Pending
-    })
-    .await;
-    for (stream, _) in both {
-        stream.source.set_deadline(u64::MAX);
-    }
-    result
-}
-
-/// Whether `stream` can do what is wanted; if not, the current task waits for that, without a deadline.
-pub(crate) fn is_met_or_waits(stream: &Stream, interest: Interest) -> bool {
-    let met = interest.is_met(stream);
-    if !met {
-        stream.wait(interest.0);
-    }
-    met
 }
 
 enum Transport {
@@ -156,7 +78,6 @@ impl Stream {
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
         Ok(Stream {
-            core: core.clone(),
             source: Registered::new(core, source),
             transport: Transport::Socket(socket),
             resets: Cell::new(false),
@@ -182,13 +103,7 @@ impl Stream {
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
         let transport = Transport::Socket(socket);
-        Some(Stream {
-            core: core.clone(),
-            source,
-            transport,
-            resets: Cell::new(false),
-            port: OnceCell::new(),
-        })
+        Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() })
     }
 
     /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
@@ -205,15 +120,16 @@ impl Stream {
         wire.attach(source.token);
         let (source, transport) =
             (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
-        Stream { core: core.clone(), source, transport, resets: Cell::new(false), port: OnceCell::new() }
+        Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() }
     }
 
     /// The core it lives on.
     pub fn core(&self) -> &Core {
-        &self.core
+        &self.source.core
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    /// What of it tasks wait for.
+    pub fn source(&self) -> &Source {
         &self.source
     }
 
@@ -271,6 +187,12 @@ impl Stream {
         }
     }
 
+    /// Whether a read would return something now, as far as is known without a system call.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.source.ready() & READ != 0
+    }
+
     /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
     /// more use. Costs no system call.
     pub fn has_news(&self) -> bool {
@@ -314,7 +236,14 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn readable_or_writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(READ | WRITE, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
+    }
+
+    /// The next write asks the kernel, although it has reported no room. It reports room when a third of the send buffer is
+    /// free, which may be more than a megabyte, but takes bytes as soon as some are acknowledged: so this shows whether a slow
+    /// peer reads at all.
+    pub fn assume_writable(&self) {
+        self.source.ready.set(self.source.ready() | WRITE);
     }
 
     /// Reads what is there: `None` where nothing is, 0 at the end.
@@ -418,7 +347,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(READ, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(READ), deadline_ms).await
     }
 
     /// Waits until something can be written.
@@ -426,7 +355,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(WRITE, deadline_ms).await
+        wait::ready(self.core(), &self.source, Interest(WRITE), deadline_ms).await
     }
 
     /// Waits until it can do what is wanted of it.
@@ -434,42 +363,7 @@ impl Stream {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
-        self.ready(interest.0, deadline_ms).await
-    }
-
-    async fn ready(&self, bits: u8, deadline_ms: u64) -> Result<(), Fault> {
-        if self.source.ready() & bits != 0 {
-            return Ok(());
-        }
-        // A wait that was given up may have left its own end behind.
-        self.source.take_expired();
-        self.source.set_deadline(deadline_ms);
-        let result = poll_fn(|_| {
-            if self.source.ready() & bits != 0 {
-                return Poll::Ready(Ok(()));
-            }
-            if self.source.take_expired() {
-                if self.core.now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                self.source.set_deadline(deadline_ms);
-            }
-            self.wait(bits);
-            Poll::Pending
-        })
-        .await;
-        self.source.set_deadline(u64::MAX);
-        result
-    }
-
-    /// The current task is to run at these.
-    fn wait(&self, bits: u8) {
-        if bits & (READ | HALF_CLOSED | GONE) != 0 {
-            self.source.wait_read(self.core.current());
-        }
-        if bits & WRITE != 0 {
-            self.source.wait_write(self.core.current());
-        }
+        wait::ready(self.core(), &self.source, interest, deadline_ms).await
     }
 
     /// Whether closing resets the connection, so that the peer cannot take its end for the end of a message.

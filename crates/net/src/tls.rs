@@ -1,4 +1,16 @@
-//! TLS as a client speaks it to other servers.
+//! TLS, as a client speaks it to other servers and as a server speaks it to clients: the only module that knows rustls.
+
+mod certificate;
+mod store;
+mod tickets;
+mod acceptor;
+mod handshake;
+
+pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
+pub use certificate::{CertificateInfo, ServerCertificate};
+pub use handshake::{ClientIdentity, HandshakeFailure, HandshakeStep, TlsHandshake, TlsSession};
+pub use store::CertificateStore;
+pub use tickets::TicketKeys;
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -6,14 +18,15 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
+use self::certificate::certificates;
 use crate::fault::Fault;
-use crate::stream::{Interest, Stream};
+use crate::stream::Stream;
+use crate::wait::Interest;
 
 /// How to speak TLS to a server: made once, shared by all cores, so that sessions resumed on one were begun on any.
 #[derive(Clone, Debug)]
@@ -57,8 +70,7 @@ impl TlsClient {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = certificates(chain)?;
-                let key =
-                    PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("private key: {error}"))?;
+                let key = certificate::private_key(key)?;
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
@@ -67,14 +79,6 @@ impl TlsClient {
             config.resumption = Resumption::disabled();
         }
         Ok(TlsClient { config: Arc::new(config), name })
-    }
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err("there is no certificate in the PEM text".into()),
-        found => found.map_err(|error| format!("certificate: {error}")),
     }
 }
 
@@ -160,6 +164,8 @@ impl TlsStream {
                 Err(_) => return Err(Fault::Gone),
             }
             if !self.receive()? {
+                // A wait to read ends also when it could be written, as long as something is left to send.
+                self.flush()?;
                 return Ok(None);
             }
         }
@@ -203,12 +209,17 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Announces the end of what is sent and closes the sending side.
-    pub fn shutdown_write(&mut self) {
+    /// Whether a read would return something without the socket: decrypted bytes, or the end that the peer has announced.
+    #[must_use]
+    pub(crate) fn has_input(&self) -> bool {
+        !self.tls.is_handshaking() && !self.tls.wants_read()
+    }
+
+    /// Announces the end of what is sent.
+    pub(crate) fn announce_end(&mut self) {
         self.tls.send_close_notify();
-        // The peer may be gone already; then nobody is left to be told.
+        // The peer may be gone already, and then nobody reads it.
         let _ = self.flush();
-        self.stream.shutdown_write();
     }
 
     /// Takes in what has come; true where there was something (or the end).
@@ -226,7 +237,7 @@ impl TlsStream {
                 Ok(true)
             }
             Err(error) => {
-                // The alert that tells the peer; it may be gone.
+                // The alert for the peer, which may have disconnected.
                 let _ = self.flush();
                 Err(Fault::Broken(reason(&error)))
             }
@@ -344,3 +355,6 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::link::Link;
-use crate::stream::Interest;
+use crate::wait::Interest;
 
 /// Bytes moved in one go; they stand on the stack only while they move.
 const MOVED_BYTES: usize = 16 * 1024;
@@ -75,7 +75,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
         };
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
-        match x.either(client, (other.stream(), theirs), deadline_ms).await {
+        match x.either(client, (other, theirs), deadline_ms).await {
             // Silence for so long is how most tunnels end.
             Err(Fault::Timeout) => return Ok(()),
             other => other?,
@@ -93,7 +93,7 @@ fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<b
             Some(0) => up.ended = true,
             Some(len) => {
                 moved = true;
-                let sent = other.try_write(&buffer[..len], b"")?;
+                let sent = other.try_write(&[&buffer[..len]], false)?;
                 up.bytes.clear();
                 up.at = 0;
                 up.bytes.extend_from_slice(&buffer[sent..len]);
@@ -101,7 +101,7 @@ fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<b
         }
     }
     while !up.is_empty() {
-        let sent = other.try_write(&up.bytes[up.at..], b"")?;
+        let sent = other.try_write(&[&up.bytes[up.at..]], false)?;
         if sent == 0 {
             return Ok(moved);
         }

@@ -1,4 +1,4 @@
-//! A process without descriptors to spare goes on serving. In a test binary of its own: the limit is the process's.
+//! A process without free descriptors continues to serve. In a test binary of its own: the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -71,7 +71,7 @@ fn without_descriptors_newcomers_wait_and_are_served() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let port =
         lines.find_map(|line| line.unwrap().strip_prefix("port ").map(|port| port.parse::<u16>().unwrap()));
-    let port = port.expect("the child tells its port");
+    let port = port.expect("the child prints its port");
     // Idle connections, more than there are descriptors: each newcomer takes the place of one.
     let mut kept = Vec::new();
     for _ in 0..CLIENTS {

@@ -5,8 +5,9 @@
 #![allow(clippy::print_stdout)]
 
 use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};
-use proxy::options::{self, Options, UpstreamAddress};
-use proxy::{GroupShared, Proxy};
+use proxy::options::{self, UpstreamAddress};
+use proxy::{Group, GroupOptions, GroupShared, Proxy, RouteOptions};
+use std::sync::Arc;
 
 struct Hop(Proxy);
 
@@ -36,11 +37,13 @@ fn upstream(text: &str) -> options::UpstreamServer {
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("LISTEN").parse().expect("an address");
-    let options = Options::to(arguments.map(|text| upstream(&text)).collect());
+    let options = GroupOptions::to(arguments.map(|text| upstream(&text)).collect());
     let shared = GroupShared::new(options).map_err(std::io::Error::other)?;
     let limits = net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() };
     let run = net::Options { threads: 1, limits, ..net::Options::default() };
-    let server = Server::start(&run, &[Bind::Tcp(listen)], move |core| Ok(Hop(Proxy::new(core, &shared))))?;
+    let route = Arc::new(RouteOptions::default());
+    let hop = move |core: &net::Core| Ok(Hop(Group::new(core, &shared).proxy(&route, None)));
+    let server = Server::start(&run, &[Bind::Tcp(listen)], hop)?;
     println!("{}", server.addresses()[0]);
     server.join().map(|_| ())
 }

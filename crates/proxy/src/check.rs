@@ -6,7 +6,7 @@ use net::{Core, Link, preface};
 
 use crate::dial::dial;
 use crate::failure::AttemptFailure;
-use crate::options::{HealthCheck, Options, Probe};
+use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
 
@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 4096;
 /// descriptors or ports.
 pub(crate) async fn probe(
     core: &Core,
-    options: &Options,
+    options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
     check: &HealthCheck,
@@ -50,7 +50,7 @@ async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
     let mut rest = request;
     loop {
         if !rest.is_empty() {
-            rest = &rest[link.try_write(rest, b"").ok()?..];
+            rest = &rest[link.try_write(&[rest], false).ok()?..];
         }
         if rest.is_empty() && link.try_flush().ok()? {
             break;

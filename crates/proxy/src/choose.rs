@@ -105,7 +105,7 @@ impl Balancer {
         let mut too_long = pin!(core.sleep(queue_ms));
         // A client that closes its sending side while it waits has nearly always disconnected; its request leaves the queue,
         // or a thousand of them would keep the queue full.
-        let over = poll_fn(|context| match x.poll_client(Interest::END) {
+        let over = poll_fn(|context| match x.poll_client(Interest::END, context) {
             true => Poll::Ready(NoPlace::Left),
             false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
         });
@@ -185,7 +185,7 @@ impl Balancer {
             Balance::TwoChoices => balance::two_choices(candidates, self.roll())?,
             Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &ask(x)))?,
             Balance::Sticky { cookie } => {
-                let id = ask(x).cookie(cookie.as_bytes()).and_then(from_hex);
+                let id = ask(x).values().cookie(cookie).and_then(from_hex);
                 let named = |candidate: &Candidate| candidate.weight > 0 && Some(candidate.id) == id;
                 if let Some(server) = candidates.iter().position(named) {
                     return Some((server, None));
@@ -227,8 +227,8 @@ fn hash_of(key: &HashKey, ask: &TemplateContext<'_>) -> u64 {
             Some(IpAddr::V6(ip)) => hash(&ip.octets()),
             None => hash(b""),
         },
-        HashKey::Field(name) => hash(ask.field(name.as_bytes()).unwrap_or_default()),
-        HashKey::Cookie(name) => hash(ask.cookie(name.as_bytes()).unwrap_or_default()),
+        HashKey::Field(name) => hash(ask.values().field(name)),
+        HashKey::Cookie(name) => hash(ask.values().cookie(name).unwrap_or_default()),
         HashKey::Uri => {
             let target = &ask.head.target;
             let query = target.query.map_or(&b""[..], |query| query.of(ask.bytes));

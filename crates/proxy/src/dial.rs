@@ -9,13 +9,13 @@ use std::task::Poll;
 use net::{Core, Dial, Fault, Link, Stream, TlsStream};
 
 use crate::failure::AttemptFailure;
-use crate::options::{Options, UpstreamAddress};
+use crate::options::{GroupOptions, UpstreamAddress};
 use crate::shared::Upstream;
 
 /// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands.
 pub(crate) async fn dial(
     core: &Core,
-    options: &Options,
+    options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
     turn: usize,
@@ -44,7 +44,7 @@ pub(crate) async fn dial(
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
-            (Link::Tls(tls), address)
+            (Link::Tls(Box::new(tls)), address)
         }
     })
 }

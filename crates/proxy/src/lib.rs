@@ -2,8 +2,8 @@
 //! from one side to the other.
 //!
 //! This crate owns the way of a request to an upstream server and of its response back. What is passed on is always
-//! written anew from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
-//! does), never listens, and knows nothing of configuration files: it is built from [`options::Options`].
+//! encoded from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
+//! does), never listens, and knows nothing of configuration files: it is built from [`GroupOptions`] and [`RouteOptions`].
 //!
 //! Modules, from low to high; a module uses only those above it.
 
@@ -30,7 +30,6 @@ mod relay;
 mod choose;
 mod proxy;
 
-pub use options::Options;
-pub use proxy::{Group, HealthChange, Proxy, Tell, UpstreamError, UpstreamEvent};
+pub use options::{GroupOptions, RouteOptions};
+pub use proxy::{EventSink, Group, HealthChange, Proxy, UpstreamError, UpstreamEvent};
 pub use shared::GroupShared;
-pub use template::HeaderTemplate;

@@ -2,24 +2,18 @@
 
 use std::path::PathBuf;
 
-use http::Status;
+use http::{Status, Template};
 pub use net::ProxyProtocol;
 
-use crate::template::HeaderTemplate;
-
-/// A group of upstream servers and how to speak to them.
+/// A group of upstream servers: what all its routes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct GroupOptions {
     /// The servers. At least one.
     pub servers: Vec<UpstreamServer>,
     /// The load-balancing method. Default round robin.
     pub balance: Balance,
     /// Connections kept for the next request.
     pub keep_alive: KeepAlive,
-    /// How long things may take.
-    pub timeouts: Timeouts,
-    /// When a request is sent again.
-    pub retry: Retry,
     /// When a server that fails is ejected; `None` for never.
     pub ejection: Option<Ejection>,
     /// Active health checks; `None` for none.
@@ -30,16 +24,26 @@ pub struct Options {
     pub queue_max: usize,
     /// How often names are resolved again, in milliseconds. Default 30,000.
     pub resolve_ms: u64,
+    /// Begin each connection with a PROXY protocol header that names the client. Each connection then serves one
+    /// client and is not kept. Default no.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// How a route uses its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteOptions {
+    /// How long things may take.
+    pub timeouts: UpstreamTimeouts,
+    /// When a request is sent again.
+    pub retry: Retry,
     /// How request heads are rewritten.
     pub request: RequestOptions,
     /// What is changed in responses.
     pub response: ResponseOptions,
     /// The part of the path that upstream servers see differently; `None` for no part.
     pub path: Option<PathMap>,
-    /// Begin each connection with a PROXY protocol header that names the client. Each connection then serves one
-    /// client and is not kept. Default no.
-    pub proxy_protocol: Option<ProxyProtocol>,
-    /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`.
+    /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`. `h2c` never passes: HTTP/2
+    /// requests in the tunnel would bypass every rule.
     pub upgrades: Vec<String>,
     /// Bytes of a response that are read ahead of a slow client, in addition to the socket buffers. A response that fits
     /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
@@ -137,7 +141,7 @@ pub struct KeepAlive {
 
 /// How long things may take, in milliseconds; kept to within a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct UpstreamTimeouts {
     /// To connect, name resolution and TLS handshake included. Default 5,000.
     pub connect_ms: u64,
     /// From the request's last byte to the response's whole head. Default 60,000.
@@ -262,9 +266,9 @@ pub struct Edits {
     /// Names of fields to remove, any case.
     pub remove: Vec<String>,
     /// Fields that replace those of the same name.
-    pub set: Vec<(String, HeaderTemplate)>,
+    pub set: Vec<(String, Template)>,
     /// Fields that are added to those of the same name.
-    pub add: Vec<(String, HeaderTemplate)>,
+    pub add: Vec<(String, Template)>,
 }
 
 /// What is changed in responses.
@@ -321,25 +325,38 @@ impl std::fmt::Display for UpstreamServer {
     }
 }
 
-impl Options {
+impl GroupOptions {
     /// The defaults, for these servers.
     #[must_use]
-    pub fn to(servers: Vec<UpstreamServer>) -> Options {
-        Options {
+    pub fn to(servers: Vec<UpstreamServer>) -> GroupOptions {
+        GroupOptions {
             servers,
             balance: Balance::default(),
             keep_alive: KeepAlive::default(),
-            timeouts: Timeouts::default(),
-            retry: Retry::default(),
             ejection: Some(Ejection::default()),
             check: None,
             slow_start_ms: 0,
             queue_max: 1_000,
             resolve_ms: 30_000,
+            proxy_protocol: None,
+        }
+    }
+
+    /// Whether connections are kept for the next request.
+    #[must_use]
+    pub fn keeps_connections(&self) -> bool {
+        self.keep_alive.idle_max > 0 && self.proxy_protocol.is_none()
+    }
+}
+
+impl Default for RouteOptions {
+    fn default() -> RouteOptions {
+        RouteOptions {
+            timeouts: UpstreamTimeouts::default(),
+            retry: Retry::default(),
             request: RequestOptions::default(),
             response: ResponseOptions::default(),
             path: None,
-            proxy_protocol: None,
             upgrades: vec!["websocket".into()],
             read_ahead_bytes: 64 * 1024,
             head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },
@@ -353,9 +370,9 @@ impl Default for KeepAlive {
     }
 }
 
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
+impl Default for UpstreamTimeouts {
+    fn default() -> UpstreamTimeouts {
+        UpstreamTimeouts {
             connect_ms: 5_000,
             head_ms: 60_000,
             between_ms: 60_000,

@@ -51,13 +51,13 @@ pub(crate) struct IdleEntry {
 /// The waiting connections, in the order in which the server accepts them.
 #[derive(Default)]
 struct Starved {
-    queue: VecDeque<Wait>,
+    queue: VecDeque<QueuedConnection>,
     last: u64,
     /// Connections closed for them.
     closed: u64,
 }
 
-struct Wait {
+struct QueuedConnection {
     id: u64,
     /// When [`Starved::closed`] reaches this count, the connection does not wait for lack of a worker.
     until_closed: u64,
@@ -277,7 +277,7 @@ impl Asks<'_> {
         (self.id, self.closed) = (Some(starved.last), starved.closed);
         let until_closed = starved.closed + starved.queue.len() as u64 + more;
         let id = starved.last;
-        starved.queue.push_back(Wait { id, until_closed });
+        starved.queue.push_back(QueuedConnection { id, until_closed });
         idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 }

@@ -16,7 +16,7 @@ use crate::dial::{Beside, before, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::health::ServerState;
 use crate::kept::ReplayBuffer;
-use crate::options::Options;
+use crate::options::RouteOptions;
 use crate::pool::CorePool;
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
 use crate::request::RequestRules;
@@ -24,7 +24,7 @@ use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
 use crate::shared::GroupShared;
 use crate::template::TemplateContext;
-use crate::upstream_connection::{IdleConnection, SpareBuffers, UpstreamConnection};
+use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -47,7 +47,7 @@ pub struct Proxy {
 
 /// How requests travel.
 struct Rules {
-    options: Arc<Options>,
+    options: Arc<RouteOptions>,
     request: RequestRules,
     response: ResponseRules,
     spill: Option<Arc<SpillQuota>>,
@@ -62,7 +62,7 @@ pub struct UpstreamError<'x> {
     pub target: &'x [u8],
     /// What happened.
     pub reason: &'static str,
-    /// What the client is told; `None` where the request is sent again.
+    /// The response to the client; `None` if the request is sent again.
     pub status: Option<Status>,
 }
 
@@ -79,7 +79,7 @@ pub enum HealthChange {
     Well,
 }
 
-/// What an error log is told.
+/// An event for the error log.
 #[derive(Clone, Copy, Debug)]
 pub enum UpstreamEvent<'x> {
     /// An attempt has failed before the client was answered.
@@ -98,16 +98,16 @@ pub enum UpstreamEvent<'x> {
     },
 }
 
-/// Who is told.
-pub type Tell = Box<dyn Fn(&UpstreamEvent<'_>)>;
+/// The receiver of events.
+pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
 
 struct GroupState {
     core: Core,
-    report: Option<Tell>,
+    report: Option<EventSink>,
     shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
-    spare: SpareBuffers,
+    buffers: Rc<UpstreamBuffers>,
     chooser: Balancer,
     budget: Cell<RetryBudget>,
     /// Connections made: which of several addresses comes first.
@@ -130,19 +130,19 @@ impl Group {
         Group::build(core, shared, None)
     }
 
-    /// The same, and `tell` hears of what goes wrong, and of servers that come and go.
+    /// The same, and `report` gets errors and changes of servers.
     #[must_use]
-    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: Tell) -> Group {
+    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: EventSink) -> Group {
         Group::build(core, shared, Some(report))
     }
 
-    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<Tell>) -> Group {
+    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
         let options = &shared.options;
         let inner = Rc::new(GroupState {
             core: core.clone(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            spare: SpareBuffers::new(core.memory()),
+            buffers: pool(core.memory()),
             chooser: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
             dialled: Cell::new(0),
@@ -169,26 +169,21 @@ impl Group {
         self.0.pools[server].len()
     }
 
-    /// A way to its servers. What the group's own options say of the group as a whole (its servers, how they are
-    /// balanced, checked, ejected and kept) holds in place of what these say of that. `spill` is what
-    /// temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
+    /// A route to its servers. The mark in `Via` depends on the place of `options` in memory: pass the same `Arc` on all
+    /// cores. `spill` is what temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
     #[must_use]
-    pub fn proxy(&self, options: &Arc<Options>, spill: Option<Arc<SpillQuota>>) -> Proxy {
+    pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
         let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
         let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
-        let (request, response) = (RequestRules::marked(options, mark), ResponseRules::new(options));
+        let group = &self.0.shared.options;
+        let (request, response) =
+            (RequestRules::marked(group, options, mark), ResponseRules::new(group, options));
         let rules = Rules { options: options.clone(), request, response, spill };
         Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
 }
 
 impl Proxy {
-    /// A core's part of a group with this one way to it, that of its options.
-    #[must_use]
-    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Proxy {
-        Group::new(core, shared).proxy(&shared.options, None)
-    }
-
     /// Carries a request to an upstream server and its response back.
     ///
     /// # Errors
@@ -217,7 +212,7 @@ impl Proxy {
         // The place of a failed attempt, where the next one is to go to the same server.
         let mut same = None;
         loop {
-            let (ticket, anew) = match same.take() {
+            let (ticket, is_new) = match same.take() {
                 Some(ticket) => (ticket, true),
                 None => match self.choose(x, &trial).await {
                     Ok(ticket) => (ticket, false),
@@ -228,7 +223,7 @@ impl Proxy {
                     }
                 },
             };
-            let failure = match self.attempt(x, &ticket, &mut trial, anew).await {
+            let failure = match self.attempt(x, &ticket, &mut trial, is_new).await {
                 Ok(()) => return Ok(()),
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
@@ -242,7 +237,7 @@ impl Proxy {
             match next {
                 RetryDecision::Fresh => same = Some(ticket),
                 RetryDecision::Elsewhere => trial.tried.push(ticket.server),
-                RetryDecision::Tell => return give_up(x, &failure).await,
+                RetryDecision::GiveUp => return give_up(x, &failure).await,
             }
         }
     }
@@ -289,20 +284,20 @@ impl Proxy {
         if repeats { retry.body_bytes_max } else { 0 }
     }
 
-    /// One attempt at one server; `anew` on a connection made for it.
+    /// One attempt at one server; `is_new` on a connection made for it.
     async fn attempt(
         &self,
         x: &mut Exchange<'_>,
         ticket: &Selection<'_>,
         trial: &mut Attempts,
-        anew: bool,
+        is_new: bool,
     ) -> Result<(), AttemptFailure> {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
-        trial.attempts += u32::from(!anew);
+        trial.attempts += u32::from(!is_new);
         let pool = &self.group.pools[ticket.server];
         let (mut upstream_connection, room) =
-            self.upstream_connection(x, ticket.server, trial.deadline_ms, anew).await?;
+            self.upstream_connection(x, ticket.server, trial.deadline_ms, is_new).await?;
         let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
         let waits = x.awaits_continue()?;
         let ask = TemplateContext::of(&x.request(), &upstream.authority);
@@ -357,7 +352,7 @@ impl Proxy {
             }
             RelayOutcome::Upgraded => {
                 let UpstreamConnection { mut link, buffers, .. } = upstream_connection;
-                let early = buffers.rest().to_vec();
+                let early = buffers.input.rest().to_vec();
                 drop(buffers);
                 Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
             }
@@ -371,18 +366,17 @@ impl Proxy {
         x: &Exchange<'_>,
         server: usize,
         deadline_ms: u64,
-        anew: bool,
+        is_new: bool,
     ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
         let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
         let now_ms = self.group.core.now_ms();
         let pool = &self.group.pools[server];
         let certain = !x.request().method().is_idempotent();
-        if !anew
-            && options.proxy_protocol.is_none()
-            && options.keep_alive.idle_max > 0
+        if !is_new
+            && options.keeps_connections()
             && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
         {
-            return Ok((rested.take_up(link, self.group.spare.lend()), RefCell::new(None)));
+            return Ok((rested.take_up(link, PooledBuffers::lend(&self.group.buffers)), RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -396,7 +390,7 @@ impl Proxy {
             Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
-        Ok((UpstreamConnection::new(link, address, self.group.spare.lend()), room))
+        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.group.buffers)), room))
     }
 
     fn put_back(&self, upstream_connection: UpstreamConnection, server: usize, sent_whole: bool) {
@@ -420,7 +414,7 @@ impl Proxy {
     ) {
         if failure.is_failure() && !x.has_begun() {
             let (status, reason) = retry::answer(failure);
-            self.report(x, Some(ticket.server), reason, (next == RetryDecision::Tell).then_some(status));
+            self.report(x, Some(ticket.server), reason, (next == RetryDecision::GiveUp).then_some(status));
         }
     }
 
@@ -457,9 +451,9 @@ impl Proxy {
                     self.group.budget.set(rest);
                     RetryDecision::Elsewhere
                 }
-                None => RetryDecision::Tell,
+                None => RetryDecision::GiveUp,
             },
-            _ => RetryDecision::Tell,
+            _ => RetryDecision::GiveUp,
         }
     }
 }
@@ -514,7 +508,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
                 names.renew(&core, inner.shared.options.resolve_ms);
             }
         }
-        inner.spare.trim();
+        inner.buffers.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.standing(server, now_ms) == ServerState::Down;
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
@@ -558,7 +552,7 @@ mod tests {
     fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
         let core = Core::for_client(1).expect("an engine");
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
-        let shared = GroupShared::new(Options::to(vec![server])).expect("valid options");
+        let shared = GroupShared::new(crate::GroupOptions::to(vec![server])).expect("valid options");
         let names = shared.servers[0].names.clone().expect("a name");
         let old = "192.0.2.1:80".parse().expect("an address");
         names.found(vec![old]);

@@ -11,7 +11,7 @@ use net::{
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
-use crate::options::Options;
+use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
@@ -61,7 +61,7 @@ pub(crate) enum RelayOutcome {
 
 /// The parts of a proxy that a relay needs.
 pub(crate) struct RelayOptions<'p> {
-    pub(crate) options: &'p Options,
+    pub(crate) options: &'p RouteOptions,
     pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
@@ -290,7 +290,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     fn abandon(&mut self) {
         self.up = RequestProgress::Abandoned;
-        self.upstream_connection.buffers.drop_out();
+        self.upstream_connection.buffers.out.clear();
     }
 
     // ---- the response ----
@@ -302,14 +302,14 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(ResponseProgress::Full);
         }
         loop {
-            let fed = self.upstream_connection.buffers.feed(self.method, &self.plan.options.head);
+            let fed = self.upstream_connection.feed(self.method, &self.plan.options.head);
             let fed = fed.map_err(|reject| match self.x.has_begun() {
                 true => AttemptFailure::Body(reject.reason),
                 false => AttemptFailure::Invalid(reject.reason),
             })?;
             match fed.step {
                 Step::NeedMore => {
-                    self.upstream_connection.buffers.consume(fed.consumed);
+                    self.upstream_connection.buffers.input.consume(fed.consumed);
                     match self.upstream_connection.fill(self.is_short()) {
                         Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
                         Ok(Read::Nothing) => return Ok(ResponseProgress::Dry),
@@ -322,14 +322,14 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
                 Step::Head => {
                     let upgraded = self.on_head()?;
-                    self.upstream_connection.buffers.consume(fed.consumed);
+                    self.upstream_connection.buffers.input.consume(fed.consumed);
                     if upgraded {
                         return Ok(ResponseProgress::Upgraded);
                     }
                 }
                 Step::Data(span) => {
-                    self.x.offer(span.of(self.upstream_connection.buffers.rest()))?;
-                    self.upstream_connection.buffers.consume(fed.consumed);
+                    self.x.offer(span.of(self.upstream_connection.buffers.input.rest()))?;
+                    self.upstream_connection.buffers.input.consume(fed.consumed);
                     self.moved += span.len().max(PIECE_WEIGHT_BYTES);
                     if self.is_full()? {
                         return Ok(ResponseProgress::Full);
@@ -339,7 +339,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                     }
                 }
                 Step::End => {
-                    self.upstream_connection.buffers.consume(fed.consumed);
+                    self.upstream_connection.buffers.input.consume(fed.consumed);
                     return Ok(ResponseProgress::Done);
                 }
             }

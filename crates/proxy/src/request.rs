@@ -7,7 +7,7 @@ use http::encode::Lines;
 use http::{BodySize, Dialect, Field, Fields, Method, Name, Reject, scan};
 use net::Request;
 
-use crate::options::{self, Edits, Host, Options, PathMap};
+use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
 use crate::path;
 use crate::template::TemplateContext;
 
@@ -36,14 +36,15 @@ pub struct SentHead {
 }
 
 impl RequestRules {
-    /// The rules of these options.
+    /// The rules of a route to a group.
     #[must_use]
-    pub fn new(options: &Options) -> RequestRules {
+    pub fn new(group: &GroupOptions, route: &RouteOptions) -> RequestRules {
+        let is_safe = |protocol: &&String| !protocol.eq_ignore_ascii_case("h2c");
         RequestRules {
-            options: options.request.clone(),
-            path: options.path.clone(),
-            upgrades: options.upgrades.clone(),
-            close: options.keep_alive.idle_max == 0 || options.proxy_protocol.is_some(),
+            options: route.request.clone(),
+            path: route.path.clone(),
+            upgrades: route.upgrades.iter().filter(is_safe).cloned().collect(),
+            close: !group.keeps_connections(),
             mark: String::new(),
         }
     }
@@ -51,8 +52,8 @@ impl RequestRules {
     /// As [`RequestRules::new`], with a mark in `Via` that detects loops. The mark must differ between routes and between
     /// processes, and be the same on all cores.
     #[must_use]
-    pub fn marked(options: &Options, mark: u64) -> RequestRules {
-        RequestRules { mark: format!(" ({mark:016x})"), ..RequestRules::new(options) }
+    pub fn marked(group: &GroupOptions, route: &RouteOptions, mark: u64) -> RequestRules {
+        RequestRules { mark: format!(" ({mark:016x})"), ..RequestRules::new(group, route) }
     }
 
     /// Whether this proxy has forwarded the request before, so that it loops. Always false without `Via`.
@@ -320,9 +321,13 @@ pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
 
 /// Writes the lines that edits set and add.
 pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &TemplateContext<'_>) {
+    if edits.set.is_empty() && edits.add.is_empty() {
+        return;
+    }
+    let values = ask.values();
     for (name, value) in edits.set.iter().chain(&edits.add) {
         lines.begin(name.as_bytes());
-        value.write(lines, ask);
+        lines.filled(|out| value.write(out, &values));
         lines.end();
     }
 }

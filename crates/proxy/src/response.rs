@@ -4,7 +4,7 @@ use http::encode::Lines;
 use http::{Fields, Name, Reject, ResponseHead};
 use net::DefaultFields;
 
-use crate::options::{self, Options};
+use crate::options::{self, GroupOptions, RouteOptions};
 use crate::request::{is_edited, is_named, named_by_connection, write_edits};
 use crate::reverse::Reverse;
 use crate::template::TemplateContext;
@@ -30,14 +30,14 @@ pub struct Prepared {
 }
 
 impl ResponseRules {
-    /// The rules of these options.
+    /// The rules of a route to a group.
     #[must_use]
-    pub fn new(options: &Options) -> ResponseRules {
-        let edits = &options.response.edits;
+    pub fn new(group: &GroupOptions, route: &RouteOptions) -> ResponseRules {
+        let edits = &route.response.edits;
         ResponseRules {
-            reverse: Reverse::new(options),
+            reverse: Reverse::new(group, route),
             edited: !(edits.remove.is_empty() && edits.set.is_empty() && edits.add.is_empty()),
-            options: options.response.clone(),
+            options: route.response.clone(),
         }
     }
 

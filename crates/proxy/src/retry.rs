@@ -53,8 +53,8 @@ pub(crate) enum RetryDecision {
     Fresh,
     /// Again, on another server where there is one, if the budget allows.
     Elsewhere,
-    /// The client is told.
-    Tell,
+    /// The client gets an error response.
+    GiveUp,
 }
 
 /// Decides. A failed connection has sent nothing, so any request may go elsewhere. A kept connection that was closed
@@ -65,7 +65,7 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
     let again = !progress.begun && progress.replayable;
     match failure {
         AttemptFailure::Stale if again && harmless => RetryDecision::Fresh,
-        _ if !again || progress.attempts >= options.attempts_max => RetryDecision::Tell,
+        _ if !again || progress.attempts >= options.attempts_max => RetryDecision::GiveUp,
         AttemptFailure::Connect(_) | AttemptFailure::ConnectSlow | AttemptFailure::Starved => {
             RetryDecision::Elsewhere
         }
@@ -73,11 +73,11 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
             RetryDecision::Elsewhere
         }
         // An invalid response would most likely come again.
-        _ => RetryDecision::Tell,
+        _ => RetryDecision::GiveUp,
     }
 }
 
-/// What the client is told: the status and the reason.
+/// The response to the client: the status and the reason.
 pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
     match failure {
         AttemptFailure::Connect(reason) => (Status::BAD_GATEWAY, reason),
@@ -102,24 +102,24 @@ mod tests {
     #[test]
     fn only_what_is_harmless_is_sent_again() {
         use Method::{Get, Post, Put};
-        use RetryDecision::{Elsewhere, Fresh, Tell};
+        use RetryDecision::{Elsewhere, Fresh, GiveUp};
         let options = Retry::default();
         for (failure, method, replayable, begun, attempts, want) in [
             (AttemptFailure::Connect(""), Post, true, false, 1, Elsewhere),
             (AttemptFailure::ConnectSlow, Post, true, false, 1, Elsewhere),
-            (AttemptFailure::Connect(""), Post, true, false, 3, Tell),
-            (AttemptFailure::Connect(""), Post, false, false, 1, Tell),
+            (AttemptFailure::Connect(""), Post, true, false, 3, GiveUp),
+            (AttemptFailure::Connect(""), Post, false, false, 1, GiveUp),
             (AttemptFailure::Stale, Get, true, false, 3, Fresh),
             (AttemptFailure::Stale, Put, true, false, 1, Fresh),
-            (AttemptFailure::Stale, Put, false, false, 1, Tell),
-            (AttemptFailure::Stale, Post, true, false, 1, Tell),
+            (AttemptFailure::Stale, Put, false, false, 1, GiveUp),
+            (AttemptFailure::Stale, Post, true, false, 1, GiveUp),
             (AttemptFailure::Cut, Get, true, false, 1, Elsewhere),
-            (AttemptFailure::Cut, Post, true, false, 1, Tell),
+            (AttemptFailure::Cut, Post, true, false, 1, GiveUp),
             (AttemptFailure::Slow, Get, true, false, 1, Elsewhere),
-            (AttemptFailure::Slow, Get, true, false, 3, Tell),
+            (AttemptFailure::Slow, Get, true, false, 3, GiveUp),
             (AttemptFailure::Refused(Status::SERVICE_UNAVAILABLE), Get, true, false, 1, Elsewhere),
-            (AttemptFailure::Invalid(""), Get, true, false, 1, Tell),
-            (AttemptFailure::Cut, Get, true, true, 1, Tell),
+            (AttemptFailure::Invalid(""), Get, true, false, 1, GiveUp),
+            (AttemptFailure::Cut, Get, true, true, 1, GiveUp),
         ] {
             let progress = AttemptProgress { method, begun, replayable, attempts };
             assert_eq!(next(&failure, &progress, &options), want, "{failure:?} {progress:?}");

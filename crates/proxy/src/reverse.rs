@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{Name, scan};
 
-use crate::options::{Options, PathMap};
+use crate::options::{GroupOptions, PathMap, RouteOptions};
 use crate::template::TemplateContext;
 
 /// Rules for `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
@@ -19,20 +19,20 @@ pub struct Reverse {
 }
 
 impl Reverse {
-    /// The rules of these options.
+    /// The rules of a route to a group.
     #[must_use]
-    pub fn new(options: &Options) -> Reverse {
-        let authorities: Vec<String> = options.servers.iter().map(|server| server.authority()).collect();
+    pub fn new(group: &GroupOptions, route: &RouteOptions) -> Reverse {
+        let authorities: Vec<String> = group.servers.iter().map(|server| server.authority()).collect();
         let host = |authority: &String| match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => host.to_owned(),
             _ => authority.clone(),
         };
         Reverse {
-            path: options.path.clone(),
+            path: route.path.clone(),
             hosts: authorities.iter().map(host).collect(),
             authorities,
-            cookie_domains: options.response.cookie_domains.clone(),
-            needed: options.response.rewrite,
+            cookie_domains: route.response.cookie_domains.clone(),
+            needed: route.response.rewrite,
         }
     }
 
@@ -152,7 +152,7 @@ fn scheme_len(url: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{UpstreamAddress, UpstreamServer};
+    use crate::options::{ResponseOptions, UpstreamAddress, UpstreamServer};
     use http::RequestHead;
     use net::Peer;
 
@@ -169,10 +169,15 @@ mod tests {
             upstream: "",
         };
         let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
-        let mut options = Options::to(vec![server]);
-        options.path = map.map(|(from, to)| PathMap::new(from, to));
-        options.response.cookie_domains = vec![("old.test".into(), "shop.test".into())];
-        let value = Reverse::new(&options).value(id, value.as_bytes(), &ask).into_owned();
+        let cookie_domains = vec![("old.test".into(), "shop.test".into())];
+        let route = RouteOptions {
+            path: map.map(|(from, to)| PathMap::new(from, to)),
+            response: ResponseOptions { cookie_domains, ..ResponseOptions::default() },
+            ..RouteOptions::default()
+        };
+        let value = Reverse::new(&GroupOptions::to(vec![server]), &route)
+            .value(id, value.as_bytes(), &ask)
+            .into_owned();
         String::from_utf8(value).unwrap()
     }
 

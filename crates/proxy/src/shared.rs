@@ -9,13 +9,13 @@ use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
 use crate::health::{Health, ServerState};
 use crate::names::ServerAddresses;
-use crate::options::{Balance, Options, UpstreamAddress, UpstreamServer};
+use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamServer};
 use crate::pool::IdleEntry;
 
 /// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
 #[derive(Debug)]
 pub struct GroupShared {
-    pub(crate) options: Arc<Options>,
+    pub(crate) options: Arc<GroupOptions>,
     pub(crate) servers: Vec<Upstream>,
     pub(crate) gate: ConnectionLimiter,
     /// Loads are counted over all cores: somebody looks at them.
@@ -29,7 +29,7 @@ pub struct GroupShared {
 pub(crate) struct Upstream {
     /// `host[:port]`, as in `Host`.
     pub(crate) authority: String,
-    /// What tells it from others, in cookies and hashes.
+    /// Identifies it, in cookies and hashes.
     pub(crate) id: u64,
     pub(crate) health: Health,
     /// `None` for a Unix socket.
@@ -46,16 +46,13 @@ impl GroupShared {
     ///
     /// # Errors
     /// What is wrong with the options, in words: no server, certificates that cannot be read.
-    pub fn new(options: Options) -> Result<Arc<GroupShared>, String> {
+    pub fn new(options: GroupOptions) -> Result<Arc<GroupShared>, String> {
         GroupShared::build(options).map(Arc::new)
     }
 
-    fn build(options: Options) -> Result<GroupShared, String> {
+    fn build(options: GroupOptions) -> Result<GroupShared, String> {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
-        }
-        if options.upgrades.iter().any(|protocol| protocol.eq_ignore_ascii_case("h2c")) {
-            return Err("`h2c` cannot be among the upgrades: its requests would pass every rule by".into());
         }
         let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
         let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
@@ -76,7 +73,7 @@ impl GroupShared {
     /// # Errors
     /// As [`GroupShared::new`].
     pub fn after(
-        options: Options,
+        options: GroupOptions,
         before: &[Arc<GroupShared>],
         beside: &[Arc<GroupShared>],
     ) -> Result<Arc<GroupShared>, String> {
@@ -102,7 +99,7 @@ impl GroupShared {
 
     /// What it was made by.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &GroupOptions {
         &self.options
     }
 

@@ -1,32 +1,25 @@
 //! An upstream connection: at rest in a pool, or with buffers while a request is on it.
 
-use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use http::machine::{self, Fed};
+use http::machine::{ClientMachine, Fed};
 use http::{Limits, Method, Name, Reject, ResponseHead, scan};
-use net::{Fault, Link, Memory};
+use net::work::STREAMING_BYTES;
+use net::{BufferPool, Buffers, Fault, Link, Memory};
 
 use crate::options::KeepAlive;
 
 /// Bytes of an input buffer to begin with: nearly every response that is not a download.
 const INPUT_BYTES: usize = 16 * 1024;
-/// What it grows to while a long body streams through.
-const INPUT_BYTES_STREAMING: usize = 64 * 1024;
 /// The size of input buffers while memory is short.
 const INPUT_BYTES_SHORT: usize = 4 * 1024;
-/// What buffers hold beside their bytes: the parser.
-const BUFFERS_BYTES: usize = 1024;
-/// Buffers that are kept though nobody has needed them for a while.
-const SPARE_MIN: usize = 8;
-/// A piece of a request body at least this large is sent from where it stands instead of being copied first.
-const COPIED_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of buffers that a core keeps.
-const SPARE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Buffers grown beyond this are not kept.
-const KEPT_BYTES_MAX: usize = 160 * 1024;
+const POOL_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The buffers of a core's upstream connections that are not in use.
+pub(crate) type UpstreamBuffers = BufferPool<ClientMachine>;
 
 /// What there is to know of a connection at rest. It holds no buffer.
 pub(crate) struct IdleConnection {
@@ -52,22 +45,10 @@ pub(crate) struct UpstreamConnection {
     pub(crate) idle_ms: u64,
 }
 
-/// Buffers that go back where they came from: while nothing is in them ([`UpstreamConnection::let_go`]), and in the end.
+/// Buffers that go back to their pool: while nothing is in them ([`UpstreamConnection::release`]), and in the end.
 pub(crate) struct PooledBuffers {
-    spare: SpareBuffers,
-    held: Option<Box<Buffers>>,
-}
-
-/// The parser and the bytes on their way, either direction.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers {
-    pub(crate) machine: machine::ClientMachine,
-    input: Vec<u8>,
-    at: usize,
-    end: usize,
-    /// Bytes for the upstream, of which `out_at` have gone.
-    pub(crate) out: Vec<u8>,
-    out_at: usize,
+    pool: Rc<UpstreamBuffers>,
+    held: Option<Box<Buffers<ClientMachine>>>,
 }
 
 /// What reading brought.
@@ -76,78 +57,6 @@ pub(crate) enum Read {
     Bytes,
     Nothing,
     End,
-}
-
-impl Buffers {
-    /// Bytes received and not consumed.
-    pub(crate) fn rest(&self) -> &[u8] {
-        &self.input[self.at..self.end]
-    }
-
-    /// Feeds the parser with what is there; consuming it is left to the caller.
-    pub(crate) fn feed(&mut self, method: Method, limits: &Limits) -> Result<Fed, Reject> {
-        self.machine.feed(&self.input[self.at..self.end], method, limits)
-    }
-
-    pub(crate) fn consume(&mut self, len: usize) {
-        self.at += len;
-    }
-
-    /// The head just parsed, with the bytes that its spans refer to.
-    pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
-        (&self.machine.head, self.rest())
-    }
-
-    /// Forgets what was to be sent.
-    pub(crate) fn drop_out(&mut self) {
-        self.out.clear();
-        self.out_at = 0;
-    }
-
-    fn room(&mut self, streaming: bool, is_short: bool) -> &mut [u8] {
-        if self.at == self.end {
-            (self.at, self.end) = (0, 0);
-        }
-        let want = match (is_short, streaming) {
-            (true, _) => INPUT_BYTES_SHORT,
-            (false, true) => INPUT_BYTES_STREAMING,
-            (false, false) => INPUT_BYTES,
-        };
-        if self.input.len() < want {
-            self.input.resize(want, 0);
-        }
-        if self.end == self.input.len() {
-            if self.at > 0 {
-                self.input.copy_within(self.at..self.end, 0);
-                (self.at, self.end) = (0, self.end - self.at);
-            } else {
-                self.input.resize(self.input.len() * 2, 0);
-            }
-        }
-        &mut self.input[self.end..]
-    }
-
-    /// What they hold of memory.
-    fn weight_bytes(&self) -> usize {
-        BUFFERS_BYTES + self.input.capacity() + self.out.capacity()
-    }
-
-    /// Gives back what they hold beyond the bytes in them.
-    fn trim(&mut self) {
-        self.input.drain(..self.at);
-        (self.at, self.end) = (0, self.end - self.at);
-        self.input.truncate(self.end);
-        self.input.shrink_to_fit();
-        self.out.drain(..self.out_at);
-        self.out_at = 0;
-        self.out.shrink_to_fit();
-    }
-
-    fn clear(&mut self) {
-        self.machine.next();
-        (self.at, self.end) = (0, 0);
-        self.drop_out();
-    }
 }
 
 impl IdleConnection {
@@ -171,41 +80,23 @@ impl UpstreamConnection {
 
     /// Bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
-        self.buffers.out.len() - self.buffers.out_at
+        self.buffers.out.backlog()
     }
 
-    /// Sends what goes now; true where nothing is left.
+    /// Sends what the upstream takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
-        while self.backlog() > 0 {
-            let sent = self.link.try_write(&self.buffers.out[self.buffers.out_at..], b"")?;
-            if sent == 0 {
-                return Ok(false);
-            }
-            self.buffers.out_at += sent;
-        }
-        self.buffers.out.clear();
-        self.buffers.out_at = 0;
-        self.link.try_flush()
+        self.buffers.out.try_flush(&mut self.link)
     }
 
-    /// Adds bytes of a body, without waiting: a large piece goes out from where it stands, as far as it goes now.
-    pub(crate) fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
-        if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
-            let out = &self.buffers.out[self.buffers.out_at..];
-            let sent = match out.is_empty() {
-                true => self.link.try_write(bytes, b"")?,
-                false => self.link.try_write(out, bytes)?,
-            };
-            let of_out = sent.min(out.len());
-            self.buffers.out_at += of_out;
-            bytes = &bytes[sent - of_out..];
-        }
-        if self.backlog() == 0 {
-            self.buffers.out.clear();
-            self.buffers.out_at = 0;
-        }
-        self.buffers.out.extend_from_slice(bytes);
-        Ok(())
+    /// Adds bytes of a body, without waiting: a large piece is sent from where it stands, as far as the upstream takes it now.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.buffers.out.offer(&mut self.link, bytes)
+    }
+
+    /// Feeds the parser with what is there; consuming it is left to the caller.
+    pub(crate) fn feed(&mut self, method: Method, limits: &Limits) -> Result<Fed, Reject> {
+        let Buffers { machine, input, .. } = &mut *self.buffers;
+        machine.feed(input.rest(), method, limits)
     }
 
     /// What its buffers hold of memory; where that is short they hold less from now on.
@@ -219,16 +110,22 @@ impl UpstreamConnection {
 
     /// Reads what is there.
     pub(crate) fn fill(&mut self, is_short: bool) -> Result<Read, Fault> {
-        let streaming = self
-            .buffers
-            .machine
-            .body()
-            .is_some_and(|body| body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64));
-        Ok(match self.link.try_read(self.buffers.room(streaming, is_short))? {
+        let buffers = &mut *self.buffers;
+        let body = buffers.machine.body();
+        let streaming =
+            body.is_some_and(|body| body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64));
+        let size = match (is_short, streaming) {
+            (true, _) => INPUT_BYTES_SHORT,
+            (false, true) => STREAMING_BYTES,
+            (false, false) => INPUT_BYTES,
+        };
+        // A buffer with nothing in it gets its whole size; one with the beginning of a head grows when it is full.
+        let least = if buffers.input.is_empty() { size } else { 1 };
+        Ok(match self.link.try_read(buffers.room(size, least))? {
             None => Read::Nothing,
             Some(0) => Read::End,
             Some(len) => {
-                self.buffers.end += len;
+                buffers.input.filled(len);
                 self.silent = false;
                 Read::Bytes
             }
@@ -238,7 +135,7 @@ impl UpstreamConnection {
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
     pub(crate) fn rest(mut self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
         let buffers = &self.buffers;
-        let clean = buffers.machine.is_reusable() && buffers.rest().is_empty() && !self.is_behind();
+        let clean = buffers.machine.is_reusable() && buffers.input.is_empty() && !self.is_behind();
         let served = self.served.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
         if !clean || worn || !self.link.is_fresh() {
@@ -250,7 +147,7 @@ impl UpstreamConnection {
 
     /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use
     /// them, and they stay in the processor's caches.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn release(&mut self) {
         if self.silent && self.backlog() == 0 {
             self.buffers.give_back();
         }
@@ -258,8 +155,8 @@ impl UpstreamConnection {
 
     /// Takes buffers again.
     pub(crate) fn hold(&mut self) {
-        let PooledBuffers { spare, held } = &mut self.buffers;
-        held.get_or_insert_with(|| spare.take());
+        let PooledBuffers { pool, held } = &mut self.buffers;
+        held.get_or_insert_with(|| pool.take());
     }
 }
 
@@ -276,9 +173,19 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
 }
 
 impl PooledBuffers {
+    /// The head just parsed, with the bytes that its spans refer to.
+    pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
+        (&self.machine.head, self.input.rest())
+    }
+
+    /// Buffers, empty, until they are dropped.
+    pub(crate) fn lend(pool: &Rc<UpstreamBuffers>) -> PooledBuffers {
+        PooledBuffers { pool: pool.clone(), held: Some(pool.take()) }
+    }
+
     fn give_back(&mut self) {
         if let Some(buffers) = self.held.take() {
-            self.spare.give_back(buffers);
+            self.pool.give_back(buffers);
         }
     }
 }
@@ -290,66 +197,20 @@ impl Drop for PooledBuffers {
 }
 
 impl Deref for PooledBuffers {
-    type Target = Buffers;
+    type Target = Buffers<ClientMachine>;
 
-    fn deref(&self) -> &Buffers {
-        self.held.as_ref().expect("let go only during a wait")
+    fn deref(&self) -> &Buffers<ClientMachine> {
+        self.held.as_ref().expect("released only during a wait")
     }
 }
 
 impl DerefMut for PooledBuffers {
-    fn deref_mut(&mut self) -> &mut Buffers {
-        self.held.as_mut().expect("let go only during a wait")
+    fn deref_mut(&mut self) -> &mut Buffers<ClientMachine> {
+        self.held.as_mut().expect("released only during a wait")
     }
 }
 
-/// Buffers of one core that nobody uses now.
-#[derive(Clone, Default)]
-pub(crate) struct SpareBuffers {
-    memory: Rc<Memory>,
-    // Boxed on purpose: giving back moves eight bytes.
-    #[allow(clippy::vec_box)]
-    free: Rc<RefCell<Vec<Box<Buffers>>>>,
-    /// What those weigh.
-    bytes: Rc<Cell<usize>>,
-    /// The fewest that were free since the last [`SpareBuffers::trim`]: those that nobody has needed.
-    unused: Rc<Cell<usize>>,
-}
-
-impl SpareBuffers {
-    pub(crate) fn new(memory: &Rc<Memory>) -> SpareBuffers {
-        SpareBuffers { memory: memory.clone(), ..SpareBuffers::default() }
-    }
-
-    /// Buffers, empty, until they are dropped.
-    pub(crate) fn lend(&self) -> PooledBuffers {
-        PooledBuffers { spare: self.clone(), held: Some(self.take()) }
-    }
-
-    fn take(&self) -> Box<Buffers> {
-        let Some(buffers) = self.free.borrow_mut().pop() else { return Box::default() };
-        self.bytes.set(self.bytes.get() - buffers.weight_bytes());
-        self.unused.set(self.unused.get().min(self.free.borrow().len()));
-        buffers
-    }
-
-    /// Gives back what nobody has needed since it was asked last.
-    pub(crate) fn trim(&self) {
-        let mut free = self.free.borrow_mut();
-        let count = self.unused.get().min(free.len()).saturating_sub(SPARE_MIN);
-        for buffers in free.drain(..count) {
-            self.bytes.set(self.bytes.get() - buffers.weight_bytes());
-        }
-        self.unused.set(free.len());
-    }
-
-    fn give_back(&self, mut buffers: Box<Buffers>) {
-        let weight = buffers.weight_bytes();
-        let bytes = self.bytes.get() + weight;
-        if weight <= KEPT_BYTES_MAX && bytes <= self.memory.kept_bytes_max(SPARE_BYTES_MAX) {
-            buffers.clear();
-            self.bytes.set(bytes);
-            self.free.borrow_mut().push(buffers);
-        }
-    }
+/// A pool for the upstream connections of a core.
+pub(crate) fn pool(memory: &Rc<Memory>) -> Rc<UpstreamBuffers> {
+    Rc::new(BufferPool::new(memory, POOL_BYTES_MAX))
 }

@@ -4,7 +4,7 @@
 mod rig;
 
 use http::Method;
-use rig::{Origin, Rig};
+use rig::{Options, Origin, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: site.test\r\n\r\n";
 
@@ -160,8 +160,8 @@ fn an_expectation_is_the_upstreams_to_answer() {
 #[test]
 fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
     let origin = Origin::mirror();
-    let mut options = proxy::Options::to(vec![origin.server()]);
-    options.timeouts.continue_ms = 1;
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.timeouts.continue_ms = 1;
     let rig = Rig::with(options);
     let mut client = rig.client();
     client.send("PUT / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
@@ -173,9 +173,9 @@ fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
 #[test]
 fn who_sends_the_body_with_the_head_waits_for_nothing() {
     let origin = Origin::mirror();
-    let mut options = proxy::Options::to(vec![origin.server()]);
+    let mut options = Options::to(vec![origin.server()]);
     // An upstream that knows no expectations would be waited for until the test fails.
-    options.timeouts.continue_ms = 3_600_000;
+    options.route.timeouts.continue_ms = 3_600_000;
     let rig = Rig::with(options);
     let long = "x".repeat(100_000);
     for (framing, body) in [
@@ -210,8 +210,8 @@ fn who_sends_the_body_unasked_waits_no_longer() {
             caller.send("HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    let mut options = proxy::Options::to(vec![origin.server()]);
-    options.timeouts.continue_ms = 3_600_000;
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.timeouts.continue_ms = 3_600_000;
     let rig = Rig::with(options);
     let mut client = rig.client();
     for framing in ["Content-Length: 4", "Transfer-Encoding: chunked"] {
@@ -262,8 +262,8 @@ fn words_between_a_server_and_its_application_are_no_clients() {
 #[test]
 fn a_client_that_sends_a_short_body_slowly_holds_no_upstream() {
     let origin = Origin::mirror();
-    let mut options = proxy::Options::to(vec![origin.server()]);
-    options.servers[0].connections_max = 1;
+    let mut options = Options::to(vec![origin.server()]);
+    options.group.servers[0].connections_max = 1;
     let rig = Rig::with(options);
     let mut slow = rig.client();
     slow.send("POST / HTTP/1.1\r\nHost: site.test\r\nContent-Length: 4\r\n\r\nbo");
@@ -408,9 +408,9 @@ fn what_may_not_stand_in_a_head_cannot_come_behind_the_body() {
         caller.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
         caller.send("0\r\nX-Internal: secret\r\nX-Done: yes\r\n\r\n");
     });
-    let mut options = proxy::Options::to(vec![origin.server()]);
-    options.request.edits.remove = vec!["x-user".into()];
-    options.response.edits.remove = vec!["x-internal".into()];
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.request.edits.remove = vec!["x-user".into()];
+    options.route.response.edits.remove = vec!["x-internal".into()];
     let rig = Rig::with(options);
     let response = rig.ask(
         "POST / HTTP/1.1\r\nHost: site.test\r\nTransfer-Encoding: chunked\r\nConnection: X-Hop\r\n\r\n\

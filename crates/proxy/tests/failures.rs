@@ -8,18 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::{Method, Status};
-use proxy::Options;
-use rig::{Origin, Rig, nobody, server};
+use rig::{Options, Origin, Rig, nobody, server};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Options with short timeouts, and no second attempt.
 fn impatient(origin: &Origin) -> Options {
     let mut options = Options::to(vec![origin.server()]);
-    options.timeouts.connect_ms = 300;
-    options.timeouts.head_ms = 300;
-    options.timeouts.between_ms = 300;
-    options.retry.attempts_max = 1;
+    options.route.timeouts.connect_ms = 300;
+    options.route.timeouts.head_ms = 300;
+    options.route.timeouts.between_ms = 300;
+    options.route.retry.attempts_max = 1;
     options
 }
 
@@ -47,14 +46,14 @@ fn a_connection_that_never_comes_about() {
         (0..8).map_while(|_| std::net::TcpStream::connect_timeout(&address, wait).ok()).collect();
     assert!(queued.len() < 8, "the queue is never full");
     let mut options = Options::to(vec![server(address)]);
-    options.timeouts.connect_ms = 300;
-    options.retry.attempts_max = 1;
+    options.route.timeouts.connect_ms = 300;
+    options.route.retry.attempts_max = 1;
     let slow = (504, "the upstream could not be reached in time".into());
     assert_eq!(Rig::with(options.clone()).get("/").refused(), slow);
     // Another server takes the request, whatever its method.
     let origin = Origin::answering(OK);
-    options.servers.push(origin.server());
-    options.retry.attempts_max = 2;
+    options.group.servers.push(origin.server());
+    options.route.retry.attempts_max = 2;
     let rig = Rig::with(options);
     for _ in 0..4 {
         assert_eq!(rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").text(), "ok");
@@ -97,7 +96,7 @@ fn the_whole_request_has_a_limit_too() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.timeouts.total_ms = 400;
+    options.route.timeouts.total_ms = 400;
     let rig = Rig::with(options);
     let mut client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -204,7 +203,7 @@ fn a_reset_ends_even_a_body_that_ends_by_closing_visibly() {
         caller.raw_until(b"never");
     });
     let mut options = impatient(&origin);
-    options.timeouts.between_ms = 100;
+    options.route.timeouts.between_ms = 100;
     let rig = Rig::with(options);
     // To a 1.1 client it is chunked, and has no last chunk; a 1.0 client sees a reset.
     let mut new = rig.client();
@@ -241,9 +240,9 @@ fn another_server_answers_instead() {
         ];
         let mut options =
             Options::to(vec![server(nobody()), bad[0].server(), bad[1].server(), good.server()]);
-        options.retry.attempts_max = attempts * 2;
-        options.retry.budget_percent = 300;
-        options.ejection = None;
+        options.route.retry.attempts_max = attempts * 2;
+        options.route.retry.budget_percent = 300;
+        options.group.ejection = None;
         let rig = Rig::with(options);
         let answers: Vec<u16> = (0..8).map(|_| rig.get("/").status).collect();
         let fine = answers.iter().filter(|&&status| status == 200).count();
@@ -260,7 +259,7 @@ fn another_server_answers_instead() {
 fn what_was_never_sent_goes_elsewhere_whatever_the_method() {
     let good = Origin::answering(OK);
     let mut options = Options::to(vec![server(nobody()), good.server()]);
-    options.ejection = None;
+    options.group.ejection = None;
     let rig = Rig::with(options);
     for _ in 0..6 {
         assert_eq!(rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").text(), "ok");
@@ -274,7 +273,7 @@ fn what_was_sent_goes_elsewhere_only_where_that_does_no_harm() {
         caller.request();
     });
     let mut options = Options::to(vec![bad.server(), good.server()]);
-    options.ejection = None;
+    options.group.ejection = None;
     let rig = Rig::with(options);
     let ask = |method: &str| {
         let request = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
@@ -290,12 +289,12 @@ fn a_status_may_count_as_a_failure() {
     let good = Origin::answering(OK);
     let bad = Origin::answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy");
     let mut options = Options::to(vec![bad.server(), good.server()]);
-    options.retry.statuses = vec![Status::SERVICE_UNAVAILABLE];
-    options.ejection = None;
+    options.route.retry.statuses = vec![Status::SERVICE_UNAVAILABLE];
+    options.group.ejection = None;
     let rig = Rig::with(options.clone());
     assert_eq!((rig.get("/").text(), rig.get("/").text()), ("ok".into(), "ok".into()));
     // If no other server is left, the client gets the response itself.
-    options.servers.pop();
+    options.group.servers.pop();
     let rig = Rig::with(options);
     assert_eq!((rig.get("/").status, rig.get("/").text()), (503, "busy".into()));
 }
@@ -310,8 +309,8 @@ fn retries_cannot_outgrow_their_budget() {
     };
     let bad = [Origin::start(count.clone()), Origin::start(count)];
     let mut options = Options::to(bad.iter().map(Origin::server).collect());
-    options.ejection = None;
-    options.retry.budget_percent = 10;
+    options.group.ejection = None;
+    options.route.retry.budget_percent = 10;
     let rig = Rig::with(options);
     for _ in 0..100 {
         assert_eq!(rig.get("/").status, 502);

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use proxy::GroupShared;
-use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Options, Probe};
-use rig::{Client, Origin, Rig, nobody, server};
+use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
+use rig::{Client, Options, Origin, Rig, nobody, server};
 
 /// An origin that says its name.
 fn named(name: &'static str) -> Origin {
@@ -32,9 +32,9 @@ fn names(rig: &Rig, count: usize) -> String {
 fn turns_by_weight() {
     let (a, b) = (named("a"), named("b"));
     let mut options = group(&[&a, &b]);
-    options.servers[0].weight = 3;
+    options.group.servers[0].weight = 3;
     assert_eq!(names(&Rig::with(options.clone()), 8), "aabaaaba");
-    options.servers[1].weight = 0;
+    options.group.servers[1].weight = 0;
     assert_eq!(names(&Rig::with(options), 4), "aaaa");
 }
 
@@ -42,7 +42,7 @@ fn turns_by_weight() {
 fn backups_wait_until_nobody_else_is_left() {
     let (a, b) = (named("a"), named("b"));
     let mut options = group(&[&a, &b]);
-    options.servers[1].backup = true;
+    options.group.servers[1].backup = true;
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 3), "aaa");
     rig.shared.drain(0, true, 1);
@@ -59,8 +59,8 @@ fn backups_wait_until_nobody_else_is_left() {
 fn a_server_that_fails_is_left_alone() {
     let a = named("a");
     let mut options = group(&[&a]);
-    options.servers.push(server(nobody()));
-    options.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
+    options.group.servers.push(server(nobody()));
+    options.group.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
     assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
@@ -80,7 +80,7 @@ fn a_server_that_is_back_is_found_by_one_request() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 6), "aaaaaa", "its failures are retried elsewhere");
     well.store(true, Ordering::SeqCst);
@@ -98,10 +98,10 @@ fn a_server_that_is_back_is_found_by_one_request() {
 fn the_same_client_or_field_meets_the_same_server() {
     let origins = [named("a"), named("b"), named("c"), named("d")];
     let mut options = group(&origins.iter().collect::<Vec<_>>());
-    options.balance = Balance::Hash(HashKey::Client);
+    options.group.balance = Balance::Hash(HashKey::Client);
     let all = names(&Rig::with(options.clone()), 10);
     assert_eq!(all, all[..1].repeat(10));
-    options.balance = Balance::Hash(HashKey::Field("X-User".into()));
+    options.group.balance = Balance::Hash(HashKey::Field("X-User".into()));
     let rig = Rig::with(options);
     let of = |user: usize| rig.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\nX-User: {user}\r\n\r\n")).text();
     let first: Vec<String> = (0..40).map(of).collect();
@@ -117,7 +117,7 @@ fn the_same_client_or_field_meets_the_same_server() {
 fn a_cookie_leads_back() {
     let (a, b) = (named("a"), named("b"));
     let mut options = group(&[&a, &b]);
-    options.balance = Balance::Sticky { cookie: "srv".into() };
+    options.group.balance = Balance::Sticky { cookie: "srv".into() };
     let rig = Rig::with(options);
     let first = rig.get("/");
     let cookie = first.field("Set-Cookie").unwrap().to_owned();
@@ -186,7 +186,7 @@ fn the_least_busy_is_asked() {
     let free = named("f");
     for balance in [Balance::LeastRequests, Balance::TwoChoices] {
         let mut options = group(&[&held.origin, &free]);
-        options.balance = balance.clone();
+        options.group.balance = balance.clone();
         let rig = Rig::with(options);
         // One request hangs on the first server sooner or later; from then on it is the busier one.
         let mut stuck = Vec::new();
@@ -207,8 +207,8 @@ fn the_least_busy_is_asked() {
 fn a_limit_queues_and_does_not_fail() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
-    options.servers[0].connections_max = 2;
-    options.queue_max = 30;
+    options.group.servers[0].connections_max = 2;
+    options.group.queue_max = 30;
     let rig = Rig::with(options);
     let mut clients: Vec<Client> = (0..32).map(|_| asking(&rig)).collect();
     held.wait_inside(2);
@@ -236,8 +236,8 @@ fn a_limit_queues_and_does_not_fail() {
 fn the_queue_is_timed() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
-    options.servers[0].connections_max = 1;
-    options.timeouts.queue_ms = 50;
+    options.group.servers[0].connections_max = 1;
+    options.route.timeouts.queue_ms = 50;
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -260,7 +260,7 @@ fn checks_take_out_and_bring_back() {
     let a = named("a");
     let mut options = group(&[&a, &b]);
     let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
-    options.check = Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
+    options.group.check = Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
     let rig = Rig::with(options);
     let until = |want: &str| {
         for _ in 0..2_000 {
@@ -326,7 +326,7 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 4), "aaaa");
     well.store(true, Ordering::SeqCst);
@@ -347,9 +347,9 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
 fn backups_do_not_stand_in_for_those_that_are_busy() {
     let (held, backup) = (Held::new("h"), named("b"));
     let mut options = group(&[&held.origin, &backup]);
-    options.servers[0].connections_max = 1;
-    options.servers[1].backup = true;
-    options.timeouts.queue_ms = 100;
+    options.group.servers[0].connections_max = 1;
+    options.group.servers[1].backup = true;
+    options.route.timeouts.queue_ms = 100;
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -366,8 +366,8 @@ fn backups_do_not_stand_in_for_those_that_are_busy() {
 fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
     let (a, backup) = (named("a"), Origin::start(|mut caller, _| drop(caller.request())));
     let mut options = group(&[&a, &backup]);
-    options.servers[1].backup = true;
-    options.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.servers[1].backup = true;
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
     let rig = Rig::with(options);
     rig.shared.drain(0, true, 1);
     assert_eq!(rig.get("/").status, 502);
@@ -386,9 +386,9 @@ fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
         caller.rest();
     });
     let mut options = group(&[&origin]);
-    options.servers[0].connections_max = 1;
-    options.timeouts.total_ms = 200;
-    options.timeouts.queue_ms = 3_600_000;
+    options.group.servers[0].connections_max = 1;
+    options.route.timeouts.total_ms = 200;
+    options.route.timeouts.queue_ms = 3_600_000;
     let rig = Rig::with(options);
     // A tunnel has the only place, for as long as it likes.
     let mut tunnel = rig.client();
@@ -401,8 +401,8 @@ fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
 fn a_client_that_is_slow_is_not_its_servers_fault() {
     let (a, b) = (named("a"), named("b"));
     let mut options = group(&[&a, &b]);
-    options.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
-    options.timeouts.total_ms = 100;
+    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
+    options.route.timeouts.total_ms = 100;
     let rig = Rig::with(options);
     for _ in 0..4 {
         let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh");
@@ -417,7 +417,7 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
 fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
-    options.servers[0].connections_max = 1;
+    options.group.servers[0].connections_max = 1;
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -438,8 +438,8 @@ fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
 fn who_goes_away_leaves_the_queue() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
-    options.servers[0].connections_max = 1;
-    options.queue_max = 1;
+    options.group.servers[0].connections_max = 1;
+    options.group.queue_max = 1;
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -479,7 +479,7 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     use proxy::health::ServerState;
     let (well, dead) = (named("w"), nobody());
     let mut options = group(&[&well]);
-    options.servers.push(server(dead));
+    options.group.servers.push(server(dead));
     let rig = Rig::with(options.clone());
     let mut asked = 0;
     while rig.shared.standing(1, u64::MAX - 1) == ServerState::Up {
@@ -487,13 +487,13 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
         asked += 1;
         assert!(asked < 100, "it is never ejected");
     }
-    options.servers[0].weight = 5;
-    options.servers.reverse();
-    let changed = GroupShared::after(options.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
+    options.group.servers[0].weight = 5;
+    options.group.servers.reverse();
+    let changed = GroupShared::after(options.group.clone(), std::slice::from_ref(&rig.shared), &[]).unwrap();
     assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
     assert_eq!(changed.standing(1, 0), ServerState::Up);
     // With ejection turned off, no server is ejected.
-    options.ejection = None;
-    let changed = GroupShared::after(options, &[changed], &[]).unwrap();
+    options.group.ejection = None;
+    let changed = GroupShared::after(options.group, &[changed], &[]).unwrap();
     assert_eq!(changed.standing(0, 0), ServerState::Up);
 }

@@ -4,9 +4,8 @@
 mod rig;
 
 use http::Method;
-use proxy::Options;
 use proxy::options::ProxyProtocol;
-use rig::{Origin, Rig};
+use rig::{Options, Origin, Rig};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -44,7 +43,7 @@ fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.keep_alive.idle_max = 2;
+    options.group.keep_alive.idle_max = 2;
     let rig = Rig::with(options);
     let mut clients: Vec<_> = (0..3).map(|_| rig.client()).collect();
     clients.iter_mut().for_each(|client| client.send("GET /together HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -166,7 +165,7 @@ fn unless_the_options_say_so() {
         caller.request();
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.retry.non_idempotent = true;
+    options.route.retry.non_idempotent = true;
     let rig = Rig::with(options);
     assert_eq!(rig.get("/").text(), "ok");
     let response = rig.ask("POST /twice HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
@@ -203,10 +202,10 @@ fn each_reason_not_to_keep_a_connection() {
         assert_eq!(origin.connections(), 2, "{answer}");
     }
     let change: [fn(&mut Options); 4] = [
-        |options| options.keep_alive.idle_max = 0,
-        |options| options.keep_alive.idle_ms_max = 0,
-        |options| options.keep_alive.requests_max = 1,
-        |options| options.proxy_protocol = Some(ProxyProtocol::V1),
+        |options| options.group.keep_alive.idle_max = 0,
+        |options| options.group.keep_alive.idle_ms_max = 0,
+        |options| options.group.keep_alive.requests_max = 1,
+        |options| options.group.proxy_protocol = Some(ProxyProtocol::V1),
     ];
     for change in change {
         let origin = Origin::start(|mut caller, _| {
@@ -244,7 +243,7 @@ fn the_proxy_protocol_goes_ahead() {
             caller.send(OK);
         });
         let mut options = Options::to(vec![origin.server()]);
-        options.proxy_protocol = Some(version);
+        options.group.proxy_protocol = Some(version);
         let rig = Rig::with(options);
         assert_eq!(rig.get("/").text(), "ok");
         assert!(origin.seen_bytes().starts_with(begins), "{}", origin.seen());

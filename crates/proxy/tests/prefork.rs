@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use http::Method;
-use proxy::options::{HealthCheck, Options, Probe, UpstreamServer};
-use proxy::{GroupShared, Proxy};
-use rig::{Caller, Origin, Rig};
+use proxy::options::{HealthCheck, Probe, UpstreamServer};
+use proxy::{Group, GroupOptions, GroupShared, Proxy, RouteOptions};
+use rig::{Caller, Options, Origin, Rig};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -79,7 +79,7 @@ fn connections_are_counted_over_all_threads() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.keep_alive.idle_max = 3;
+    options.group.keep_alive.idle_max = 3;
     let rig = Rig::on(4, options);
     load(&rig, 12, 1);
     assert_eq!(origin.connections(), 12);
@@ -104,12 +104,12 @@ fn groups_that_ask_the_same_server_share_its_connections() {
     }
 
     let origin = Origin::prefork(1, serve);
-    let a = GroupShared::new(Options::to(vec![origin.server()])).unwrap();
-    let mut options = Options::to(vec![origin.server()]);
-    options.retry.attempts_max = 1;
-    let b = GroupShared::after(options, &[], std::slice::from_ref(&a)).unwrap();
-    let both = (a.clone(), b);
-    let rig = Rig::serving(2, a, move |core, _| Both(Proxy::new(core, &both.0), Proxy::new(core, &both.1)));
+    let a = GroupShared::new(GroupOptions::to(vec![origin.server()])).unwrap();
+    let b =
+        GroupShared::after(GroupOptions::to(vec![origin.server()]), &[], std::slice::from_ref(&a)).unwrap();
+    let (both, route) = ((a.clone(), b), Arc::new(RouteOptions::default()));
+    let to = move |core: &net::Core, shared: &Arc<GroupShared>| Group::new(core, shared).proxy(&route, None);
+    let rig = Rig::serving(2, a, move |core, _| Both(to(core, &both.0), to(core, &both.1)));
     for _ in 0..20 {
         assert_eq!((rig.get("/a").text(), rig.get("/b").text()), ("ok".into(), "ok".into()));
     }
@@ -126,7 +126,7 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
     });
     let mut options = Options::to(vec![origin.server()]);
     let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
-    options.check =
+    options.group.check =
         Some(HealthCheck { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..HealthCheck::default() });
     let rig = Rig::on(2, options);
     let deadline = Instant::now() + Duration::from_secs(30);

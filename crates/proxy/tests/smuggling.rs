@@ -6,8 +6,7 @@ mod rig;
 use http::machine::ClientMachine as Machine;
 use http::machine::Step;
 use http::{Limits, Method};
-use proxy::Options;
-use rig::{Origin, Rig};
+use rig::{Options, Origin, Rig};
 
 #[derive(Debug, Default)]
 struct Case {
@@ -93,8 +92,8 @@ fn nothing_ambiguous_reaches_an_upstream() {
         assert!(!case.sent.is_empty() && !case.statuses.is_empty(), "{}: not a case", case.name);
         let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         let mut options = Options::to(vec![origin.server()]);
-        options.request.via = String::new();
-        options.request.forwarded.x_forwarded = false;
+        options.route.request.via = String::new();
+        options.route.request.forwarded.x_forwarded = false;
         let rig = Rig::with(options);
         let mut client = rig.client();
         client.send_bytes(&case.sent);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 use net::{SpillQuota, SpillStore};
-use rig::{Origin, Rig};
+use rig::{Options, Origin, Rig};
 
 /// More than sockets take.
 const BODY_BYTES: usize = 20 << 20;
@@ -43,8 +43,8 @@ fn spilling(origin: &Origin, bytes_max: u64) -> (Rig, Arc<SpillQuota>) {
     let quota = SpillQuota::new(&store, bytes_max).unwrap();
     let mut server = origin.server();
     server.connections_max = 1;
-    let mut options = proxy::Options::to(vec![server]);
-    options.timeouts.queue_ms = 20_000;
+    let mut options = Options::to(vec![server]);
+    options.route.timeouts.queue_ms = 20_000;
     (Rig::spilling(options, Some(quota.clone())), quota)
 }
 

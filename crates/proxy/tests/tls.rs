@@ -8,9 +8,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proxy::options::{HealthCheck, Options, Probe, Tls, UpstreamAddress, UpstreamServer};
+use proxy::options::{GroupOptions, HealthCheck, Probe, Tls, UpstreamAddress, UpstreamServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use rig::Rig;
+use rig::{Options, Rig};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -178,8 +178,8 @@ fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.timeouts.head_ms = 10_000;
-    options.ejection = None;
+    options.route.timeouts.head_ms = 10_000;
+    options.group.ejection = None;
     let rig = Rig::with(options);
     // Whatever fits into the sockets on the way: one of these ends where they are full.
     let clients: Vec<_> = (1..=120)
@@ -225,7 +225,7 @@ fn sessions_are_resumed() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.keep_alive.idle_max = 0;
+    options.group.keep_alive.idle_max = 0;
     let rig = Rig::with(options);
     for _ in 0..10 {
         assert_eq!(rig.get("/").text(), "app.test");
@@ -279,7 +279,7 @@ fn no_tls_where_tls_is_expected() {
 fn certificates_that_cannot_be_read_are_errors_at_once() {
     let broken = |tls: Tls| {
         let at = UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
-        proxy::GroupShared::new(Options::to(vec![UpstreamServer {
+        proxy::GroupShared::new(GroupOptions::to(vec![UpstreamServer {
             tls: Some(tls),
             ..UpstreamServer::at(at)
         }]))
@@ -297,7 +297,7 @@ fn checks_shake_hands_too() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.check =
+    options.group.check =
         Some(HealthCheck { probe: Probe::Connect, interval_ms: 1, fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     for _ in 0..5_000 {

@@ -4,8 +4,7 @@
 mod rig;
 
 use http::Method;
-use proxy::Options;
-use rig::{Client, Origin, Rig};
+use rig::{Client, Options, Origin, Rig};
 
 const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -127,7 +126,7 @@ fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
 fn a_silent_tunnel_ends() {
     let origin = echo();
     let mut options = Options::to(vec![origin.server()]);
-    options.timeouts.tunnel_ms = 100;
+    options.route.timeouts.tunnel_ms = 100;
     let rig = Rig::with(options);
     let mut client = upgraded(&rig);
     assert_eq!(client.rest().0, b"");
@@ -153,8 +152,9 @@ fn protocols_that_are_not_allowed_are_not_asked_for() {
     let seen = rig.ask(&ASK.replace("websocket", "h2c"));
     assert!(seen.status == 200 && !seen.text().contains("Upgrade"), "{}", seen.text());
     let mut options = Options::to(vec![origin.server()]);
-    options.upgrades = vec!["h2c".into()];
-    assert!(proxy::GroupShared::new(options).is_err());
+    options.route.upgrades = vec!["h2c".into()];
+    let seen = Rig::with(options).ask(&ASK.replace("websocket", "h2c"));
+    assert!(seen.status == 200 && !seen.text().contains("Upgrade"), "{}", seen.text());
 }
 
 #[test]

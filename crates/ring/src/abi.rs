@@ -36,7 +36,7 @@ pub const KOMAINU_RETIRED: c_int = -6;
 pub const KOMAINU_MORE: u32 = 1;
 /// In [`komainu_news`]: reading would not wait.
 pub const KOMAINU_READABLE: u32 = 1;
-/// In [`komainu_news`]: writing may go on.
+/// In [`komainu_news`]: writing can continue.
 pub const KOMAINU_WRITABLE: u32 = 2;
 /// In [`komainu_news`]: the request was cancelled.
 pub const KOMAINU_GONE: u32 = 4;
@@ -156,7 +156,7 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Lets go of a seat, with no request held.
+/// Releases a seat that holds no request.
 ///
 /// # Safety
 /// As the header says.
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn komainu_cancelled(request: *const KomainuRequest) -> u3
     unsafe { (*request).request.cancelled() }.unwrap_or(0)
 }
 
-/// What of the request can go on without waiting: bits.
+/// What can be done with the request without waiting: bits.
 ///
 /// # Safety
 /// As the header says.

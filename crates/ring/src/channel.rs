@@ -16,7 +16,7 @@ use crate::worker::Worker;
 #[cfg(not(loom))]
 pub use descriptors::{Attachment, NotAttached, environment};
 
-/// The variable that tells a worker process where its channel is: the value of [`Channel::environment`].
+/// The environment variable with a worker process's channel: the value of [`Channel::environment`].
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
 
 /// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the
@@ -116,7 +116,9 @@ mod descriptors {
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
     use std::sync::Arc;
 
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+    use rustix::fs::fstat;
+    #[cfg(not(miri))]
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     use rustix::io::{FdFlags, fcntl_setfd};
 
     use super::Channel;
@@ -129,11 +131,18 @@ mod descriptors {
     use crate::worker::Worker;
 
     /// Memory that no worker can shrink: a shorter file would be a SIGBUS in the server.
+    #[cfg(not(miri))]
     pub(super) fn memory(words: usize) -> io::Result<OwnedFd> {
         let memory = memfd_create("komainu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, words as u64 * 4)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(memory)
+    }
+
+    /// Miri knows no memfd: the region is on its heap, and this descriptor only stands in for it.
+    #[cfg(miri)]
+    pub(super) fn memory(_: usize) -> io::Result<OwnedFd> {
+        Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
     }
 
     impl Channel {

@@ -36,7 +36,7 @@ impl fmt::Display for Breach {
 /// A worker that broke the rules. It is heard no more; kill it and call [`ServerSide::worker_died`](crate::ServerSide::worker_died).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerFault {
-    /// Who, where the memory still tells; `None` if any worker may have done it.
+    /// The worker's slot, if the memory still shows it; `None` if any worker may have done it.
     pub worker_slot: Option<WorkerSlot>,
     /// What it did.
     pub breach: Breach,
@@ -93,7 +93,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Why a worker cannot go on with a request; end or abort it then.
+/// Why a worker cannot continue a request; end or abort it then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
     /// The server lost interest; the number is the reason it gave to [`ServerSide::cancel`](crate::ServerSide::cancel).

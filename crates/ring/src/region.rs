@@ -15,6 +15,7 @@ mod machine {
     use core::sync::atomic::{Ordering, compiler_fence};
     use rustix::fd::BorrowedFd;
     use rustix::io;
+    #[cfg(not(miri))]
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
     use crate::sync::AtomicU32;
@@ -31,7 +32,17 @@ mod machine {
     unsafe impl Sync for Region {}
 
     impl Region {
+        /// `words` words of Miri's heap: the same raw copies and atomics, in memory whose every access is checked.
+        #[cfg(miri)]
+        pub(crate) fn map(_: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
+            let layout = std::alloc::Layout::array::<AtomicU32>(words).map_err(|_| io::Errno::NOMEM)?;
+            // SAFETY: no channel has zero words.
+            let start = unsafe { std::alloc::alloc_zeroed(layout) };
+            Ok(Region { start: NonNull::new(start.cast()).ok_or(io::Errno::NOMEM)?, words })
+        }
+
         /// Maps `words` words of `memory`, shared, for reading and writing.
+        #[cfg(not(miri))]
         pub(crate) fn map(memory: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
             // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing of ours.
             let start = unsafe {
@@ -94,7 +105,14 @@ mod machine {
     impl Drop for Region {
         fn drop(&mut self) {
             // SAFETY: the mapping is ours, and no reference into it outlives `self`. A failure leaves it mapped.
+            #[cfg(not(miri))]
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.words * 4) };
+            // SAFETY: allocated in `map` with this layout.
+            #[cfg(miri)]
+            unsafe {
+                let layout = std::alloc::Layout::array::<AtomicU32>(self.words).expect("it was made with it");
+                std::alloc::dealloc(self.start.as_ptr().cast(), layout);
+            }
         }
     }
 }

@@ -118,7 +118,7 @@ impl ClaimedRequest {
         Some(self.slot().cancelled().load(Acquire)).filter(|reason| ![0, CLIENT_CLOSED].contains(reason))
     }
 
-    /// What can go on; for event loops that hold many requests.
+    /// What can be done without waiting; for event loops that hold many requests.
     pub fn news(&self) -> News {
         let slot = self.slot();
         News {

@@ -28,7 +28,7 @@ pub enum Role {
     Worker,
 }
 
-/// What a prototype is told.
+/// The commands to a prototype.
 #[derive(Debug)]
 pub enum ServerOrder {
     /// To fork a worker: the child calls [`Life::born`].
@@ -214,7 +214,7 @@ fn close_to_programs() {
     let numbers = std::env::var(ring::ENVIRONMENT).unwrap_or_default();
     for number in numbers.split([';', ',']).filter_map(|number| number.parse::<RawFd>().ok()) {
         if number > 2 {
-            // SAFETY: borrowed for this call; a number that is not open is its error, and attaching will tell.
+            // SAFETY: borrowed for this call; a number that is not open is its error, and attaching reports it.
             let _ = fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC);
         }
     }

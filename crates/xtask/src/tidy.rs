@@ -8,19 +8,31 @@ pub(crate) mod layers;
 pub(crate) mod order;
 pub(crate) mod length;
 pub(crate) mod naming;
+pub(crate) mod twins;
+pub(crate) mod words;
 pub(crate) mod safety;
 pub(crate) mod documents;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::measure::Outcome;
+use crate::measure::Fallible;
 
 /// Checks the repository at `root` and prints what it finds. Fails on any finding that is more than a warning.
-pub(crate) fn run(root: &Path) -> Outcome<ExitCode> {
+pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
     let tree = tree::SourceTree::read(root)?;
     let mut findings = Vec::new();
-    for rule in [layers::check, order::check, length::check, naming::check, safety::check, documents::check] {
+    let rules = [
+        layers::check,
+        order::check,
+        length::check,
+        naming::check,
+        twins::check,
+        words::check,
+        safety::check,
+        documents::check,
+    ];
+    for rule in rules {
         findings.extend(rule(&tree));
     }
     findings.sort();
@@ -34,7 +46,7 @@ pub(crate) fn run(root: &Path) -> Outcome<ExitCode> {
 }
 
 /// Writes every generated document.
-pub(crate) fn write_documents(root: &Path) -> Outcome<ExitCode> {
+pub(crate) fn write_documents(root: &Path) -> Fallible<ExitCode> {
     for document in &documents::GENERATED {
         std::fs::write(root.join(document.file), (document.text)())?;
         println!("{}", document.file);

@@ -1,4 +1,4 @@
-"""ASGI: the event loop of a worker, its lifespan, and what waits."""
+"""ASGI: the event loop of a worker, the lifespan, and calls that wait."""
 
 import asyncio
 import os
@@ -12,21 +12,21 @@ from komainu.loop import end_loop
 from komainu.websocket import Socket
 
 VERSION = {"version": "3.0", "spec_version": "2.5"}
-# Requests taken in one turn of the loop, so that other workers get their share and other tasks their turn.
+# Requests claimed in one turn of the loop, so that other workers get their share and other tasks can run.
 CLAIMED_MAX = 16
-# How often requests that nobody waits for are looked for.
+# The interval in which cancelled requests are looked for. Seconds.
 SWEEP_S = 1.0
-# komainu_cancelled: the time for an answer is over.
+# The result of komainu_cancelled for a timeout.
 LATE = 2
 EAGER = sys.version_info >= (3, 12)
 
 
 class NotStarted(Exception):
-    """The application's lifespan refused to begin."""
+    """The application's lifespan failed at startup."""
 
 
 class Lifespan:
-    """The application's own beginning and end, where it has them; with ``required`` it must."""
+    """The application's lifespan; with ``required`` it must support one."""
 
     def __init__(self, app, state, required):
         self.app = app
@@ -36,7 +36,7 @@ class Lifespan:
         self.began, self.ended = asyncio.Event(), asyncio.Event()
         self.failure = None
         self.supported = True
-        # The application has taken the first event.
+        # The application has received the first event.
         self.entered = False
 
     async def receive(self):
@@ -53,7 +53,7 @@ class Lifespan:
         elif kind.startswith("lifespan.shutdown."):
             self.ended.set()
         else:
-            raise RuntimeError(f"{kind!r} is no message of a lifespan")
+            raise RuntimeError(f"{kind!r} is not a message of a lifespan")
 
     async def run(self):
         try:
@@ -66,7 +66,7 @@ class Lifespan:
             self.ended.set()
 
     def raised(self, error):
-        """What the application raised belongs to its failure, or stands in the log; it never gets lost."""
+        """Adds the exception to the failure, or logs it."""
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if self.failure is not None:
             self.failure += "\n" + trace
@@ -75,9 +75,9 @@ class Lifespan:
         elif self.required:
             self.failure = f"the application's lifespan ended before it had begun, and is required (lifespan = \"on\"):\n{trace}"
         elif self.entered:
-            sys.stderr.write(f"lifespan: the application failed before its startup was complete, and is served all the same:\n{trace}")
+            sys.stderr.write(f"lifespan: the application failed before its startup was complete, and is served without a lifespan:\n{trace}")
         else:
-            # Most applications that know no lifespans say so by an exception.
+            # Most applications without lifespan support raise an exception.
             said = traceback.format_exception_only(type(error), error)[-1].strip()
             print(f"lifespan: not supported by the application: {said}", file=sys.stderr)
 
@@ -86,7 +86,7 @@ class Lifespan:
         await self.events.put({"type": "lifespan.startup"})
         await self.began.wait()
         if self.failure is not None:
-            # What it raises in the same breath belongs to it.
+            # An exception right after the message belongs to the failure.
             await asyncio.wait([self.task], timeout=1)
             raise NotStarted(self.failure)
 
@@ -109,14 +109,14 @@ class Worker:
         self.held = {}
         self.waiting = set()
         self.sockets = set()
-        # No more is claimed until something is finished.
+        # Set while the worker is full: it claims no requests until one is finished.
         self.full = False
         self.left = loop.create_future()
 
     # ---- requests ----
 
     def begin(self, scope, call):
-        """A request was claimed."""
+        """Starts a request that was claimed."""
         if scope["type"] == "websocket":
             task = self.loop.create_task(self.run_socket(scope, call))
         elif self.loop.get_task_factory() is not None:
@@ -136,7 +136,7 @@ class Worker:
             self.failed(scope, call, error)
         else:
             if not call.finish():
-                print(f"{scope['method']} {scope['raw_path'].decode()}: the application returned before its answer was whole", file=sys.stderr)
+                print(f"{scope['method']} {scope['raw_path'].decode()}: the application returned before its response was complete", file=sys.stderr)
         self.release(call)
 
     async def run_socket(self, scope, call):
@@ -149,7 +149,7 @@ class Worker:
             error = raised
         whole = await socket.finish(error is not None)
         if error is not None:
-            self.tell(scope, error, whole)
+            self.report(scope, error, whole)
         elif not whole:
             print(f"{scope['raw_path'].decode()}: the application returned before it accepted or refused the WebSocket", file=sys.stderr)
         self.sockets.discard(socket)
@@ -162,10 +162,10 @@ class Worker:
             self.loop.call_soon(self.turn)
 
     def failed(self, scope, call, error):
-        self.tell(scope, error, call.finish())
+        self.report(scope, error, call.finish())
 
-    def tell(self, scope, error, gone):
-        """What the application could not cope with, for the log, unless it is that its client is gone."""
+    def report(self, scope, error, gone):
+        """Logs an exception of the application, unless the request was cancelled."""
         cause = error
         while cause is not None and not isinstance(cause, Gone):
             cause = cause.__cause__ or cause.__context__
@@ -203,7 +203,7 @@ class Worker:
         self.turn()
 
     def turn(self):
-        """Takes what has come. Sleeps no sooner than there is nothing."""
+        """Handles all that has arrived, and arms the wake-up when there is nothing left."""
         if self.left.done():
             return
         seat = self.seat
@@ -217,20 +217,20 @@ class Worker:
         if self.waiting:
             self.look()
         if claimed or _native.leaving() or not seat.arm(room > 0):
-            # Where nothing is wanted, it is the order to leave that keeps the bell from being armed.
+            # If no request is wanted, arming fails only because the worker must leave.
             if _native.leaving() or (room <= 0 and not claimed):
                 self.left.set_result(None)
             else:
                 self.loop.call_soon(self.turn)
         elif self.waiting:
-            # What came before the bell was armed nobody rings for.
+            # There is no wake-up for what arrived before arming.
             self.look()
 
     def look(self):
         self.waiting.difference_update([call for call in self.waiting if not call.look()])
 
     def sweep(self):
-        """Ends what nobody waits for any more, and takes up what a full worker left."""
+        """Cancels the tasks of requests that timed out."""
         for call, task in tuple(self.held.items()):
             if call.cancelled() == LATE:
                 task.cancel()
@@ -246,7 +246,7 @@ class Worker:
             self.loop.remove_reader(self.seat.fileno())
 
     async def finish(self):
-        """Lets what is under way come to its end. A WebSocket might never."""
+        """Waits for running requests. WebSockets are closed, because they might never end."""
         for socket in self.sockets:
             socket.leave()
         while self.held:
@@ -272,7 +272,7 @@ def new_loop():
 
 
 def serve(app, seats):
-    """Answers requests until the worker is to leave."""
+    """Answers requests until the worker must leave."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -283,7 +283,7 @@ def serve(app, seats):
 
 async def live(app, seat, loop):
     state = {}
-    # Each has its own; what they leave in the state is for all.
+    # Each target has its own lifespan; they share the state.
     asked = os.environ.get("KOMAINU_LIFESPAN", "auto")
     targets = getattr(app, "targets", [app]) if asked != "off" else []
     lifespans = [Lifespan(target, state, asked == "on") for target in targets]

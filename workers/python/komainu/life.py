@@ -13,7 +13,7 @@ from komainu import _native
 from komainu.load import NotFound, load, prepare, several
 
 NOT_LOADED = 3
-# The server asks where each thread is, and kills next: KOMAINU_SIGNAL_WHERE.
+# Before the server kills this process it asks for the stacks of its threads: KOMAINU_SIGNAL_WHERE.
 WHERE = 16
 
 
@@ -24,11 +24,11 @@ def run(interface, target, *more):
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as with the others, what there is then is the native half's
     role = _native.begin()
-    # Whoever is asked ends: the signal goes on to what it does by default.
+    # After writing the stacks the process ends by the signal's default action.
     faulthandler.register(WHERE, file=sys.stderr, all_threads=True, chain=True)
     app, interface = load_or_leave(interface, target, more)
     status = work(app, interface) if role == "worker" or prototype() else 0
-    # What was frozen is finalized as everything else is.
+    # Objects that were frozen are collected at the end, like all others.
     gc.unfreeze()
     sys.exit(status)
 
@@ -56,8 +56,8 @@ def give_up(reason):
 
 
 def prototype():
-    """Forks workers as long as the server asks for them. True in each worker, and False at the end."""
-    # What is there stays there: the collector need not touch, and so copy, the memory that all workers share.
+    """Forks workers when the server asks for them. True in each worker, and False at the end."""
+    # Freezes all objects: the collector then does not touch, and so copy, the memory that all workers share.
     gc.collect()
     gc.freeze()
     _native.loaded()
@@ -78,7 +78,7 @@ def fork_worker():
     except OSError as error:
         _native.not_forked(str(error))
         return False
-    # In between: whatever happens, this is no second prototype.
+    # The process in between must not continue as a second prototype, whatever happens.
     try:
         worker = os.fork()
     except OSError as error:
@@ -113,7 +113,7 @@ def work(app, interface):
     except BaseException:
         traceback.print_exc()
         status = 1
-    # From here on its time for leaving runs: for the hooks, threads, executors, and what is registered with atexit.
+    # `timeouts.stop` begins here: for the hooks, threads, executors, and functions registered with atexit.
     _native.ending()
     run_hooks("on_exit")
     return status

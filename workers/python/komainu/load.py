@@ -1,4 +1,4 @@
-"""From what the user names to what is called: a module or a file, and the callable in it."""
+"""Finds the callable that the user names: a module or a file, and the name in it."""
 
 import ast
 import functools
@@ -8,13 +8,13 @@ import inspect
 import os
 import sys
 
-# What is looked for where only a module or a file is named; the last two are called to make the application.
+# The names to try if only a module or a file is given; the last two are called to make the application.
 CALLABLES = ("application", "app", "handler")
 FACTORIES = ("create_app", "make_app")
 
 
 class NotFound(Exception):
-    """There is no such application: a text for people, without a traceback."""
+    """There is no such application: a message to print without a traceback."""
 
 
 def load(target):
@@ -33,7 +33,7 @@ def load_file(path):
     name = name[:-3]
     if name.isidentifier() and name not in sys.modules and found(name) == path:
         return importlib.import_module(name)
-    # Its name is taken (by a module, or by another file beside it), or none that could be imported.
+    # Its name is already used (by a module, or by another file beside it), or cannot be imported.
     spec = importlib.util.spec_from_file_location(f"komainu_application_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -54,7 +54,7 @@ def load_module(name):
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # A module that the application wants and does not find is another matter, with a traceback.
+        # If the application itself imports a missing module, the traceback is needed.
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise NotFound(f"there is no module {error.name}: looked in {', '.join(sys.path)}") from None
         raise
@@ -64,7 +64,7 @@ def attribute(module, text, target):
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise NotFound(f"{text!r} in {target!r} is no name and no call") from None
+        raise NotFound(f"{text!r} in {target!r} is neither a name nor a call") from None
     arguments, keywords = [], {}
     called = isinstance(tree, ast.Call)
     if called:
@@ -88,7 +88,7 @@ def attribute(module, text, target):
 
 
 def prepare(app, interface):
-    """The application and its interface, ``wsgi`` or ``asgi``, as it was said or (``auto``) as it is seen."""
+    """The application and its interface, ``wsgi`` or ``asgi``; with ``auto`` it is detected."""
     seen = interface_of(app)
     if interface == "auto":
         interface = "wsgi" if seen == "wsgi" else "asgi"
@@ -98,7 +98,7 @@ def prepare(app, interface):
 
 
 class SingleCall:
-    """An application of ASGI 2, which is called twice, as one of ASGI 3."""
+    """Makes an ASGI 2 application, which is called twice, an ASGI 3 application."""
 
     def __init__(self, app):
         self.app = app
@@ -109,9 +109,9 @@ class SingleCall:
 
 
 def several(first, others, interface):
-    """One application of several, of which a request names another than the first."""
+    """Several applications in one; a request names its target unless it is the first."""
     for name, app in others.items():
-        # Where it was said what the first is, the others are believed too.
+        # If the interface of the first was given, it is assumed for the others.
         if interface_of(first) == interface != interface_of(app):
             raise NotFound(f"the target {name} is {interface_of(app).upper()}, and the application {interface.upper()}")
     if interface == "wsgi":

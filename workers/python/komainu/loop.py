@@ -4,7 +4,7 @@ import asyncio
 
 
 def end_loop(loop):
-    """As asyncio.run() ends: with what is left in it."""
+    """Ends the loop as asyncio.run() does: cancels the remaining tasks."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

@@ -1,4 +1,4 @@
-"""A WebSocket of ASGI: its states, and what it waits for. Frames, pings and limits are the server's."""
+"""A WebSocket of ASGI: its states. The server handles frames, pings and limits."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ class Socket:
         self.worker = worker
         # "new", "connecting", "open", "refusing", "closed"
         self.state = "new"
-        # What receive says from now on.
+        # The event that receive returns from now on.
         self.ended = None
         self.sending = asyncio.Lock()
 
@@ -38,7 +38,7 @@ class Socket:
         return dict(self.ended)
 
     def end(self, code, reason):
-        """Nobody is there any more."""
+        """Marks the WebSocket as closed by the client."""
         self.ended = {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def send(self, message):
@@ -46,14 +46,14 @@ class Socket:
         if self.state == "closed":
             raise RuntimeError(f"{kind!r} after the end of the WebSocket")
         if self.ended is not None:
-            raise Gone("nobody is there any more")
+            raise Gone("the client has disconnected")
         if self.state == "open":
             if kind == "websocket.send":
                 await self.send_data(message)
             elif kind == "websocket.close":
                 await self.close(message.get("code") or NORMAL, message.get("reason") or "")
             else:
-                raise RuntimeError(f"{kind!r} is not what is to be sent now")
+                raise RuntimeError(f"{kind!r} cannot be sent in this state")
         elif kind.startswith("websocket.http.response."):
             await self.refuse(message)
         elif kind == "websocket.close" and self.state != "refusing":
@@ -63,7 +63,7 @@ class Socket:
             self.state = "open"
             self.call.accept(message.get("subprotocol"), message.get("headers") or ())
         else:
-            raise RuntimeError(f"{kind!r} is not what is to be sent now")
+            raise RuntimeError(f"{kind!r} cannot be sent in this state")
 
     async def send_data(self, message):
         text, data = message.get("text"), message.get("bytes")
@@ -80,7 +80,7 @@ class Socket:
         self.state = "closed"
         if self.ended is None:
             self.end(code, reason)
-        # As much of the reason as fits into a frame, and no half of a character.
+        # The part of the reason that fits into a frame, cut at a character boundary.
         reason = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
         await self.put(CLOSE, code.to_bytes(2, "little") + reason)
 
@@ -92,13 +92,13 @@ class Socket:
             self.end(1006, "")
 
     def leave(self):
-        """The worker leaves: the application is told, and the client once that has returned."""
+        """The worker leaves: the application gets a disconnect; the client a close when the application has returned."""
         if self.ended is None:
             self.end(RESTART, "")
             self.call.wake()
 
     async def finish(self, failed):
-        """The application has returned; whether its answer was whole."""
+        """The application has returned; whether its response was complete."""
         if self.state == "open":
             ours = self.ended is not None and self.ended["code"] == RESTART
             try:

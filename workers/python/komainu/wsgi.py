@@ -1,4 +1,4 @@
-"""WSGI (PEP 3333): what is not on every request's path."""
+"""WSGI (PEP 3333): what does not run for every request."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from komainu import _native
 
 
 class FileWrapper:
-    """``wsgi.file_wrapper``: a file that the server sends by itself where it can."""
+    """``wsgi.file_wrapper``: a file that the server sends itself if it can."""
 
     def __init__(self, file, block_size=64 * 1024):
         self.file = file
@@ -30,10 +30,10 @@ class FileWrapper:
 
 
 def file_part(wrapper):
-    """Descriptor, offset and length of what is left of a plain file; ``None`` for anything else."""
+    """Descriptor, offset and length of the rest of a plain file; ``None`` for anything else."""
     file = wrapper.file
     try:
-        # A text or a decompressing file reads other bytes than its descriptor has.
+        # A file in text mode, or one that decompresses, returns other bytes than its descriptor.
         if not isinstance(file.read(0), bytes) or not hasattr(file, "fileno"):
             return None
         descriptor, offset = file.fileno(), file.tell()
@@ -47,7 +47,7 @@ def file_part(wrapper):
 
 
 def failed(error, environ):
-    """What the application could not cope with, for the log."""
+    """Logs an exception of the application."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if environ is not None:
         text = f"{environ.get('REQUEST_METHOD')} {environ.get('REQUEST_URI')}: {text}"
@@ -62,7 +62,7 @@ def prepare(threads):
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
         "wsgi.file_wrapper": FileWrapper,
-        # The body ends where the client said: it may be read to its end, however it was framed.
+        # The server ends the body where its framing ended: it is safe to read it to its end.
         "wsgi.input_terminated": True,
         "SERVER_SOFTWARE": "komainu",
     }
@@ -70,7 +70,7 @@ def prepare(threads):
 
 
 def serve(app, seats):
-    """Answers requests until the worker is to leave."""
+    """Answers requests until the worker must leave."""
     if len(seats) == 1:
         seats[0].serve(app)
         return
@@ -84,19 +84,19 @@ def serve(app, seats):
             _native.leave()
 
     if signal.getsignal(signal.SIGCONT) is signal.SIG_DFL:
-        # Only a signal with a handler ends a wait.
+        # Only a signal that has a handler ends a wait.
         signal.signal(signal.SIGCONT, lambda *_: None)
     threads = [threading.Thread(target=work, args=(seat,), name=f"komainu-{at}") for at, seat in enumerate(seats)]
     for thread in threads:
         thread.start()
-    told = False
+    has_reported = False
     for thread in threads:
         while thread.is_alive():
             thread.join(0.1)
             if _native.leaving():
                 wake(threads)
-                if not told:
-                    told = True
+                if not has_reported:
+                    has_reported = True
                     _native.ending()
     if ends:
         raise ends[0]

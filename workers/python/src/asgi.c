@@ -5,7 +5,7 @@
 
 /* Bytes of a body given to the application at once, at most. */
 #define PIECE_BYTES (64 * 1024)
-/* Of komainu_news: http.disconnect is to be told. A client that has only closed its sending side gets what is still sent. */
+/* Bits of komainu_news that send http.disconnect. A client that only closed its sending side still gets the response. */
 #define CLIENT_LEFT (KOMAINU_GONE | KOMAINU_CLIENT_CLOSED)
 
 static const char *const key_texts[KEYS] = {
@@ -25,7 +25,7 @@ static PyObject *begin, *wait_to_receive, *wait_to_send;
 
 /* ---- receive ---- */
 
-/* Wakes one who waits, unless he has given up. */
+/* Wakes a waiter unless it was cancelled. */
 static int wake_one(PyObject *future) {
     PyObject *answer = PyObject_CallMethodObjArgs(future, done_text, NULL);
     int done = answer ? PyObject_IsTrue(answer) : -1;
@@ -64,7 +64,7 @@ static PyObject *request_event(PyObject *body, int more) {
     return event;
 }
 
-/* The next piece of the body: an event, NULL without an exception where there is none yet. */
+/* The next piece of the body as an event; NULL without an exception if there is none yet. */
 static PyObject *receive_body(Call *self) {
     Py_ssize_t room = self->left >= 0 && self->left < PIECE_BYTES ? (Py_ssize_t)self->left : PIECE_BYTES, len = 0;
     PyObject *body = PyBytes_FromStringAndSize(NULL, room);
@@ -87,20 +87,20 @@ static PyObject *receive_body(Call *self) {
     }
     if (self->left >= 0)
         self->left -= len;
-    self->body_ended = self->told = got == 0 || self->left == 0;
+    self->body_ended = self->end_sent = got == 0 || self->left == 0;
     if (len < room && bytes_resize(&body, len, len) != 0)
         return NULL;
     return request_event(body, !self->body_ended);
 }
 
-/* The next event, or NULL without an exception where there is none yet. */
+/* The next event; NULL without an exception if there is none yet. */
 static PyObject *next_event(Call *self) {
     if (!self->request || is_copy)
         return PyDict_Copy(disconnect);
     if (!self->body_ended)
         return receive_body(self);
-    if (!self->told) {
-        self->told = 1;
+    if (!self->end_sent) {
+        self->end_sent = 1;
         return request_event(known(empty_bytes), 0);
     }
     if (!(komainu_news(self->request) & CLIENT_LEFT))
@@ -139,7 +139,7 @@ int call_end(Call *self) {
 }
 
 static int out_of_order(PyObject *type) {
-    PyErr_Format(PyExc_RuntimeError, "%R is not what is to be sent now", type);
+    PyErr_Format(PyExc_RuntimeError, "%R cannot be sent in this state", type);
     return -1;
 }
 
@@ -148,7 +148,7 @@ int fill_head(struct head *head, PyObject *headers) {
     int failed = pairs ? 0 : -1;
     while (!failed && (pair = PyIter_Next(pairs))) {
         PyObject *name = PySequence_GetItem(pair, 0), *value = name ? PySequence_GetItem(pair, 1) : NULL;
-        /* The texts live in the pair's objects, which the application's headers hold; others are kept. */
+        /* The pair keeps the texts alive, and the application's headers the pair; other texts are kept here. */
         failed = !value || head_pair(head, name, value, 1) != 0;
         if (!failed && (!head->kept && !(head->kept = PyList_New(0))))
             failed = -1;
@@ -215,17 +215,17 @@ static int send_trailers(Call *self, PyObject *message) {
     PyObject *headers = PyDict_GetItemWithError(message, keys[HEADERS]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_TRAILERS]);
     struct head head;
-    int failed, goes_on = more ? PyObject_IsTrue(more) : 0;
+    int failed, has_more = more ? PyObject_IsTrue(more) : 0;
     head_begin(&head);
-    failed = goes_on < 0 || (headers && fill_head(&head, headers) != 0);
+    failed = has_more < 0 || (headers && fill_head(&head, headers) != 0);
     failed = failed || check(komainu_trailers(self->request, head.at, head.count)) != 0;
     head_end(&head);
     if (failed)
         return -1;
-    return goes_on ? 0 : call_end(self);
+    return has_more ? 0 : call_end(self);
 }
 
-/* All of a body's last piece was taken. */
+/* The server has taken all of the body's last piece. */
 static int after_last(Call *self) {
     if (!self->trailers)
         return call_end(self);
@@ -250,7 +250,7 @@ int send_rest(Call *self) {
     return self->rest_last ? after_last(self) : 0;
 }
 
-/* A piece of the body. 1 where some of it is left. */
+/* Sends a piece of the body. 1 if some of it is left. */
 static int send_body(Call *self, PyObject *message) {
     PyObject *body = PyDict_GetItemWithError(message, keys[BODY]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_BODY]);
@@ -270,7 +270,7 @@ static int send_body(Call *self, PyObject *message) {
         return check(code) != 0 ? -1 : after_last(self);
     }
     if (len == 0) {
-        /* Somebody wants the head to leave. */
+        /* An empty piece sends the head. */
         Py_DECREF(body);
         komainu_flush(self->request);
         return 0;
@@ -322,7 +322,7 @@ static PyObject *call_send(Call *self, PyObject *message) {
     return PyObject_CallFunctionObjArgs(wait_to_send, (PyObject *)self, NULL);
 }
 
-/* For the Python half: goes on with a piece; whether some of it is still left. */
+/* For the Python half: writes the rest of a piece; whether some of it is still left. */
 static PyObject *call_push(Call *self, PyObject *unused) {
     int left;
     (void)unused;
@@ -332,14 +332,14 @@ static PyObject *call_push(Call *self, PyObject *unused) {
     return left < 0 ? NULL : PyBool_FromLong(left);
 }
 
-/* ---- the whole ---- */
+/* ---- the call ---- */
 
-/* For the Python half: who waits until there is news. */
+/* For the Python half: adds a waiter until there is news. */
 static PyObject *call_read_by(Call *self, PyObject *future) { return wait_in(&self->readers, future); }
 
 static PyObject *call_written_by(Call *self, PyObject *future) { return wait_in(&self->writers, future); }
 
-/* For the Python half: wakes who waits for what has come; whether somebody still waits. */
+/* For the Python half: wakes the waiters whose wait is over; whether there are others. */
 static PyObject *call_look(Call *self, PyObject *unused) {
     (void)unused;
     if (self->request && !is_copy) {
@@ -355,19 +355,19 @@ static PyObject *call_look(Call *self, PyObject *unused) {
     return PyBool_FromLong(self->readers || self->writers);
 }
 
-/* For the Python half: wakes who waits to receive. */
+/* For the Python half: wakes the waiters in receive. */
 static PyObject *call_wake(Call *self, PyObject *unused) {
     (void)unused;
     return wake(&self->readers) == 0 ? known(Py_None) : NULL;
 }
 
-/* For the Python half: why the server lost interest, or 0. */
+/* For the Python half: why the server cancelled the request, or 0. */
 static PyObject *call_cancelled(Call *self, PyObject *unused) {
     (void)unused;
     return PyLong_FromLong(self->request && !is_copy ? (long)komainu_cancelled(self->request) : 0);
 }
 
-/* For the Python half: the application has returned; whether its answer was whole (or nobody waits for it). */
+/* For the Python half: the application has returned; whether its response was complete or cancelled. */
 static PyObject *call_finish(Call *self, PyObject *unused) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
@@ -375,7 +375,7 @@ static PyObject *call_finish(Call *self, PyObject *unused) {
     int whole = !request || self->disconnected || komainu_cancelled(request) != 0;
     (void)unused;
     self->request = NULL;
-    /* A copy that has come back from the application ends there. */
+    /* A process that the application has forked from this worker ends here. */
     if (request && is_copy)
         komainu_end(request);
     if (request) {
@@ -402,7 +402,7 @@ static int begin_call(komainu_request *request) {
     }
     call->request = request;
     call->stage = NO_HEAD;
-    call->trailers = call->told = call->disconnected = 0;
+    call->trailers = call->end_sent = call->disconnected = 0;
     call->left = 0;
     call->rest = call->readers = call->writers = call->record = NULL;
     call->record_head_len = 0;
@@ -454,14 +454,14 @@ static PyMethodDef call_methods[] = {
     {"accept", (PyCFunction)call_accept, METH_VARARGS, "Accepts a WebSocket."},
     {"take_record", (PyCFunction)call_take_record, METH_NOARGS, "A WebSocket's next message, or None."},
     {"put_record", (PyCFunction)call_put_record, METH_VARARGS, "Sends a message; whether some of it is left to push."},
-    {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None where there is none yet."},
-    {"push", (PyCFunction)call_push, METH_NOARGS, "Goes on with what was not taken; whether some of it still was not."},
-    {"read_by", (PyCFunction)call_read_by, METH_O, "The future of who waits to receive."},
-    {"written_by", (PyCFunction)call_written_by, METH_O, "The future of who waits to send."},
-    {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes who waits for what has come; whether somebody still waits."},
-    {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes who waits to receive."},
-    {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server lost interest, or 0."},
-    {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its answer was whole."},
+    {"take", (PyCFunction)call_take, METH_NOARGS, "The next event, or None if there is none yet."},
+    {"push", (PyCFunction)call_push, METH_NOARGS, "Writes the rest of a piece; whether some of it is still left."},
+    {"read_by", (PyCFunction)call_read_by, METH_O, "Adds a future that waits in receive."},
+    {"written_by", (PyCFunction)call_written_by, METH_O, "Adds a future that waits in send."},
+    {"look", (PyCFunction)call_look, METH_NOARGS, "Wakes the futures whose wait is over; whether others still wait."},
+    {"wake", (PyCFunction)call_wake, METH_NOARGS, "Wakes the futures that wait in receive."},
+    {"cancelled", (PyCFunction)call_cancelled, METH_NOARGS, "Why the server cancelled the request, or 0."},
+    {"finish", (PyCFunction)call_finish, METH_NOARGS, "The application has returned; whether its response was complete."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,41 +1,41 @@
 /*
- * What the files of ASGI share.
+ * Shared by the files of ASGI.
  *
- *     ready.c      what is awaited where nothing has to be waited for
+ *     ready.c      an awaitable whose value is ready
  *     scope.c      a request's scope
  *     asgi.c       HTTP: receive and send; a call from its claim to its end
  *     websocket.c  a WebSocket's messages
  *
- * Nothing here waits: what would is left to the Python half.
+ * Nothing here waits: the Python half does.
  */
 #ifndef KOMAINU_ASGI_H
 #define KOMAINU_ASGI_H
 
 #include "native.h"
 
-/* Kind and length. */
+/* The kind and the length of a record. */
 #define RECORD_HEAD_BYTES 5
 
 enum stage { NO_HEAD, HEAD_WRITTEN, BODY_WRITTEN, OVER };
 
-/* One request, from its claim to its end: what receive and send are methods of. */
+/* One request, from its claim to its end; receive and send are its methods. */
 typedef struct {
     PyObject_HEAD
-    komainu_request *request; /* NULL once it is over */
+    komainu_request *request; /* NULL after the end of the request */
     enum stage stage;
-    int trailers;    /* promised */
-    int body_ended;  /* all of the request's body was received */
-    int told;        /* and the application knows */
-    int disconnected; /* the application was told that its client is gone */
-    int is_socket;   /* the client wants a WebSocket */
-    int64_t left;    /* bytes of it that are still to come, or -1 where nobody knows */
-    PyObject *rest;  /* what of a piece the server did not take yet, or NULL */
+    int trailers;    /* the head announced trailers */
+    int body_ended;  /* the request's body was received completely */
+    int end_sent;    /* the application has received the end of the body */
+    int disconnected; /* the application has received http.disconnect */
+    int is_socket;   /* the client asks for a WebSocket */
+    int64_t left;    /* bytes of the request's body still to be received, or -1 if not known */
+    PyObject *rest;  /* the part of a piece that the server has not taken yet, or NULL */
     Py_ssize_t rest_at;
-    int rest_last;   /* the response ends with it */
-    PyObject *readers, *writers; /* lists of the futures of who waits in receive and send, or NULL */
-    unsigned char record_head[RECORD_HEAD_BYTES]; /* of a WebSocket's record: what of it has come */
+    int rest_last;   /* the response ends with `rest` */
+    PyObject *readers, *writers; /* lists of the futures that wait in receive and send, or NULL */
+    unsigned char record_head[RECORD_HEAD_BYTES]; /* the head of a WebSocket record, as far as received */
     int record_head_len;
-    PyObject *record; /* its payload, as far as it has come, or NULL */
+    PyObject *record; /* the payload of the record, as far as received, or NULL */
     Py_ssize_t record_len;
 } Call;
 
@@ -46,36 +46,36 @@ enum {
 };
 
 extern PyObject *keys[KEYS];
-/* What is in every scope of this process; what is copied for each. */
+/* The constant entries of every scope; they are copied for each. */
 extern PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
 extern PyObject *empty_bytes, *done_ready;
 
 /* ---- ready.c ---- */
 
 int ready_init(PyObject *module);
-/* Takes the value over; NULL where that is. */
+/* Steals the reference to the value; NULL if the value is NULL. */
 PyObject *ready_new(PyObject *value);
 
 /* ---- scope.c ---- */
 
 int scope_init(void);
-/* What is in every scope, from what the Python half knows. */
+/* The constant entries of every scope, from the Python half. */
 int scope_prepare(PyObject *constants);
-/* A scope for a call, which is told how much of a body is to be expected. */
+/* A scope for a call; also sets the expected length of the body. */
 PyObject *scope_new(Call *call);
 
 /* ---- asgi.c ---- */
 
-/* Ends the answer. */
+/* Ends the response. */
 int call_end(Call *self);
-/* Writes what is left of a piece, as far as it goes. 1 where some of it is still left. */
+/* Writes the rest of a piece as far as possible. 1 if some of it is still left. */
 int send_rest(Call *self);
 /* Fields from an iterable of pairs. */
 int fill_head(struct head *head, PyObject *headers);
 
 /* ---- websocket.c ---- */
 
-/* take_record() -> (kind, str or bytes or code, reason), or None where there is none yet. */
+/* take_record() -> (kind, str or bytes or code, reason), or None if there is none yet. */
 PyObject *call_take_record(Call *self, PyObject *unused);
 /* put_record(kind, bytes): whether some of it is left for push(). */
 PyObject *call_put_record(Call *self, PyObject *arguments);

@@ -1,17 +1,17 @@
-/* wsgi.input: a request's body as a file to read from. The server has taken off its framing, and ends it. */
+/* wsgi.input: a request's body as a file. The server has removed the framing. */
 #include "native.h"
 
 #include <string.h>
 
-/* What is read ahead where lines are asked for. */
+/* Bytes read ahead when lines are read. */
 #define AHEAD_BYTES (16 * 1024)
-/* A first guess at a body of unknown length. */
+/* The first buffer for a body of unknown length. */
 #define GUESS_BYTES (16 * 1024)
 
 typedef struct {
     PyObject_HEAD
-    komainu_request *request; /* NULL once it is over */
-    char *ahead;              /* read and not yet asked for, of AHEAD_BYTES */
+    komainu_request *request; /* NULL after the end of the request */
+    char *ahead;              /* bytes read from the request and not yet returned, of AHEAD_BYTES */
     Py_ssize_t at, end;
     int ended;
 } Input;
@@ -28,7 +28,7 @@ Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t size) {
     return check(len) == 0 ? (Py_ssize_t)len : -1;
 }
 
-/* Some bytes, what was read ahead first. 0 at the end, -1 with an exception. */
+/* Reads some bytes, first those read ahead. 0 at the end, -1 with an exception. */
 static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
     Py_ssize_t len = self->end - self->at;
     if (len > 0) {
@@ -48,7 +48,7 @@ static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
     return len;
 }
 
-/* Makes sure that bytes stand ahead. 0 at the end, -1 with an exception. */
+/* Reads ahead if nothing is buffered. 0 at the end, -1 with an exception. */
 static Py_ssize_t fill(Input *self) {
     Py_ssize_t len;
     if (self->at < self->end)
@@ -63,7 +63,7 @@ static Py_ssize_t fill(Input *self) {
     return len;
 }
 
-/* Bytes until `most` (or the end, if it is negative), or with `line` until the end of a line. */
+/* Bytes up to `most` (if it is negative, up to the end), or with `line` up to the end of a line. */
 static PyObject *gather(Input *self, Py_ssize_t most, int line) {
     Py_ssize_t room = most >= 0 && most < GUESS_BYTES ? most : GUESS_BYTES, len = 0;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, line && room > 256 ? room = 256 : room);
@@ -162,7 +162,7 @@ static void input_dealloc(Input *self) {
 }
 
 static PyMethodDef input_methods[] = {
-    {"read", (PyCFunction)input_read, METH_VARARGS, "So many bytes, or all of them."},
+    {"read", (PyCFunction)input_read, METH_VARARGS, "Reads this number of bytes, or all of them."},
     {"readline", (PyCFunction)input_readline, METH_VARARGS, "The next line."},
     {"readlines", (PyCFunction)input_readlines, METH_VARARGS, "The lines that are left."},
     {NULL, NULL, 0, NULL},

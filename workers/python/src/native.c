@@ -34,7 +34,7 @@ static PyObject *none(void) {
     return Py_None;
 }
 
-static PyObject *told(const char *error) {
+static PyObject *raised(const char *error) {
     PyErr_SetString(PyExc_RuntimeError, error);
     return NULL;
 }
@@ -43,7 +43,7 @@ static PyObject *told(const char *error) {
 
 static PyTypeObject *seat_type;
 
-/* take_seat(which of this process's, from 0) */
+/* take_seat(index among this process's seats, from 0) */
 static PyObject *take_seat(PyObject *module, PyObject *index) {
     char error[512];
     long at = PyLong_AsLong(index);
@@ -56,7 +56,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
     seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + (int)at, error, sizeof error);
     if (!seat->worker) {
         Py_DECREF(seat);
-        return told(error);
+        return raised(error);
     }
     is_copy = 0;
     return (PyObject *)seat;
@@ -65,7 +65,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
 static int must_be_held(const Seat *seat) {
     if (seat->worker && !is_copy)
         return 0;
-    told("the seat is given up");
+    raised("the seat was released");
     return -1;
 }
 
@@ -109,13 +109,13 @@ static PyObject *seat_leave(Seat *self, PyObject *unused) {
 }
 
 static PyMethodDef seat_methods[] = {
-    {"serve", (PyCFunction)seat_serve, METH_O, "Answers requests with a WSGI application until the worker is to leave."},
-    {"claim", (PyCFunction)seat_claim, METH_O, "Up to so many waiting requests; None where the worker is to leave."},
-    {"fileno", (PyCFunction)seat_fileno, METH_NOARGS, "What is readable when the server has rung."},
-    {"arm", (PyCFunction)seat_arm, METH_O, "Before sleeping: False, and not armed, where there is a request to claim."},
-    {"disarm", (PyCFunction)seat_disarm, METH_NOARGS, "After sleeping; claim() has to follow."},
+    {"serve", (PyCFunction)seat_serve, METH_O, "Answers requests with a WSGI application until the worker must leave."},
+    {"claim", (PyCFunction)seat_claim, METH_O, "Claims up to this number of requests; None if the worker must leave."},
+    {"fileno", (PyCFunction)seat_fileno, METH_NOARGS, "The descriptor that is readable when the server has news."},
+    {"arm", (PyCFunction)seat_arm, METH_O, "Before sleeping: False without arming if there is a request to claim."},
+    {"disarm", (PyCFunction)seat_disarm, METH_NOARGS, "After sleeping; call claim() next."},
     {"quiet", (PyCFunction)seat_quiet, METH_NOARGS, "Makes fileno() unreadable again."},
-    {"leave", (PyCFunction)seat_leave, METH_NOARGS, "Gives the seat up, with no request held."},
+    {"leave", (PyCFunction)seat_leave, METH_NOARGS, "Releases the seat, which holds no request."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -139,14 +139,14 @@ static PyObject *life_begin(PyObject *module, PyObject *unused) {
     switch (komainu_begin(error, sizeof error)) {
     case KOMAINU_PROTOTYPE: return PyUnicode_FromString("prototype");
     case KOMAINU_WORKER: return PyUnicode_FromString("worker");
-    default: return told(error);
+    default: return raised(error);
     }
 }
 
 static PyObject *life_loaded(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return komainu_loaded() == 0 ? none() : told("the server does not listen");
+    return komainu_loaded() == 0 ? none() : raised("the server has closed the control socket");
 }
 
 static PyObject *life_single(PyObject *module, PyObject *unused) {
@@ -156,7 +156,7 @@ static PyObject *life_single(PyObject *module, PyObject *unused) {
     return none();
 }
 
-static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
+static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) {
     PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
     if (!bytes)
         return NULL;
@@ -167,12 +167,12 @@ static PyObject *tell(PyObject *text, void (*listener)(const char *, size_t)) {
 
 static PyObject *life_not_loaded(PyObject *module, PyObject *text) {
     (void)module;
-    return tell(text, komainu_not_loaded);
+    return report(text, komainu_not_loaded);
 }
 
 static PyObject *life_not_forked(PyObject *module, PyObject *text) {
     (void)module;
-    return tell(text, komainu_not_forked);
+    return report(text, komainu_not_forked);
 }
 
 static PyObject *life_ending(PyObject *module, PyObject *unused) {
@@ -182,7 +182,7 @@ static PyObject *life_ending(PyObject *module, PyObject *unused) {
     return none();
 }
 
-/* order() -> whether to fork; False: leave */
+/* order() -> True to fork, False to leave */
 static PyObject *life_order(PyObject *module, PyObject *unused) {
     int order;
     (void)module;
@@ -201,7 +201,7 @@ static PyObject *life_born(PyObject *module, PyObject *unused) {
     char error[512];
     (void)module;
     (void)unused;
-    return komainu_born(error, sizeof error) == 0 ? none() : told(error);
+    return komainu_born(error, sizeof error) == 0 ? none() : raised(error);
 }
 
 static PyObject *life_seats(PyObject *module, PyObject *unused) {
@@ -224,20 +224,20 @@ static PyObject *life_leaving(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef functions[] = {
-    {"begin", life_begin, METH_NOARGS, "What this process is for: \"prototype\" or \"worker\"."},
-    {"loaded", life_loaded, METH_NOARGS, "Says that the application is loaded, or that requests may come."},
-    {"ending", life_ending, METH_NOARGS, "Says that this worker takes no more requests."},
-    {"single", life_single, METH_NOARGS, "Says that each thread of this worker has one request at a time."},
-    {"not_loaded", life_not_loaded, METH_O, "Says why the application cannot be loaded."},
-    {"order", life_order, METH_NOARGS, "Waits until a worker is wanted; False where the prototype is to leave."},
-    {"not_forked", life_not_forked, METH_O, "Says why there is no worker."},
-    {"born", life_born, METH_NOARGS, "Begins the life of a forked worker."},
-    {"seats", life_seats, METH_NOARGS, "How many seats this worker has."},
-    {"take_seat", take_seat, METH_O, "Takes one of them."},
-    {"leave", life_leave, METH_NOARGS, "No more requests are taken."},
+    {"begin", life_begin, METH_NOARGS, "The role of this process: \"prototype\" or \"worker\"."},
+    {"loaded", life_loaded, METH_NOARGS, "Reports that the application is loaded, or that the worker is ready."},
+    {"ending", life_ending, METH_NOARGS, "Reports that this worker takes no more requests."},
+    {"single", life_single, METH_NOARGS, "Reports that each thread of this worker has one request at a time."},
+    {"not_loaded", life_not_loaded, METH_O, "Reports why the application cannot be loaded."},
+    {"order", life_order, METH_NOARGS, "Waits for a command: True to fork a worker, False to leave."},
+    {"not_forked", life_not_forked, METH_O, "Reports why there is no worker."},
+    {"born", life_born, METH_NOARGS, "Prepares a forked worker."},
+    {"seats", life_seats, METH_NOARGS, "The number of seats of this worker."},
+    {"take_seat", take_seat, METH_O, "Takes one of the seats."},
+    {"leave", life_leave, METH_NOARGS, "Stops claiming requests."},
     {"leaving", life_leaving, METH_NOARGS, "Whether leave() was called."},
-    {"prepare_wsgi", wsgi_prepare, METH_VARARGS, "What every environ holds, and the Python half of WSGI."},
-    {"prepare_asgi", asgi_prepare, METH_VARARGS, "What every scope holds, and the Python half of ASGI."},
+    {"prepare_wsgi", wsgi_prepare, METH_VARARGS, "Sets the constant entries of environ, and the Python half of WSGI."},
+    {"prepare_asgi", asgi_prepare, METH_VARARGS, "Sets the constant entries of scopes, and the Python half of ASGI."},
     {NULL, NULL, 0, NULL},
 };
 

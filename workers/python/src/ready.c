@@ -1,4 +1,4 @@
-/* What is awaited where nothing has to be waited for. */
+/* An awaitable whose value is ready. */
 #include "asgi.h"
 
 typedef struct {
@@ -25,7 +25,7 @@ static PyObject *ready_next(Ready *self) {
     return NULL;
 }
 
-/* Tasks want something that looks like a coroutine: with send, throw and close. */
+/* asyncio's tasks need the methods of a coroutine: send, throw and close. */
 static PyObject *ready_send(Ready *self, PyObject *unused) {
     (void)unused;
     PyErr_SetObject(PyExc_StopIteration, self->value ? self->value : Py_None);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A longer name of an unknown header field is not looked for. */
+/* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
 
 static PyObject *header_names[256];
@@ -12,7 +12,7 @@ static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *slash_tex
 static PyObject *websocket_text, *ws_text, *wss_text;
 PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
 
-/* Takes the value over. */
+/* Steals the reference to the value. */
 static int put(PyObject *dict, int key, PyObject *value) {
     int failed = value ? PyDict_SetItem(dict, keys[key], value) : -1;
     Py_XDECREF(value);
@@ -44,10 +44,10 @@ static PyObject *header_pair(const komainu_field *field) {
 }
 
 #ifdef KOMAINU_WHOLE_API
-/* Threads would have to take turns at it. */
+/* Not for free-threaded interpreters: threads would need a lock for it. */
 static PyObject *header_pair_kept(const komainu_field *field) { return header_pair(field); }
 #else
-/* The pair is the same as in the request before where the value is. */
+/* The last pair of a field is used again if its value is the same. */
 static PyObject *header_pair_kept(const komainu_field *field) {
     static PyObject *kept[256];
     PyObject *pair = kept[field->id], *value;
@@ -144,7 +144,7 @@ static PyObject *subprotocols(const komainu_field *field) {
     return list;
 }
 
-/* What makes it the scope of a WebSocket. */
+/* Adds the keys of a WebSocket's scope. */
 static int fill_socket(PyObject *scope, const komainu_field *protocols, const komainu_field *scheme) {
     return put(scope, TYPE, known(websocket_text)) != 0 || put(scope, SUBPROTOCOLS, subprotocols(protocols)) != 0 ||
                    put(scope, SCHEME, known(scheme && field_is(scheme, "https") ? wss_text : ws_text)) != 0
@@ -152,14 +152,14 @@ static int fill_socket(PyObject *scope, const komainu_field *protocols, const ko
                : 0;
 }
 
-/* What makes it the scope of a request. */
+/* Adds the keys of a request's scope. */
 static int fill_request(PyObject *scope, const komainu_field *method, const komainu_field *scheme) {
     if (put(scope, METHOD, !method || field_is(method, "GET") ? known(get_text) : field_text(method)) != 0)
         return -1;
     return scheme && !field_is(scheme, "http") ? put(scope, SCHEME, field_text(scheme)) : 0;
 }
 
-/* Fills a scope, and tells how much of a body is to be expected. */
+/* Fills a scope, and sets the expected length of the body. */
 static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
     const komainu_field *parts[17] = {NULL}, *fields, *field;
     size_t count = komainu_fields(call->request, &fields);

@@ -1,4 +1,4 @@
-/* Between bytes and strings, and heads. */
+/* Conversions between bytes and strings, and heads. */
 #include "native.h"
 
 #include <string.h>
@@ -24,10 +24,10 @@ int is_secret(unsigned id) {
 }
 
 #ifdef KOMAINU_WHOLE_API
-/* Threads would have to take turns at it. */
+/* Not for free-threaded interpreters: threads would need a lock for it. */
 PyObject *field_text_kept(const komainu_field *field) { return field_text(field); }
 #else
-/* The value that each field had last. */
+/* The last value of each field. */
 static PyObject *kept_texts[256];
 
 PyObject *field_text_kept(const komainu_field *field) {
@@ -45,7 +45,7 @@ PyObject *field_text_kept(const komainu_field *field) {
     text = field_text(field);
     if (!text || field->id == 0 || field->id > 255 || field->value_len > KEPT_BYTES_MAX || is_secret(field->id))
         return text;
-    /* Its UTF-8 must be its bytes: then it can be compared with what comes next. */
+    /* Only ASCII: then its UTF-8 is its bytes and can be compared with the next value. */
     for (len = 0; len < (Py_ssize_t)field->value_len; len++)
         if ((unsigned char)field->value[len] >= 0x80)
             return text;
@@ -156,7 +156,7 @@ int head_text(struct head *head, PyObject *object, int bytes, const char **text,
     return 0;
 }
 
-/* -1 where it is no number. */
+/* -1 if it is not a number. */
 static int64_t number(const char *text, size_t len) {
     int64_t sum = 0;
     size_t at;

@@ -1,20 +1,20 @@
-/* WSGI (PEP 3333): a request's environ, start_response, an application's answer, and what happens where it fails. */
+/* WSGI (PEP 3333): environ, start_response, the application's response, and its failures. */
 #include "native.h"
 
 #include <string.h>
 
-/* A longer name of an unknown header field is not looked for. */
+/* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
 
-/* What start_response of one request is. */
+/* The start_response of one request. */
 typedef struct {
     PyObject_HEAD
-    komainu_request *request; /* NULL once it is over */
-    PyObject *status, *headers; /* what start_response was called with, until the head is written */
+    komainu_request *request; /* NULL after the end of the request */
+    PyObject *status, *headers; /* arguments of start_response, until the head is written */
     int head_written;
-    int64_t length; /* what Content-Length says, or -1 */
+    int64_t length; /* the Content-Length, or -1 */
     int64_t written;
-    size_t unwaited; /* bytes written so far that nobody had to wait for */
+    size_t unwaited; /* bytes written so far without waiting */
 } Call;
 
 enum { METHOD, SCRIPT, PATH, QUERY, URI, RAW_URI, SERVER, PORT, PROTOCOL, ADDRESS, PEER, SCHEME, INPUT, TARGET, KEYS };
@@ -29,13 +29,13 @@ static PyTypeObject *call_type;
 static PyObject *keys[KEYS];
 static PyObject *header_keys[256];
 static unsigned length_id, coding_id, cookie_id;
-/* Values that are the same for most requests. */
+/* Values that are equal in most requests. */
 static PyObject *empty_text, *get_text, *http_text, *https_text, *one_one_text, *slash_text, *close_text, *empty_input;
-/* What is in every environ of this process, and what the Python half does. */
+/* The constant entries of every environ, and the functions of the Python half. */
 static PyObject *template, *wrapper_class, *file_part, *failed;
-/* Whether the server can take files from this process. */
+/* Whether the server can receive descriptors from this process. */
 static int sends_files;
-/* Requests in the hands of this process's threads. */
+/* Requests that the threads of this process are answering. */
 static int held_requests;
 
 /* ---- environ ---- */
@@ -54,14 +54,14 @@ static PyObject *header_key(const char *name, size_t len) {
     return latin1(text, 5 + len);
 }
 
-/* Takes the value over. */
+/* Steals the reference to the value. */
 static int put(PyObject *environ, PyObject *key, PyObject *value) {
     int failed = value ? PyDict_SetItem(environ, key, value) : -1;
     Py_XDECREF(value);
     return failed;
 }
 
-/* A field that came twice is one variable. */
+/* Repeated fields are one variable. */
 static int put_header(PyObject *environ, PyObject *key, const komainu_field *field, int seen) {
     PyObject *before = seen ? PyDict_GetItemWithError(environ, key) : NULL;
     if (before) {
@@ -85,7 +85,7 @@ static int put_unknown(PyObject *environ, const komainu_field *field) {
     return failed;
 }
 
-/* The target of `OPTIONS *` is no path; REQUEST_URI says what it is. */
+/* The target of `OPTIONS *` is not a path; REQUEST_URI has it. */
 static PyObject *path_of(const komainu_field *field) {
     int is_root = field->value_len == 1 || (field->value_len && field->value[0] != '/');
     return is_root ? known(slash_text) : field_text_kept(field);
@@ -125,7 +125,7 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     }
     if (id > 255 || !header_keys[id])
         return 0;
-    if (id == coding_id) { /* the body comes decoded */
+    if (id == coding_id) { /* the server has removed the coding */
         *has_body = 1;
         return 0;
     }
@@ -218,7 +218,7 @@ static int status_of(PyObject *text) {
     return -1;
 }
 
-/* Writes the head. `length` is that of the whole body where it is known, or -1. */
+/* Writes the head. `length` is the length of the whole body, or -1 if it is not known. */
 static int write_head(Call *self, int64_t length) {
     struct head head;
     char digits[24];
@@ -255,7 +255,7 @@ static int write_head(Call *self, int64_t length) {
 
 /* ---- bodies ---- */
 
-/* Writes a piece of the body; with `more`, it need not leave yet. */
+/* Writes a piece of the body; with `more`, it need not be sent yet. */
 static int write_bytes(Call *self, const char *bytes, size_t len, int more) {
     int64_t taken;
     if (len == 0)
@@ -280,7 +280,7 @@ static int write_bytes(Call *self, const char *bytes, size_t len, int more) {
     return 0;
 }
 
-/* Writes a piece, the head before it; what goes beyond what the head promised the server drops. 1 where that is all. */
+/* Writes a piece, with the head before it; the server drops what exceeds the Content-Length. 1 when that is reached. */
 static int write_piece(Call *self, PyObject *piece, int more) {
     int64_t len, left;
     if (!PyBytes_Check(piece)) {
@@ -307,7 +307,7 @@ static PyObject *call_write(Call *self, PyObject *piece) {
 static void end_request(Call *self) {
     komainu_request *request = self->request;
     self->request = NULL;
-    /* A copy that has come back from the application ends there. */
+    /* A process that the application has forked from this worker ends here. */
     if (request)
         komainu_end(request);
 }
@@ -330,7 +330,7 @@ static int write_list(Call *self, PyObject *list) {
     return failed;
 }
 
-/* What wsgi.file_wrapper was given, if it is a file that the server can send: 1. */
+/* 1 if the object given to wsgi.file_wrapper is a file that the server can send. */
 static int write_file(Call *self, PyObject *body) {
     PyObject *part;
     long long offset, len, left;
@@ -358,18 +358,18 @@ static int write_file(Call *self, PyObject *body) {
     return 1;
 }
 
-/* Any other body. When its next piece comes nobody knows, so each leaves at once. */
+/* Any other body. Each piece is sent at once, because the next one may be late. */
 static int write_each(Call *self, PyObject *body) {
     PyObject *pieces = PyObject_GetIter(body), *piece;
     int done = pieces ? 0 : -1;
     while (done >= 0 && (piece = PyIter_Next(pieces))) {
-        /* What goes beyond the promised length is read and left out. */
+        /* Bytes beyond the Content-Length are read and dropped. */
         if (done == 0)
             done = write_piece(self, piece, 0);
         else if (!PyBytes_Check(piece))
             done = write_piece(self, piece, 0);
         Py_DECREF(piece);
-        /* The client has all of it: it need not wait for what the application does at its end. */
+        /* The response is complete: it is sent before the application's `close` runs. */
         if (done > 0)
             end_request(self);
     }
@@ -388,14 +388,14 @@ static int write_body(Call *self, PyObject *body) {
     return write_each(self, body);
 }
 
-/* ---- the whole ---- */
+/* ---- the request ---- */
 
-/* Whether the exception that is set is to end the worker rather than the request. */
+/* Whether the exception that is set ends the worker rather than the request. */
 static int ends_worker(void) {
     return PyErr_ExceptionMatches(PyExc_SystemExit) || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
 }
 
-/* Tells the log of the exception that is set. */
+/* Logs the exception that is set. */
 static void report(PyObject *environ) {
     PyObject *type, *value, *trace, *done;
     PyErr_Fetch(&type, &value, &trace);
@@ -445,7 +445,7 @@ static int close_body(PyObject *body) {
     return done ? 0 : -1;
 }
 
-/* Calls the application and answers. -1, with an exception, where the worker is to end. */
+/* Calls the application and sends the response. -1, with an exception, if the worker must end. */
 static int answer(PyObject *app, komainu_request *request) {
     PyObject *environ = NULL, *input = NULL, *body = NULL;
     int ends = 0;
@@ -477,7 +477,7 @@ static int answer(PyObject *app, komainu_request *request) {
         PyObject *type = NULL, *value = NULL, *trace = NULL;
         if (ends)
             PyErr_Fetch(&type, &value, &trace);
-        /* The client has its answer; what is left costs it no time. */
+        /* The response is complete; the client does not wait for the rest. */
         if (close_body(body) != 0 && !(ends |= ends_worker()))
             report(environ);
         if (type)
@@ -492,16 +492,16 @@ static int answer(PyObject *app, komainu_request *request) {
     return ends ? -1 : 0;
 }
 
-/* Without giving up the lock of the interpreter where a request is there already: under load, none waits for the lock. */
+/* Keeps the lock of the interpreter if a request is waiting: under load, no thread then waits for the lock. */
 static int next_request(komainu_worker *worker, komainu_request **request) {
     for (;;) {
         int code;
         if (PyErr_CheckSignals() != 0)
             return -1;
-        /* A copy ends in komainu_next. */
+        /* A process that the application has forked from this worker ends in komainu_next. */
         if (leaving && !is_copy)
             return 0;
-        /* The other threads have their turn between two requests, as they had if this one read from a socket. */
+        /* Lets other threads run between two requests, as reading from a socket would. */
         if (__atomic_load_n(&held_requests, __ATOMIC_RELAXED) > 0) {
             Py_BEGIN_ALLOW_THREADS
             Py_END_ALLOW_THREADS
@@ -565,7 +565,7 @@ PyObject *wsgi_prepare(PyObject *module, PyObject *arguments) {
     Py_INCREF(failed);
     if (!(template = PyDict_Copy(constants)))
         return NULL;
-    /* With a place for each of them, its copies need not grow. */
+    /* With room for all entries, copies of it need not grow. */
     for (at = 0; at < KEYS; at++)
         if (PyDict_SetItem(template, keys[at], empty_text) != 0)
             return NULL;

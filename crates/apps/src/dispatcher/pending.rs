@@ -41,19 +41,21 @@ impl PendingRequest {
     /// can do what is wanted of it.
     ///
     /// # Errors
-    /// The request's fate.
+    /// How the request ended without a response.
     pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Completion> {
-        poll_fn(|_| {
+        poll_fn(|cx| {
             let found = self.dispatcher.with_entry(self.ticket, |entry| {
                 entry.task = self.dispatcher.core.task();
-                match entry.fate {
+                match entry.completion {
                     Some(fate) => Some(Err(fate)),
                     None => std::mem::take(&mut entry.news).then_some(Ok(())),
                 }
             });
-            match found.unwrap_or_else(|| Some(Err(self.dispatcher.fate_of_lost(self.ticket)))) {
+            match found.unwrap_or_else(|| Some(Err(self.dispatcher.completion_of_lost(self.ticket)))) {
                 Some(found) => Poll::Ready(found),
-                None if client.is_some_and(|(x, interest)| x.poll_client(interest)) => Poll::Ready(Ok(())),
+                None if client.is_some_and(|(x, interest)| x.poll_client(interest, cx)) => {
+                    Poll::Ready(Ok(()))
+                }
                 None => Poll::Pending,
             }
         })
@@ -174,13 +176,16 @@ impl Drop for PendingRequest {
         let Some(entry) = entry else {
             return dispatcher.lost.borrow_mut().retain(|(other, _)| *other != ticket);
         };
-        let why = match entry.fate {
+        let why = match entry.completion {
             None | Some(Completion::Lost { .. } | Completion::Stalled | Completion::TooSlow) => reason::GONE,
             Some(Completion::Late) => reason::LATE,
             Some(Completion::Unserved | Completion::Crowded | Completion::Down) => reason::UNSERVED,
         };
-        let worker_slot =
-            dispatcher.server.borrow().claimant(ticket).filter(|_| entry.fate == Some(Completion::Late));
+        let worker_slot = dispatcher
+            .server
+            .borrow()
+            .claimant(ticket)
+            .filter(|_| entry.completion == Some(Completion::Late));
         dispatcher.server.borrow_mut().cancel(ticket, why);
         worker_slot.iter().for_each(|worker_slot| dispatcher.give_up_late(ticket, *worker_slot));
     }

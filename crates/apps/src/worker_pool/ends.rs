@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use super::{PoolEvent, ProcessRole, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
-use crate::child::{ChildProcess, End};
+use crate::child::{ChildProcess, ProcessEnd};
 use crate::log::AppLogLevel;
 use crate::mail::{KillReason, lock};
 
-/// Asks a process where it is before it is killed: `KOMAINU_SIGNAL_WHERE`.
+/// The signal that asks a process for its stack before it is killed: `KOMAINU_SIGNAL_WHERE`.
 const WHERE: Signal = Signal::STKFLT;
-/// How long it has for the answer.
+/// How long it may take to write the stack.
 pub(crate) const WHERE_MAX: Duration = Duration::from_secs(2);
 
 impl WorkerPool {
@@ -27,10 +27,10 @@ impl WorkerPool {
                 }
                 if !prototype.loaded {
                     self.failed(now);
-                    events.push(PoolEvent::NotLoaded(obituary(&prototype.child, &how)));
+                    events.push(PoolEvent::NotLoaded(start_error(&prototype.child, &how)));
                 } else if self.retry_at.is_none_or(|at| at <= now) {
                     self.app_log
-                        .report(AppLogLevel::Warn, &format!("the prototype {how}; the workers go on"));
+                        .report(AppLogLevel::Warn, &format!("the prototype {how}; the workers continue"));
                     self.failed(now);
                 }
             }
@@ -48,22 +48,22 @@ impl WorkerPool {
         }
     }
 
-    /// Whether a worker's death is anything to worry about.
+    /// Whether a worker's end is an error.
     fn judge(
         &mut self,
         at: usize,
         worker: &WorkerProcess,
-        end: End,
+        end: ProcessEnd,
         now: Instant,
         events: &mut Vec<PoolEvent>,
     ) {
-        let End { well, how, .. } = end;
+        let ProcessEnd { well, how, .. } = end;
         let answered: u64 = self.requests(at);
         match worker.state {
             WorkerState::Leaving | WorkerState::Killed => {}
             WorkerState::Starting => {
                 self.failed(now);
-                events.push(PoolEvent::NotLoaded(obituary(&worker.child, &how)));
+                events.push(PoolEvent::NotLoaded(start_error(&worker.child, &how)));
             }
             WorkerState::Ready | WorkerState::Recycling | WorkerState::Ending if well && answered > 0 => {
                 self.failures = 0
@@ -71,7 +71,8 @@ impl WorkerPool {
             WorkerState::Ready | WorkerState::Recycling | WorkerState::Ending => {
                 let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
                 self.app_log.report(AppLogLevel::Warn, &format!("worker {pid} {how}"));
-                // One that has answered something may be replaced at once; one after the other that has not is a loop.
+                // A worker that has answered requests is replaced at once; several that have answered none would be a
+                // loop.
                 match answered {
                     0 => self.failed(now),
                     _ => self.failures = 0,
@@ -80,14 +81,14 @@ impl WorkerPool {
         }
     }
 
-    /// An event loop holds so many requests more, or fewer, that took too long. Meanwhile another worker is in its place.
+    /// The number of overdue requests of an event loop changes. Meanwhile another worker is started in its place.
     pub(crate) fn clings(&mut self, worker_slot: usize, more: isize) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
             worker.clings = worker.clings.saturating_add_signed(more);
         }
     }
 
-    /// Nobody but this crew will see whether an event loop lets go: it has until then to end.
+    /// The core that watched the event loop ends: the loop is killed at `due` unless it has released the request.
     pub(crate) fn clings_until(&mut self, worker_slot: usize, due: Instant) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
             worker.clings_due = Some(worker.clings_due.map_or(due, |other| other.min(due)));
@@ -106,7 +107,7 @@ impl WorkerPool {
         }
     }
 
-    /// Ends what has had its time.
+    /// Ends the processes whose time is over.
     pub(super) fn enforce(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.kill_clinging(now);
         self.enforce_on_prototype(now, events);
@@ -135,7 +136,7 @@ impl WorkerPool {
                 WorkerState::Killed | WorkerState::Ready | WorkerState::Recycling => self.kill(at),
             }
         }
-        // With its end the orders end that it did not take, and the places are free that they were for.
+        // The commands that it has not handled are lost with it, and the places for their workers are free.
         if let Some(prototype) = self.prototype.as_ref().filter(|_| unborn) {
             self.app_log.report(AppLogLevel::Warn, "the prototype is killed: it does not fork");
             prototype.child.signal(Signal::KILL);
@@ -177,7 +178,7 @@ impl WorkerPool {
         }
     }
 
-    /// Ends a worker that takes too long: first it may say where it is.
+    /// Ends a worker that takes too long: it may write its stack first.
     fn ask_where(&mut self, at: usize, now: Instant) {
         if let WorkerPlace::Held(worker) = &mut self.places[at]
             && worker.state != WorkerState::Killed
@@ -187,7 +188,7 @@ impl WorkerPool {
         }
     }
 
-    /// Kills the holder of a seat, who is asked first where it is if it took too long; tells its process id.
+    /// Kills the worker of a slot, which is asked for its stack first if it took too long; returns its process id.
     pub(crate) fn kill_slot(&mut self, worker_slot: usize, took_long: bool, now: Instant) -> Option<i32> {
         let at = self.shared.place_of(worker_slot);
         let WorkerPlace::Held(worker) = &self.places[at] else { return None };
@@ -215,7 +216,7 @@ impl WorkerPool {
         }
     }
 
-    /// Sends everybody away. What is still loading has nothing to finish.
+    /// Asks all processes to leave. A worker that is still loading has nothing to finish.
     pub(crate) fn dismiss(&mut self, now: Instant) {
         self.leaving = true;
         self.retry_at = None;
@@ -242,7 +243,7 @@ impl WorkerPool {
         );
     }
 
-    /// Kills everybody, with whatever they have started and left behind in their groups.
+    /// Kills all processes, with the processes that they have started in their groups.
     pub(crate) fn kill_all(&mut self) {
         self.leaving = true;
         self.watch(|_, child| {
@@ -255,8 +256,8 @@ impl WorkerPool {
     }
 }
 
-/// What to show of an application that ended before it was loaded.
-fn obituary(child: &ChildProcess, how: &str) -> String {
+/// The error text of an application that ended before it was loaded.
+fn start_error(child: &ChildProcess, how: &str) -> String {
     match child.last_output() {
         output if output.is_empty() => format!("it {how} before it was loaded"),
         output => output,

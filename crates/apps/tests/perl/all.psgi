@@ -112,7 +112,7 @@ my %paths = (
         return [200, [], ["last words of $$"]];
     },
 
-    '/errors' => sub { $_[0]->{'psgi.errors'}->print("to the log\n"); print "to stdout\n"; return [200, [], ['told']] },
+    '/errors' => sub { $_[0]->{'psgi.errors'}->print("to the log\n"); print "to stdout\n"; return [200, [], ['logged']] },
     '/die' => sub { die "on purpose\n" },
     '/die-late' => sub {
         return sub { my $writer = $_[0]->([200, []]); $writer->write('begun'); die "in the middle\n" };

@@ -18,7 +18,7 @@ async def app(scope, receive, send):
     if path == "/gone":
         await receive()
         event = await receive()
-        print("told", event["type"])
+        print("received", event["type"])
         return
     if path == "/sleep":
         await asyncio.sleep(0.5)

@@ -42,7 +42,7 @@ async def app(scope, receive, send):
     while True:
         event = await receive()
         if event["type"] == "websocket.disconnect":
-            print(f"{path} told {event['code']} {event['reason']!r}", flush=True)
+            print(f"{path} received {event['code']} {event['reason']!r}", flush=True)
             return
         if path == "/asleep":
             await asyncio.sleep(1.5)

@@ -79,7 +79,7 @@ impl Rig {
         let app = Arc::new(App::start(options, cores, Arc::new(report)).unwrap());
         let net_options = net::Options {
             threads: asking,
-            limits: net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() },
+            limits: net::Limits { body_bytes_max: u64::MAX, streams_max: 1_000, ..net::Limits::default() },
             ..net::Options::default()
         };
         let next = AtomicUsize::new(0);

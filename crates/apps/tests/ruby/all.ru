@@ -128,7 +128,7 @@ PATHS = {
   end,
 
   # What goes wrong
-  "/errors" => ->(env) { env["rack.errors"].puts("to the log"); puts "to stdout"; [200, {}, ["told"]] },
+  "/errors" => ->(env) { env["rack.errors"].puts("to the log"); puts "to stdout"; [200, {}, ["logged"]] },
   "/text" => ->(_) { [200, {}, "a String is no body"] },
   "/excess" => ->(_) { [200, { "content-length" => "5" }, ["hello", " world"]] },
   "/raise-first" => ->(_) { [200, {}, each_body { |_| raise "before a byte" }] },

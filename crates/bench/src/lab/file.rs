@@ -17,9 +17,9 @@ pub struct Lab {
     /// The subject that the others are compared with, at the same levels of the factors.
     pub baseline: Option<String>,
     /// The load on every subject: the settings of `komainu bench`, as text that may hold `{{names}}`.
-    pub load: Settings,
+    pub load: LabSettings,
     /// What the short form changes of the load.
-    pub short_load: Settings,
+    pub short_load: LabSettings,
     /// The factors and their levels, in order.
     pub factors: Vec<(String, Vec<String>)>,
     /// Levels of the short form, for the factors it narrows.
@@ -78,7 +78,7 @@ pub const BESIDE: [(&str, &str); 4] = [
 ];
 
 /// Settings by name, as text.
-pub type Settings = BTreeMap<String, String>;
+pub type LabSettings = BTreeMap<String, String>;
 
 /// Something that is started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub struct LabSubject {
     /// Whose CPU time and memory count; everything that was started unless given.
     pub measure: Vec<String>,
     /// What it changes of the load.
-    pub load: Settings,
+    pub load: LabSettings,
     /// Why it is not measured.
     pub skip: Option<String>,
     /// Ours: drawn in colour, and judged by the aims.
@@ -177,12 +177,12 @@ impl Lab {
             load: root.load("load")?,
             short_load: match &short {
                 Some(short) => short.settings(&["factors"])?,
-                None => Settings::new(),
+                None => LabSettings::new(),
             },
             factors: root.levels("factors")?,
             short_factors: short.as_ref().map_or(Ok(Vec::new()), |short| short.levels("factors"))?,
             vary: root.vary()?,
-            files: root.section("files")?.map_or(Ok(Settings::new()), |files| files.settings(&[]))?,
+            files: root.section("files")?.map_or(Ok(LabSettings::new()), |files| files.settings(&[]))?,
             prepare: root.texts("prepare")?,
             services: root.each("service")?.iter().map(Section::process).collect::<Result<_, _>>()?,
             subjects: root.each("subject")?.iter().map(Section::subject).collect::<Result<_, _>>()?,
@@ -287,8 +287,8 @@ impl<'t> Section<'t> {
     }
 
     /// All its keys but `except`, as texts.
-    fn settings(&self, except: &[&str]) -> Result<Settings, String> {
-        let mut settings = Settings::new();
+    fn settings(&self, except: &[&str]) -> Result<LabSettings, String> {
+        let mut settings = LabSettings::new();
         for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {
             let value = item.as_value().and_then(plain);
             settings.insert(
@@ -299,8 +299,8 @@ impl<'t> Section<'t> {
         Ok(settings)
     }
 
-    fn load(&self, key: &str) -> Result<Settings, String> {
-        let Some(load) = self.section(key)? else { return Ok(Settings::new()) };
+    fn load(&self, key: &str) -> Result<LabSettings, String> {
+        let Some(load) = self.section(key)? else { return Ok(LabSettings::new()) };
         load.only(&LOAD)?;
         load.settings(&[])
     }
@@ -311,7 +311,7 @@ impl<'t> Section<'t> {
         each.collect()
     }
 
-    fn vary(&self) -> Result<BTreeMap<String, BTreeMap<String, Settings>>, String> {
+    fn vary(&self) -> Result<BTreeMap<String, BTreeMap<String, LabSettings>>, String> {
         let mut vary = BTreeMap::new();
         let Some(section) = self.section("vary")? else { return Ok(vary) };
         for (factor, _) in section.table.iter() {
@@ -353,7 +353,7 @@ impl<'t> Section<'t> {
                 Some("socket") => Ready::Socket,
                 Some(other) => return Err(format!("{name}: ready is \"port\" or \"socket\", not {other:?}")),
             },
-            files: self.section("files")?.map_or(Ok(Settings::new()), |files| files.settings(&[]))?,
+            files: self.section("files")?.map_or(Ok(LabSettings::new()), |files| files.settings(&[]))?,
             name,
         })
     }

@@ -1,7 +1,7 @@
 //! The cells of an experiment, and the order in which they are measured.
 
 use crate::lab::file::{Lab, LabSubject};
-use crate::lab::template::Values;
+use crate::lab::template::TemplateValues;
 use crate::random::Random;
 
 /// One subject at one level of each factor.
@@ -31,8 +31,8 @@ impl Cell {
 
     /// The names that its levels give values to.
     #[must_use]
-    pub fn values(&self, lab: &Lab) -> Values {
-        let mut values = Values::new();
+    pub fn values(&self, lab: &Lab) -> TemplateValues {
+        let mut values = TemplateValues::new();
         for (factor, level) in &self.levels {
             values.insert(factor.clone(), level.clone());
         }

@@ -470,7 +470,7 @@ mod tests {
         let lab = lab();
         let (a, b) = (findings(&lab, 1.0).json(), findings(&lab, 1.5).json());
         let text = compare(&a, &b).unwrap().plain("");
-        assert!(text.contains("1.500") && !text.contains("no telling"), "{text}");
+        assert!(text.contains("1.500") && !text.contains("no difference"), "{text}");
         assert!(compare(&a, &a).unwrap().plain("").contains("no difference found"));
         assert!(compare(&a, &json!({})).is_err());
     }

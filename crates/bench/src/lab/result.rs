@@ -21,7 +21,7 @@ pub struct Row {
 }
 
 /// The results of one experiment, on disk.
-pub struct Kept {
+pub struct KeptResults {
     file: File,
     path: PathBuf,
     /// What has been measured.
@@ -36,13 +36,13 @@ pub fn fingerprint(text: &str, beside: &impl Hash) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-impl Kept {
+impl KeptResults {
     /// Opens the results at `path`. Keeps those of the same fingerprint; starts an empty file if the fingerprint
     /// differs or `fresh` is set. Broken cells are not kept: they are measured again.
     ///
     /// # Errors
     /// Where the file cannot be written.
-    pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<Kept, String> {
+    pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<KeptResults, String> {
         let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(wrong)?;
@@ -67,7 +67,7 @@ impl Kept {
         if same && !before.ends_with('\n') {
             writeln!(file).map_err(wrong)?;
         }
-        Ok(Kept { file, path: path.to_path_buf(), rows })
+        Ok(KeptResults { file, path: path.to_path_buf(), rows })
     }
 
     /// Whether this has been measured.
@@ -138,22 +138,22 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_experiment_goes_on_and_a_changed_one_begins_anew() {
+    fn an_interrupted_experiment_continues_and_a_changed_one_starts_over() {
         let folder = std::env::temp_dir().join(format!("komainu-kept-{}", std::process::id()));
         let path = folder.join("lab.jsonl");
-        let mut kept = Kept::open(&path, "f1", false).unwrap();
+        let mut kept = KeptResults::open(&path, "f1", false).unwrap();
         kept.add(row("a", 0, 10.0)).unwrap();
         kept.add(Row { figures: Err("no start".into()), ..row("b", 0, 0.0) }).unwrap();
         drop(kept);
         fs::write(&path, fs::read_to_string(&path).unwrap() + "{\"cell\":\"c\",\"repe").unwrap();
-        let mut kept = Kept::open(&path, "f1", false).unwrap();
+        let mut kept = KeptResults::open(&path, "f1", false).unwrap();
         assert!(kept.has("a", 0) && !kept.has("a", 1));
         assert!(!kept.has("b", 0) && kept.rows.len() == 1, "what was broken is measured again");
         // What comes after the line that was cut short is a line of its own.
         kept.add(row("c", 0, 20.0)).unwrap();
-        assert!(Kept::open(&path, "f1", false).unwrap().has("c", 0));
-        assert!(Kept::open(&path, "f2", false).unwrap().rows.is_empty());
-        assert!(Kept::open(&path, "f2", true).unwrap().rows.is_empty());
+        assert!(KeptResults::open(&path, "f1", false).unwrap().has("c", 0));
+        assert!(KeptResults::open(&path, "f2", false).unwrap().rows.is_empty());
+        assert!(KeptResults::open(&path, "f2", true).unwrap().rows.is_empty());
         fs::remove_dir_all(folder).unwrap();
         assert_ne!(fingerprint("x", &true), fingerprint("x", &false));
     }

@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use crate::children;
 use crate::job::live;
 use crate::lab::change;
-use crate::lab::file::{Lab, Settings};
+use crate::lab::file::{Lab, LabSettings};
 use crate::lab::matrix::{self, Cell};
 use crate::lab::report::{self, Findings};
-use crate::lab::result::{Kept, Row, fingerprint};
+use crate::lab::result::{KeptResults, Row, fingerprint};
 use crate::lab::stage::{self, Running, Stage};
 use crate::load;
 use crate::outcome::Outcome;
@@ -33,7 +33,7 @@ pub struct Options {
     pub short: bool,
     /// Where results go: NAME.jsonl, NAME.json, NAME.md, NAME.html.
     pub out: PathBuf,
-    /// Begin anew, even where results are there.
+    /// Start over, even if there are results.
     pub fresh: bool,
     /// Measure only subjects whose name contains one of these; all where there is none.
     pub only: Vec<String>,
@@ -66,7 +66,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let builds = options.also.iter().map(|(_, path)| path).chain([&options.komainu]);
     let builds: Vec<_> = builds.map(|path| built(path)).collect();
     let state = fingerprint(&text, &(options.short, &options.set, &options.also, builds));
-    let mut kept = Kept::open(&kept, &state, options.fresh)?;
+    let mut kept = KeptResults::open(&kept, &state, options.fresh)?;
     let (cells, skipped) = choose(&lab, options);
     let stage = Stage::new(&lab, &options.komainu)?;
     let versions = versions(&lab, &stage, &cells);
@@ -94,7 +94,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
 }
 
-/// Tells one build of a program from another, so that no result mixes the two.
+/// Identifies a build of a program, so that no result mixes two builds.
 fn built(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = fs::metadata(path).ok()?;
     Some((about.len(), about.modified().ok()))
@@ -142,7 +142,7 @@ fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
 }
 
 /// The load's settings for a subject: the experiment's, the short form's over them, the subject's over both.
-fn settings(lab: &Lab, cell: &Cell, short: bool) -> Settings {
+fn settings(lab: &Lab, cell: &Cell, short: bool) -> LabSettings {
     let mut settings = lab.load.clone();
     if short {
         settings.extend(lab.short_load.clone());
@@ -177,7 +177,7 @@ fn measure_all(
     lab: &Lab,
     stage: &Stage,
     cells: &[Cell],
-    kept: &mut Kept,
+    kept: &mut KeptResults,
     options: &Options,
 ) -> Result<(), String> {
     let number = |key: &str, default: f64| {
@@ -189,7 +189,7 @@ fn measure_all(
     };
     let repetitions = number("repetitions", 3.0)? as usize;
     let order = matrix::order(cells.len(), repetitions, number("seed", 1.0)? as u64);
-    let left = |kept: &Kept, cell: &Cell, repetition: usize| {
+    let left = |kept: &KeptResults, cell: &Cell, repetition: usize| {
         let key = cell.key(lab);
         let broken = kept.rows.iter().any(|row| row.cell == key && row.figures.is_err());
         !broken && !kept.has(&key, repetition)
@@ -211,7 +211,7 @@ fn measure_all(
         let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
         let figures = measure(lab, stage, cell, options, &title);
         if children::stop().load(Ordering::Relaxed) {
-            report(options, "interrupted: the same command goes on from here");
+            report(options, "interrupted: the same command continues from here");
             return Ok(());
         }
         if !io::stderr().is_terminal() || figures.is_err() {
@@ -337,7 +337,7 @@ fn beside_idle(
     Ok(outcome)
 }
 
-/// Tells when so many requests have been answered.
+/// The time at which this number of requests has been answered.
 struct AllAnswered<'t> {
     wanted: u64,
     reported: &'t AtomicBool,

@@ -13,14 +13,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::children::{self, ProcessTree, TempFolder};
 use crate::job::free_port;
-use crate::lab::file::{Lab, LabProcess, Ready, Settings};
+use crate::lab::file::{Lab, LabProcess, LabSettings, Ready};
 use crate::lab::matrix::Cell;
-use crate::lab::template::{Values, fill};
+use crate::lab::template::{TemplateValues, fill};
 use crate::load;
 use crate::plan::{Arrivals, Pace, Plan, Reach};
 use crate::quantity;
 use crate::request::{Ask, RequestManner};
-use crate::session::{self, Subject};
+use crate::session::{self, LoadSubject};
 use crate::tally::Tally;
 use crate::url::Url;
 
@@ -39,7 +39,7 @@ pub struct Stage {
 /// A cell that runs.
 pub struct Running {
     /// What is measured, ready to be loaded.
-    pub subject: Subject,
+    pub subject: LoadSubject,
     /// Idle connections to hold beside the load.
     pub idle: usize,
     /// The status of a right answer; and its length, where that is known.
@@ -125,14 +125,14 @@ impl Stage {
         Ok(stage)
     }
 
-    fn values(&self) -> Values {
-        Values::from([
+    fn values(&self) -> TemplateValues {
+        TemplateValues::from([
             ("dir".into(), self.scratch.path().display().to_string()),
             ("komainu".into(), self.komainu.display().to_string()),
         ])
     }
 
-    fn write(&self, folder: &Path, files: &Settings, values: &Values) -> Result<(), String> {
+    fn write(&self, folder: &Path, files: &LabSettings, values: &TemplateValues) -> Result<(), String> {
         for (name, text) in files {
             let path = folder.join(name);
             let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
@@ -169,14 +169,14 @@ impl Stage {
     ///
     /// # Errors
     /// Why it does not start or answers wrongly: the cell is broken then.
-    pub fn start(&self, lab: &Lab, cell: &Cell, settings: &Settings) -> Result<Running, String> {
+    pub fn start(&self, lab: &Lab, cell: &Cell, settings: &LabSettings) -> Result<Running, String> {
         let subject = &lab.subjects[cell.subject];
         let mut values = self.values();
         values.extend(cell.values(lab));
         if let Some(build) = &subject.komainu {
             values.insert("komainu".into(), build.display().to_string());
         }
-        let settings: Settings = settings
+        let settings: LabSettings = settings
             .iter()
             .map(|(key, value)| Ok((key.clone(), fill(value, &values)?)))
             .collect::<Result<_, String>>()?;
@@ -207,14 +207,14 @@ impl Stage {
             .get("idle")
             .map_or(Ok(0), |text| text.parse())
             .map_err(|_| "idle is a number of connections")?;
-        let loaded = Subject { plan, url, version, server_pids, beside_pids };
+        let loaded = LoadSubject { plan, url, version, server_pids, beside_pids };
         let mut running = Running { subject: loaded, idle, status: subject.status, bytes, trees };
         check(&mut running, subject.status, bytes)?;
         Ok(running)
     }
 
     /// Starts one process in a folder of its own, and waits until it takes connections.
-    fn spawn(&self, process: &LabProcess, values: &mut Values) -> Result<ProcessTree, String> {
+    fn spawn(&self, process: &LabProcess, values: &mut TemplateValues) -> Result<ProcessTree, String> {
         let name = &process.name;
         let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let own = self.scratch.path().join(&slug);
@@ -305,7 +305,7 @@ fn last_words(tree: &ProcessTree) -> String {
 /// The load of one cell.
 fn plan(
     url: &str,
-    settings: &Settings,
+    settings: &LabSettings,
     socket: Option<&String>,
     folder: &Path,
 ) -> Result<(Plan, String), String> {

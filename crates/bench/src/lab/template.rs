@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 /// What names stand for.
-pub type Values = BTreeMap<String, String>;
+pub type TemplateValues = BTreeMap<String, String>;
 
 /// `text` with every `{{name}}` replaced by its value.
 ///
 /// # Errors
 /// A name without a value.
-pub fn fill(text: &str, values: &Values) -> Result<String, String> {
+pub fn fill(text: &str, values: &TemplateValues) -> Result<String, String> {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn names_are_replaced_and_single_braces_stay() {
-        let values = Values::from([("port".into(), "81".into()), ("a.b".into(), "x".into())]);
+        let values = TemplateValues::from([("port".into(), "81".into()), ("a.b".into(), "x".into())]);
         let text = "server { listen {{port}}; } $h->{k} {{ a.b }}";
         assert_eq!(fill(text, &values).unwrap(), "server { listen 81; } $h->{k} x");
         assert!(fill("{{prot}}", &values).unwrap_err().contains("port"));

@@ -1,4 +1,4 @@
-//! Known answers: servers that delay, stall and pace as told, and what the figures say of them. Lower bounds are
+//! Known answers: servers with known delays, stalls and rates, and the figures measured for them. Lower bounds are
 //! exact, because no clock runs fast; upper ones leave room for a machine that does other things too.
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use bench::advice;
 use bench::load::Measured;
 use bench::outcome::Outcome;
 use bench::plan::{Arrivals, Pace, Plan};
-use bench::session::{self, Subject};
+use bench::session::{self, LoadSubject};
 use bench::tally::ErrorKind;
 use http::Version;
 
@@ -83,7 +83,7 @@ fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
     assert!(shown.percentile(95.0) >= 250 * MS, "{}", shown.percentile(95.0));
 
     let plan = timed(origin.plan(2, 1), 3_000);
-    let subject = Subject {
+    let subject = LoadSubject {
         plan,
         url: origin.url("/"),
         version: Version::Http11,
@@ -175,5 +175,5 @@ fn the_warm_up_is_answered_but_not_counted() {
     assert_eq!(measured.tally.refusals(), 0, "the five fell into the warm-up");
     assert!(measured.tally.responses < origin.count());
     assert!((0.29..2.0).contains(&measured.seconds), "{}", measured.seconds);
-    assert_eq!(measured.tally.connections, 2, "they were made in the warm-up, and are told all the same");
+    assert_eq!(measured.tally.connections, 2, "connections made in the warm-up are reported too");
 }

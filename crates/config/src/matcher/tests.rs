@@ -160,9 +160,9 @@ fn explanations() {
         [MatchStep::Path, MatchStep::Query(0), MatchStep::Path, MatchStep::Path, MatchStep::Path]
     );
     let text = explanation.text(&sites);
-    assert!(text.starts_with("default site: no other site takes this host\n"), "{text}");
+    assert!(text.starts_with("default site: no other site has this host\n"), "{text}");
     assert!(text.contains("line 7: /q: the query parameter `a b` is not `x*`\n"), "{text}");
-    assert!(text.ends_with("no route fits: 404\n"), "{text}");
+    assert!(text.ends_with("no route matches: 404\n"), "{text}");
 
     let explanation = routes.explain(&RouteRequest { method: b"POST", ..get("", "/m") }, no_fields);
     assert_eq!(explanation.steps[0], MatchStep::Method);

@@ -6,7 +6,7 @@ use http::{Limits, Method};
 
 use super::drive::{Ending, Outcome, Role, Setup};
 
-/// One exchange and what must come of it.
+/// One exchange and its expected results.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,

@@ -105,7 +105,7 @@ impl Machine {
     }
 
     /// After a complete message: whether another one may follow.
-    fn goes_on(&self) -> bool {
+    fn continues(&self) -> bool {
         match self {
             Machine::ServerMachine(server) => server.head.keep_alive,
             Machine::ClientMachine(client, _) => is_interim(client) || client.is_reusable(),
@@ -192,7 +192,7 @@ impl Connection {
             }
             Step::End => {
                 self.end_message();
-                match self.machine.goes_on() {
+                match self.machine.continues() {
                     true => self.machine.next(),
                     false => self.ending = Some(Ending::Left(self.buffer.len() - *at)),
                 }

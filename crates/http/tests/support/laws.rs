@@ -9,11 +9,11 @@ use http::{Fields, Limits, Method, RequestHead, Span, Target, TargetForm, encode
 
 use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
 
-/// Requests: where the bytes are cut never matters, and what was accepted means the same when written anew.
+/// Requests: where the bytes are cut never matters, and an accepted request means the same when it is encoded again.
 pub(crate) fn request(bytes: &[u8]) {
     for setup in setups(Role::Request) {
         let whole = cuts_never_matter(&setup, bytes);
-        written_anew(Role::Request, &whole);
+        encoded_again(Role::Request, &whole);
     }
 }
 
@@ -25,12 +25,12 @@ pub(crate) fn response(bytes: &[u8]) {
             cuts_never_matter(&setup, bytes);
             setup.close = true;
             let whole = cuts_never_matter(&setup, bytes);
-            written_anew(setup.role, &whole);
+            encoded_again(setup.role, &whole);
         }
     }
 }
 
-/// Chunked bodies: cuts, limits, writing anew, and agreement with a decoder that is too simple to be wrong.
+/// Chunked bodies: splits, limits, encoding again, and agreement with a decoder that is too simple to be wrong.
 pub(crate) fn chunked(bytes: &[u8]) {
     let limits = Limits { head_bytes_max: 256, fields_max: 4, ..Limits::default() };
     for content_max in [u64::MAX, 16] {
@@ -44,9 +44,9 @@ pub(crate) fn chunked(bytes: &[u8]) {
         return;
     };
     assert_eq!(plain_chunked(&bytes[..consumed]).as_ref(), Some(&content), "the plain decoder disagrees");
-    let anew = write_chunked(&content, &trailers);
-    let again = decode(&anew, [&anew[..]], u64::MAX, &Limits::default());
-    assert_eq!((again.content, again.trailers, again.consumed), (content, trailers, Some(anew.len())));
+    let encoded = write_chunked(&content, &trailers);
+    let again = decode(&encoded, [&encoded[..]], u64::MAX, &Limits::default());
+    assert_eq!((again.content, again.trailers, again.consumed), (content, trailers, Some(encoded.len())));
 }
 
 /// Targets, authorities and paths.
@@ -132,7 +132,7 @@ fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
     pieces
 }
 
-fn written_anew(role: Role, outcome: &Outcome) {
+fn encoded_again(role: Role, outcome: &Outcome) {
     let complete: Vec<&Message> = outcome.messages.iter().filter(|message| message.complete).collect();
     if complete.is_empty() {
         return;
@@ -144,10 +144,14 @@ fn written_anew(role: Role, outcome: &Outcome) {
     assert_eq!(
         again.messages.iter().collect::<Vec<_>>(),
         complete,
-        "written anew as {:?}",
+        "encoded again as {:?}",
         bytes.escape_ascii()
     );
-    assert!(matches!(again.ending, Ending::Idle | Ending::Left(0)), "{:?} after writing anew", again.ending);
+    assert!(
+        matches!(again.ending, Ending::Idle | Ending::Left(0)),
+        "{:?} after encoding again",
+        again.ending
+    );
 }
 
 fn write(message: &Message) -> Vec<u8> {

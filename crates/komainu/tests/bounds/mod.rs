@@ -208,16 +208,16 @@ pub fn quiet(rig: &Rig) {
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = cpu_ns(rig);
-        // Sweeps of timers and counters go on.
+        // Sweeps of timers and counters continue.
         if now - before < 5_000_000 {
             return;
         }
-        assert!(Instant::now() < until, "the server goes on and on");
+        assert!(Instant::now() < until, "the server does not come to rest");
         before = now;
     }
 }
 
-/// So many zeros, compressed as far as they are; the message that they are a part of goes on.
+/// So many zeros, compressed as far as they are; the message that they are a part of continues.
 pub fn compressed_zeros(len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1024 + len / 500);
     let mut compress = flate2::Compress::new(flate2::Compression::best(), false);

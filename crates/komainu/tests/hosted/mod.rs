@@ -234,9 +234,9 @@ impl Load {
     }
 
     /// Waits for so many more good answers.
-    pub fn go_on(&self, answers: usize) {
+    pub fn wait_for_good(&self, answers: usize) {
         let before = self.good();
-        eventually("the answers go on", || self.good() >= before + answers);
+        eventually("the answers continue", || self.good() >= before + answers);
     }
 
     /// Ends it; the statuses other than 200.

@@ -17,8 +17,8 @@ class FormsController < ActionController::Base
   protect_from_forgery with: :null_session
 
   def take
-    told = [params[:a].to_s.bytesize, request.content_length, request.headers["Transfer-Encoding"] || "none"]
-    render plain: told.join(" ")
+    found = [params[:a].to_s.bytesize, request.content_length, request.headers["Transfer-Encoding"] || "none"]
+    render plain: found.join(" ")
   end
 end
 

@@ -292,3 +292,76 @@ fn an_offloaded_panic_is_the_callers() {
     core.turn_until(|| ended.get()).unwrap();
     assert_eq!(core.panics(), 1);
 }
+
+/// Polls a future with a waker of its own, as combinators such as `FuturesUnordered` do, and only when that was woken.
+struct Apart<F> {
+    future: Pin<Box<F>>,
+    woken: Arc<Notice>,
+    done: bool,
+}
+
+/// Whether it was woken, and who wants to know.
+#[derive(Default)]
+struct Notice(std::sync::atomic::AtomicBool, Mutex<Option<Waker>>);
+
+impl std::task::Wake for Notice {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        if let Some(outer) = self.1.lock().unwrap().take() {
+            outer.wake();
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Apart<F> {
+    fn new(future: F) -> Apart<F> {
+        let woken = Arc::new(Notice::default());
+        woken.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        Apart { future: Box::pin(future), woken, done: false }
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> bool {
+        *self.woken.1.lock().unwrap() = Some(cx.waker().clone());
+        if !self.done && self.woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            let own = Waker::from(self.woken.clone());
+            self.done = self.future.as_mut().poll(&mut Context::from_waker(&own)).is_ready();
+        }
+        self.done
+    }
+}
+
+#[test]
+fn waits_wake_the_waker_that_they_are_polled_with() {
+    use crate::client::Bell;
+    let core = Core::for_client(1).unwrap();
+    let (inner, bell) = (core.clone(), Rc::new(Bell::new(&core)));
+    core.run_until_end(async move {
+        let (core, rings) = (inner.clone(), bell.clone());
+        inner.spawn(async move {
+            core.sleep(20).await;
+            rings.ring();
+        });
+        let mut sleep = Apart::new(inner.sleep(10));
+        let mut offload = Apart::new(async {
+            inner.offload(|| std::thread::sleep(std::time::Duration::from_millis(5))).await;
+        });
+        let mut source = Apart::new(bell.rung());
+        let mut yielding = Apart::new(inner.yield_now());
+        let mut given_up = Some(Apart::new(inner.sleep(3_600_000)));
+        let mut patience = Box::pin(inner.sleep(20_000));
+        std::future::poll_fn(|cx| {
+            assert!(patience.as_mut().poll(cx).is_pending(), "one of them is never woken");
+            if let Some(mut given_up) = given_up.take() {
+                assert!(!given_up.poll(cx));
+            }
+            // Each is polled, whatever becomes of the others.
+            let done = [sleep.poll(cx), offload.poll(cx), source.poll(cx), yielding.poll(cx)];
+            if done == [true; 4] { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        drop(patience);
+        assert_eq!(inner.timers_armed(), 0, "a sleep that is given up leaves nothing");
+        assert!(inner.0.foreign.borrow().is_empty());
+    })
+    .unwrap();
+}

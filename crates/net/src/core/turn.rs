@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Core, TICK_TOKEN};
+use super::{Core, Sleeper, TICK_TOKEN};
 use crate::source::{Source, readiness};
 
 /// How often deadlines of sources are looked at. Deadlines are coarse by this much.
@@ -81,8 +81,11 @@ impl Core {
     /// Fires timers and deadlines that are due.
     pub(crate) fn run_timers(&self) {
         let now_ms = self.now_ms();
-        while let Some(task) = self.pop_timer(now_ms) {
-            self.run(task);
+        while let Some(sleeper) = self.pop_timer(now_ms) {
+            match sleeper {
+                Sleeper::Task(task) => self.run(task),
+                Sleeper::Foreign(waker) => waker.wake(),
+            }
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
@@ -91,7 +94,7 @@ impl Core {
         }
     }
 
-    fn pop_timer(&self, now_ms: u64) -> Option<u32> {
+    fn pop_timer(&self, now_ms: u64) -> Option<Sleeper> {
         let mut timers = self.0.timers.borrow_mut();
         let first = timers.first_entry()?;
         (first.key().0 <= now_ms).then(|| first.remove())
@@ -114,11 +117,7 @@ impl Core {
         for source in due {
             source.deadline_ms.set(u64::MAX);
             source.expired.set(true);
-            let (reader, writer) = (source.reader.get(), source.writer.get());
-            self.run(reader);
-            if writer != reader {
-                self.run(writer);
-            }
+            self.run_waiters(&source, true, true);
         }
     }
 }

@@ -7,5 +7,7 @@ mod endings;
 mod clock;
 mod announced;
 mod fairness;
+mod secure;
 mod tunnels;
 mod seeds;
+mod streams;

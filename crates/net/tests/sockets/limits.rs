@@ -37,6 +37,13 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
             std::thread::spawn(move || Client::connect(&address).unwrap().ask("/slow").unwrap().body)
         })
         .collect();
+    // Each holds its seat for 200 ms, so more than two would be seen.
+    let mut most = 0;
+    wait_until("all are answered", || {
+        most = most.max(server.counters()[0].connections_open.value());
+        waiting.iter().all(|client| client.is_finished())
+    });
+    assert_eq!(most, 2);
     for client in waiting {
         assert_eq!(client.join().unwrap(), b"slow");
     }

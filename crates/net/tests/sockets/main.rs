@@ -5,5 +5,6 @@ mod rig;
 mod bind;
 mod drain;
 mod limits;
+mod slow;
 mod spill;
 mod traffic;

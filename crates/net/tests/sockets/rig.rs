@@ -14,6 +14,7 @@ use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
 /// Only to end a test that hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const FILE_BYTES: usize = 3_000_000;
+pub(crate) const BIG_BYTES: usize = 12_000_000;
 
 /// Bytes that differ wherever one looks.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
@@ -51,9 +52,15 @@ impl Service for App {
                 Ok(())
             }
             b"/file" => {
-                exchange.begin(Status::OK, &none, Length::Known(FILE_BYTES as u64));
-                exchange.write_file(&self.file, 0..FILE_BYTES as u64).await
+                // So many times.
+                let times = exchange.request().query().map_or(1, |query| u64::from(query[0] - b'0'));
+                exchange.begin(Status::OK, &none, Length::Known(times * FILE_BYTES as u64));
+                for _ in 0..times {
+                    exchange.write_file(&self.file, 0..FILE_BYTES as u64).await?;
+                }
+                Ok(())
             }
+            b"/big" => exchange.reply(Status::OK, &none, &vec![b'x'; BIG_BYTES]).await,
             b"/echo" => {
                 exchange.limit_body(u64::MAX)?;
                 exchange.begin(Status::OK, &none, Length::Unknown);

@@ -5,11 +5,11 @@ use net::{Fault, Interest};
 use super::{GATHERED_BYTES, Relay, RequestProgress, ResponseProgress};
 use crate::failure::AttemptFailure;
 
-/// How often a relay whose client does not read looks whether memory is short by now.
+/// How often a relay whose client does not read looks whether that reads a little, and whether memory is short by now.
 const LOOK_MS: u64 = 2_000;
 
 impl Relay<'_, '_> {
-    /// Waits until either side can go on, or a clock runs out.
+    /// Waits until either side can continue, or a timeout expires.
     pub(super) async fn wait(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         self.x.try_flush()?;
         if self.x.is_spilling() {
@@ -35,10 +35,9 @@ impl Relay<'_, '_> {
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
-        self.upstream_connection.let_go();
+        self.upstream_connection.release();
         self.settle();
-        let waited =
-            self.x.either(client, (self.upstream_connection.link.stream(), interest), deadline_ms).await;
+        let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
         self.upstream_connection.hold();
         match waited {
             Err(Fault::Timeout) => self.on_timeout(down),
@@ -82,12 +81,26 @@ impl Relay<'_, '_> {
         ]
     }
 
+    /// The kernel reports room only when a third of its buffer is free: asks whether a client that seems to read nothing has
+    /// read a little.
+    fn look_for_progress(&mut self, now_ms: u64) -> Result<(), AttemptFailure> {
+        if self.unsent > 0 {
+            self.x.flush_anyway()?;
+            let unsent = self.x.unsent();
+            if std::mem::replace(&mut self.unsent, unsent) != unsent {
+                self.client_write_ms = now_ms;
+            }
+        }
+        Ok(())
+    }
+
     fn deadline_ms(&self, down: ResponseProgress) -> u64 {
         self.clocks(down).into_iter().fold(self.plan.deadline_ms, u64::min)
     }
 
     fn on_timeout(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         let now_ms = self.x.core().now_ms();
+        self.look_for_progress(now_ms)?;
         if now_ms < self.deadline_ms(down) {
             return Ok(());
         }

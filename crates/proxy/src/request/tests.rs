@@ -1,25 +1,24 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
-use http::RequestHead;
+use http::{RequestHead, Template};
 use net::{Client, Peer};
 
 use super::*;
 use crate::options::{Forwarded, UpstreamAddress, UpstreamServer};
-use crate::template::HeaderTemplate;
 
-fn options() -> Options {
-    Options::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
+fn group() -> GroupOptions {
+    GroupOptions::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
 }
 
 /// The head that goes upstream for a request with these lines, and what was said in it.
-fn forwarded(options: &Options, request: &str) -> (String, SentHead) {
+fn forwarded(options: &RouteOptions, request: &str) -> (String, SentHead) {
     forwarded_for(options, request, Client::direct(SENDER, true))
 }
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
-/// The same for a client that the sender may have told of.
-fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, SentHead) {
+/// The same for a client whose address the sender may forward.
+fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
@@ -32,7 +31,7 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
         upstream: "app:3000",
     };
     let mut out = Vec::new();
-    let sent = RequestRules::new(options).write(&mut out, &ask, true).unwrap();
+    let sent = RequestRules::new(&group(), options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.ends_with("\r\n\r\n"));
     // What we write must itself be a valid request with the same body.
@@ -42,25 +41,26 @@ fn forwarded_for(options: &Options, request: &str, client: Client) -> (String, S
     (text.trim_end().replace("\r\n", "\n"), sent)
 }
 
-const TOLD: &str =
+const SENT: &str =
     "X-Forwarded-For: 192.0.2.7\nX-Forwarded-Proto: https\nX-Forwarded-Host: a.test\nVia: 1.1 komainu";
 
 #[test]
 fn a_plain_request() {
-    let (text, sent) = forwarded(&options(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
-    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{TOLD}"));
+    let (text, sent) =
+        forwarded(&RouteOptions::default(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
+    assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{SENT}"));
     assert_eq!(sent, SentHead::default());
 }
 
 #[test]
 fn what_belongs_to_one_connection_stays_there() {
     let (text, sent) = forwarded(
-        &options(),
+        &RouteOptions::default(),
         "GET / HTTP/1.1\nHost: a.test\nConnection: keep-alive, X-Secret, close\nKeep-Alive: 5\nX-Secret: 1\n\
          Proxy-Connection: x\nProxy-Authorization: x\nTE: gzip\nTrailer: x\nUpgrade: h2c\nHTTP2-Settings: AAAA\n\
          connection: x-other\nX-Other: 2\nX-Kept: 3\n\n",
     );
-    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{TOLD}"));
+    assert_eq!(text, format!("GET / HTTP/1.1\nHost: a.test\nX-Kept: 3\n{SENT}"));
     assert!(!sent.upgrade);
 }
 
@@ -72,10 +72,10 @@ fn bodies_are_framed_by_us() {
         ("POST / HTTP/1.1\nHost: a.test\n\n", "Content-Length: 0"),
         ("DELETE / HTTP/1.1\nHost: a.test\nContent-Length: 0\n\n", "Content-Length: 0"),
     ] {
-        let (text, _) = forwarded(&options(), request);
+        let (text, _) = forwarded(&RouteOptions::default(), request);
         assert_eq!(
             text,
-            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{TOLD}", request.split(' ').next().unwrap())
+            format!("{} / HTTP/1.1\nHost: a.test\n{line}\n{SENT}", request.split(' ').next().unwrap())
         );
     }
 }
@@ -83,21 +83,24 @@ fn bodies_are_framed_by_us() {
 #[test]
 fn expectations_go_with_bodies() {
     let with = "POST / HTTP/1.1\nHost: a.test\nExpect: 100-Continue\nContent-Length: 3\n\n";
-    let (text, sent) = forwarded(&options(), with);
+    let (text, sent) = forwarded(&RouteOptions::default(), with);
     assert!(text.contains("\nExpect: 100-Continue\n") && sent.expects);
-    let (text, sent) = forwarded(&options(), "GET / HTTP/1.1\nHost: a.test\nExpect: 100-continue\n\n");
+    let (text, sent) =
+        forwarded(&RouteOptions::default(), "GET / HTTP/1.1\nHost: a.test\nExpect: 100-continue\n\n");
     assert!(!text.contains("Expect") && !sent.expects);
 }
 
 #[test]
 fn changes_of_protocol_are_asked_for_where_allowed() {
-    let ask = |lines: &str| forwarded(&options(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"));
+    let ask = |lines: &str| {
+        forwarded(&RouteOptions::default(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"))
+    };
     let (text, sent) = ask("Connection: keep-alive, Upgrade\nUpgrade: WebSocket\nSec-WebSocket-Key: k");
     assert!(sent.upgrade);
     assert_eq!(
         text,
         format!(
-            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{TOLD}\nConnection: Upgrade\nUpgrade: WebSocket"
+            "GET /chat HTTP/1.1\nHost: a.test\nSec-WebSocket-Key: k\n{SENT}\nConnection: Upgrade\nUpgrade: WebSocket"
         )
     );
     for lines in [
@@ -117,8 +120,11 @@ fn strangers_cannot_say_who_the_client_is() {
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.9.9.9\nX-Forwarded-Proto: http\n\
                    X-Forwarded-Host: evil\nForwarded: for=10.9.9.9\nX-Forwarded-Port: 1\nX-Real-IP: 10.9.9.9\n\
                    X_Forwarded_For: 10.9.9.9\n\n";
-    assert_eq!(forwarded(&options(), request).0, format!("GET / HTTP/1.1\nHost: a.test\n{TOLD}"));
-    let mut quiet = options();
+    assert_eq!(
+        forwarded(&RouteOptions::default(), request).0,
+        format!("GET / HTTP/1.1\nHost: a.test\n{SENT}")
+    );
+    let mut quiet = RouteOptions::default();
     quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
     quiet.request.via = String::new();
     assert_eq!(forwarded(&quiet, request).0, "GET / HTTP/1.1\nHost: a.test");
@@ -126,7 +132,7 @@ fn strangers_cannot_say_who_the_client_is() {
 
 #[test]
 fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
-    let mut options = options();
+    let mut options = RouteOptions::default();
     options.request.forwarded.standard = true;
     options.request.via = String::new();
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 10.0.0.2\n\
@@ -151,14 +157,14 @@ fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
 
 #[test]
 fn hosts_and_edits() {
-    let mut options = options();
+    let mut options = RouteOptions::default();
     options.request.via = String::new();
     options.request.forwarded.x_forwarded = false;
     options.request.host = Host::Upstream;
     options.request.edits = Edits {
         remove: vec!["cookie".into()],
-        set: vec![("X-Id".into(), HeaderTemplate::parse("$client_ip").unwrap())],
-        add: vec![("X-Tag".into(), HeaderTemplate::parse("b").unwrap())],
+        set: vec![("X-Id".into(), Template::parse("$client_ip", |_| true).unwrap())],
+        add: vec![("X-Tag".into(), Template::parse("b", |_| true).unwrap())],
     };
     let request = "GET / HTTP/1.1\nHost: a.test\nCookie: a=b\nx-id: 1\nX-ID: 2\nX-Tag: a\n\n";
     let (text, _) = forwarded(&options, request);
@@ -183,7 +189,9 @@ fn too_many_named_fields_are_an_attack() {
         empty_segments: http::EmptySegments::Merge,
         upstream: "",
     };
-    assert!(RequestRules::new(&options()).write(&mut Vec::new(), &ask, true).is_err());
+    assert!(
+        RequestRules::new(&group(), &RouteOptions::default()).write(&mut Vec::new(), &ask, true).is_err()
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use http::machine::{self, Step};
 use http::{Limits, Method};
 use net::{Bind, Exchange, Fault, RequestRecord};
-use proxy::options::{Options, UpstreamAddress, UpstreamServer};
+use proxy::options::{GroupOptions, RouteOptions, UpstreamAddress, UpstreamServer};
 use proxy::{Group, GroupShared, Proxy};
 
 /// A test that hangs must fail: no read waits longer.
@@ -37,6 +37,20 @@ pub struct Rig {
     server: Option<net::Server>,
 }
 
+/// A group and its one route.
+#[derive(Clone)]
+pub struct Options {
+    pub group: GroupOptions,
+    pub route: RouteOptions,
+}
+
+impl Options {
+    /// The defaults, for these servers.
+    pub fn to(servers: Vec<UpstreamServer>) -> Options {
+        Options { group: GroupOptions::to(servers), route: RouteOptions::default() }
+    }
+}
+
 impl Rig {
     /// A proxy with the defaults in front of one origin.
     pub fn to(origin: &Origin) -> Rig {
@@ -50,15 +64,18 @@ impl Rig {
 
     /// The same, with temporary files for what clients do not take.
     pub fn spilling(options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
-        Rig::serving(1, GroupShared::new(options).unwrap(), move |core, shared| {
-            Hop(Group::new(core, shared).proxy(&Arc::new(shared.options().clone()), spill.clone()))
-        })
+        Rig::routing(1, options, spill)
     }
 
     /// A proxy with these options on so many threads.
     pub fn on(threads: usize, options: Options) -> Rig {
-        Rig::serving(threads, GroupShared::new(options).unwrap(), |core, shared| {
-            Hop(Proxy::new(core, shared))
+        Rig::routing(threads, options, None)
+    }
+
+    fn routing(threads: usize, options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
+        let route = Arc::new(options.route);
+        Rig::serving(threads, GroupShared::new(options.group).unwrap(), move |core, shared| {
+            Hop(Group::new(core, shared).proxy(&route, spill.clone()))
         })
     }
 

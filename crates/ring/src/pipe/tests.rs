@@ -64,7 +64,7 @@ fn a_body_goes_through_a_smaller_area() {
         while reader.next(pipe).unwrap().is_some() {
             reader.append(pipe, 50, &mut back);
         }
-        assert!(reader.owes(pipe), "an emptied area is always told");
+        assert!(reader.owes(pipe), "an emptied area is always reported");
         reader.report(pipe);
     }
     assert_eq!(back, body);

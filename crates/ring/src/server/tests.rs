@@ -213,7 +213,7 @@ fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
 }
 
 #[test]
-fn a_claimed_request_is_reported_and_comes_back_when_let_go() {
+fn a_claimed_request_is_reported_and_is_free_when_released() {
     let mut rig = rig();
     let (ticket, _) = rig.server.submit(b"POST", b"abc", false).unwrap();
     let mut request = rig.claim();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::measure::options::Options;
 use crate::measure::peer;
-use crate::measure::{Outcome, keep};
+use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
 /// Connections of each row.
@@ -103,7 +103,7 @@ impl Generator {
         connections: usize,
         folder: &Path,
         options: &Options,
-    ) -> Outcome<GeneratorRun> {
+    ) -> Fallible<GeneratorRun> {
         let before_ns = used_ns();
         let mut command = self.command(url, connections, options);
         let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
@@ -127,7 +127,7 @@ fn used_ns() -> u64 {
 }
 
 /// Runs the comparison, prints it, keeps it.
-pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("generator")?;
     let folder = scratch.path();
     let options = &Options { binary: fs::canonicalize(&options.binary)?, ..options.clone() };
@@ -161,7 +161,7 @@ fn in_turns(
     connections: usize,
     folder: &Path,
     options: &Options,
-) -> Outcome<[Vec<GeneratorRun>; 3]> {
+) -> Fallible<[Vec<GeneratorRun>; 3]> {
     let mut samples = [const { Vec::new() }; ALL.len()];
     for round in 0..options.rounds_or(ROUNDS) {
         for turn in 0..ALL.len() {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::measure::known::{self, DELAYS, ERROR_EACH, STALL};
 use crate::measure::options::Options;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
-use crate::measure::{Outcome, keep};
+use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
@@ -23,7 +23,7 @@ const READING_OFF_MAX: f64 = 0.02;
 const WORK_US: u64 = 100;
 /// A latency may be above the known one by so much: a share of it, and milliseconds.
 const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
-/// Of so many comparisons of equals, at most this share may tell them apart.
+/// The largest share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Comparisons of equals, unless `--rounds` says otherwise, and pairs of runs in each.
 const COMPARISONS: usize = 100;
@@ -35,7 +35,7 @@ const SLOWER_COMPARISONS: usize = 10;
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
 /// The figures on which a verdict is asked for.
 const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
-/// Figures that must tell 5 % more work every time. The rate and the slowest requests belong to whatever else runs on
+/// Figures that must show 5 % more work every time. The rate and the slowest requests belong to whatever else runs on
 /// the machine as well: they are shown.
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
@@ -61,7 +61,7 @@ struct BenchRun<'o> {
 }
 
 /// Runs the checks that `--rows` names, prints them, keeps them.
-pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
     let mut bench = BenchRun { options, binary, folder: scratch.path(), findings: Vec::new() };
@@ -96,7 +96,7 @@ impl BenchRun<'_> {
     }
 
     /// Starts a server of known figures, behind `before` (a program that watches it), on the servers' core.
-    fn server(&self, way: &str, before: &[&str]) -> Outcome<KnownServer> {
+    fn server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
@@ -110,7 +110,7 @@ impl BenchRun<'_> {
     }
 
     /// Runs our generator off the servers' core; what it printed.
-    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Outcome<String> {
+    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
         let output = command.args(arguments).arg(format!("http://{to}/")).stdin(Stdio::null()).output()?;
@@ -120,7 +120,7 @@ impl BenchRun<'_> {
         }
     }
 
-    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Outcome<Value> {
+    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Fallible<Value> {
         let arguments = [arguments, &["--format", "json"]].concat();
         Ok(serde_json::from_str(&self.bench(&arguments, to)?)?)
     }
@@ -133,7 +133,7 @@ impl BenchRun<'_> {
     }
 
     /// Delays, stalls and errors of which every figure is known.
-    fn answers(&mut self) -> Outcome<()> {
+    fn answers(&mut self) -> Fallible<()> {
         let server = self.server("delay", &[])?;
         let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
         drop(server);
@@ -156,7 +156,7 @@ impl BenchRun<'_> {
         let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
         drop(server);
         let reported = said.contains("--rate") && said.contains("nothing at all was answered");
-        let found = if reported { "says so" } else { "is silent" };
+        let found = if reported { "reported as not visible" } else { "not reported" };
         self.found("the same in a closed loop", "cannot see it".into(), found.into(), reported);
 
         let server = self.server("errors", &[])?;
@@ -173,7 +173,7 @@ impl BenchRun<'_> {
     }
 
     /// CPU time and memory beside /proc and /usr/bin/time.
-    fn readings(&mut self) -> Outcome<()> {
+    fn readings(&mut self) -> Fallible<()> {
         let reported = self.folder.join("time.txt");
         let watch = [
             "/usr/bin/time",
@@ -213,9 +213,9 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many told
+    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many found
     /// them apart, by figure, and of these how many found the second worse.
-    fn compared(&self, count: usize, how: &[&str], more: f64) -> Outcome<[(usize, usize); JUDGED.len()]> {
+    fn compared(&self, count: usize, how: &[&str], more: f64) -> Fallible<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
         let a = self.server(&format!("work:{turns}"), &[])?;
         let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
@@ -231,26 +231,26 @@ impl BenchRun<'_> {
                 reported[at].1 += usize::from(line["verdict"] == "B is worse");
             }
             if (number + 1) % 10 == 0 {
-                eprintln!("{} of {count} comparisons, told apart so far: {reported:?}", number + 1);
+                eprintln!("{} of {count} comparisons, differences so far: {reported:?}", number + 1);
             }
         }
         Ok(reported)
     }
 
     /// A against A.
-    fn equals(&mut self) -> Outcome<()> {
+    fn equals(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(COMPARISONS);
         let reported = self.compared(count, &EQUALS, 1.0)?;
         for (figure, (apart, _)) in JUDGED.iter().zip(reported) {
             let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
-            let what = format!("{count} times A against A: told apart by {figure}");
+            let what = format!("{count} times A against A: difference by {figure}");
             self.found(&what, format!("at most {most}"), apart.to_string(), apart <= most);
         }
         Ok(())
     }
 
     /// A server that has 5 % more to do.
-    fn slower(&mut self) -> Outcome<()> {
+    fn slower(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
         let reported = self.compared(count, &[], 1.05)?;
         for (figure, (_, worse)) in JUDGED.iter().zip(reported) {
@@ -268,7 +268,7 @@ fn number(value: &Value) -> f64 {
 }
 
 /// User and system time of a process, in seconds, as its line in /proc has it.
-fn ticks_s(pid: u32) -> Outcome<f64> {
+fn ticks_s(pid: u32) -> Fallible<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = line.rsplit_once(')').ok_or("no stat line")?.1;
     let ticks: f64 =
@@ -277,7 +277,7 @@ fn ticks_s(pid: u32) -> Outcome<f64> {
 }
 
 /// The sum of all lines of that name in a file of the process, in KiB.
-fn kib(pid: u32, file: &str, name: &str) -> Outcome<f64> {
+fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
     let each = text
         .lines()
@@ -286,7 +286,7 @@ fn kib(pid: u32, file: &str, name: &str) -> Outcome<f64> {
 }
 
 /// Asks a server of known figures to end.
-fn quit(address: SocketAddr) -> Outcome<()> {
+fn quit(address: SocketAddr) -> Fallible<()> {
     use std::io::{Read, Write};
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /quit HTTP/1.1\r\n\r\n")?;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::measure::Outcome;
+use crate::measure::Fallible;
 
 /// Memory that the server allocates, in bytes, so that a reading of its memory has a known minimum.
 const BALLAST_BYTES: usize = 64 << 20;
@@ -69,7 +69,7 @@ pub(crate) fn turns_in(us: u64) -> u64 {
 }
 
 /// Serves until a request for `/quit`.
-pub(crate) fn run(port: &str, way: &str) -> Outcome<ExitCode> {
+pub(crate) fn run(port: &str, way: &str) -> Fallible<ExitCode> {
     let way = Way::parse(way).ok_or("known: the ways are work:TURNS, delay, stall, errors")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse()?))?;
     let ballast = vec![1u8; BALLAST_BYTES];

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::measure::Outcome;
+use crate::measure::Fallible;
 
 /// The options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Default for Options {
 
 impl Options {
     /// Reads `--name value` pairs.
-    pub(crate) fn parse(words: &[&str]) -> Outcome<Options> {
+    pub(crate) fn parse(words: &[&str]) -> Fallible<Options> {
         let mut options = Options::default();
         let mut words = words.iter();
         while let Some(&name) = words.next() {
@@ -62,7 +62,7 @@ impl Options {
     }
 }
 
-fn number(name: &str, value: &str) -> Outcome<usize> {
+fn number(name: &str, value: &str) -> Fallible<usize> {
     match value.parse() {
         Ok(0) | Err(_) => Err(format!("{name} takes a number from 1, not `{value}`").into()),
         Ok(number) => Ok(number),

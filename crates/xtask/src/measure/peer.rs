@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
-use crate::measure::Outcome;
+use crate::measure::Fallible;
 use bench::children::ProcessTree;
 
 /// The cores of the two sides, as taskset takes them.
@@ -22,12 +22,12 @@ pub(crate) struct PeerServer {
 }
 
 /// A free port.
-pub(crate) fn free_port() -> Outcome<u16> {
+pub(crate) fn free_port() -> Fallible<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// Starts it, with its files in `folder`.
-pub(crate) fn nginx(folder: &Path) -> Outcome<PeerServer> {
+pub(crate) fn nginx(folder: &Path) -> Fallible<PeerServer> {
     let (port, own) = (free_port()?, folder.display());
     let conf = format!(
         "daemon off; worker_processes 1; pid {own}/nginx.pid; error_log {own}/error.log crit;\n\

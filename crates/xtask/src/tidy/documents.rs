@@ -48,7 +48,7 @@ fn out_of_step(tree: &SourceTree, document: &Generated) -> Option<TidyFinding> {
         document.file,
         same + 1,
         "differs from what the code says",
-        "write it anew: cargo xtask docs",
+        "write it again: cargo xtask docs",
     ))
 }
 

@@ -15,7 +15,9 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const ALL: &[&str] = &["http", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench"];
+const ALL: &[&str] = &[
+    "http", "http2", "coding", "config", "ring", "net", "files", "proxy", "cache", "apps", "bench", "control",
+];
 const PURE: &[&str] = &[
     "std::fs",
     "std::io",
@@ -41,9 +43,10 @@ const NO_SOCKETS: &[&str] =
 /// From low to high.
 const LAYERS: &[Layer] = &[
     Layer { folder: "http", may_use: &[], never: PURE },
+    Layer { folder: "http2", may_use: &["http"], never: PURE },
     Layer {
         folder: "config",
-        may_use: &[],
+        may_use: &["http"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
@@ -54,12 +57,14 @@ const LAYERS: &[Layer] = &[
         never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
-    Layer { folder: "net", may_use: &["http", "coding"], never: &["tokio"] },
+    Layer { folder: "net", may_use: &["http", "http2", "coding"], never: &["tokio"] },
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
+    // It never touches a request's path.
+    Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },

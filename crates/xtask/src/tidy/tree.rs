@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::measure::Outcome;
+use crate::measure::Fallible;
 
 /// Text files by their path from the root, `/` between folders.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(crate) struct SourceTree {
 
 impl SourceTree {
     /// Every file that is, or could now be, committed; what is not UTF-8 is left out.
-    pub(crate) fn read(root: &Path) -> Outcome<SourceTree> {
+    pub(crate) fn read(root: &Path) -> Fallible<SourceTree> {
         let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let output = Command::new("git").arg("-C").arg(root).args(list).output()?;
         if !output.status.success() {

@@ -1,4 +1,4 @@
-//! Connections behind a proxy that tells who the client is.
+//! Connections behind a proxy that sends the client's address.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n";
 /// Version 2, over TLS.
 const BINARY: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0";
-const TOLD: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
+const SENT: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
 
 /// Those who come over Unix sockets, as simulated clients do.
 fn known() -> Arc<Sources> {
@@ -20,7 +20,7 @@ fn known() -> Arc<Sources> {
 
 #[test]
 fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
-    for (header, reported) in [(LINE, TOLD.to_owned()), (BINARY, TOLD.replace("false", "true"))] {
+    for (header, reported) in [(LINE, SENT.to_owned()), (BINARY, SENT.replace("false", "true"))] {
         let wire = [header, ASK, ASK].concat();
         for cut in 0..=wire.len() {
             let rig = Rig::quick();
@@ -61,7 +61,7 @@ fn a_long_header_and_a_long_request_behind_it() {
     let rig = Rig::quick();
     let client = rig.connect_announced(1, &known());
     let said = rig.ask(&client, &[&header, request.as_bytes()].concat());
-    assert!(said.ends_with(TOLD), "{said}");
+    assert!(said.ends_with(SENT), "{said}");
     header[15] = 1;
     let client = rig.connect_announced(1, &known());
     assert!(rig.ask(&client, &header).starts_with("HTTP/1.1 400 "));

@@ -15,11 +15,12 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::h1::{Engine, IdleClient};
+use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};
 use crate::permit::{ConnectionLimit, Context};
+use crate::service::Engine;
 use crate::service::{RequestRecord, Service};
 use crate::sim::SimulatedWire;
 use crate::stream::Stream;
@@ -87,7 +88,7 @@ impl Rig {
     fn accept(&self, seed: u64, park: impl FnOnce(Box<IdleClient<Zoo>>)) -> Rc<SimulatedWire> {
         let wire = Rc::new(SimulatedWire::new(seed));
         let stream = Stream::simulated(&self.core, wire.clone());
-        park(IdleClient::new(&self.engine, stream, Peer::Unix));
+        park(IdleClient::new(&self.engine, Link::Plain(stream), Peer::Unix));
         self.wires.borrow_mut().push(wire.clone());
         self.settle();
         wire
@@ -144,7 +145,7 @@ impl Rig {
         self.engine.context.connection_limit.taken.get()
     }
 
-    /// Sends, waits for whatever comes of it at once, and reads that.
+    /// Sends, waits for the immediate result, and reads it.
     pub(super) fn ask(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
         wire.client_sends(bytes);
         self.settle();
@@ -158,7 +159,7 @@ impl Rig {
         assert_eq!(self.core.running(), 0, "the count of futures is off");
         assert_eq!(self.core.sources_alive(), 0, "a source is left");
         assert_eq!(self.core.timers_armed(), 0, "a timer is left");
-        assert!(self.wires.borrow().iter().all(|wire| wire.end().is_some()), "a client was not told");
+        assert!(self.wires.borrow().iter().all(|wire| wire.end().is_some()), "a client was not disconnected");
     }
 }
 
@@ -178,7 +179,7 @@ pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| b'a' + ((at as u64 * 7 + n) % 26) as u8).collect()
 }
 
-/// One handler of each kind, told by the path; the query is a number that the response depends on.
+/// One handler of each kind, selected by the path; the query is a number that the response depends on.
 pub(super) struct Zoo {
     file: OwnedFd,
     pub(super) offloaded: Rc<Cell<usize>>,

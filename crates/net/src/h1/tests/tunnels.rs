@@ -1,72 +1,16 @@
 //! Tunnels between a client and a server, in the clear and through TLS.
 
 use std::cell::RefCell;
-use std::io::{Read, Write};
 use std::rc::Rc;
-use std::sync::Arc;
-
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection};
 
 use super::rig::{Rig, read};
+use super::secure::{Server, connect};
 use crate::link::Link;
 use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
-use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
 
 /// What one record of TLS holds at most.
 const RECORD_BYTES: usize = 16 * 1024;
-
-/// The server's end of TLS, at the far end of a wire.
-struct Server {
-    wire: Rc<SimulatedWire>,
-    tls: ServerConnection,
-}
-
-impl Server {
-    fn new(wire: &Rc<SimulatedWire>) -> Server {
-        let rcgen::CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed(vec!["app.test".to_owned()]).unwrap();
-        let chain = vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).unwrap()];
-        let key = PrivateKeyDer::from_pem_slice(signing_key.serialize_pem().as_bytes()).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
-        let mut tls = ServerConnection::new(Arc::new(config)).unwrap();
-        tls.set_buffer_limit(None);
-        Server { wire: wire.clone(), tls }
-    }
-
-    /// Takes what has come and sends what there is to send; what it has read.
-    fn turn(&mut self) -> Vec<u8> {
-        let bytes = self.wire.client_reads();
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            self.tls.read_tls(&mut rest).unwrap();
-            self.tls.process_new_packets().unwrap();
-        }
-        let mut out = Vec::new();
-        while self.tls.wants_write() {
-            self.tls.write_tls(&mut out).unwrap();
-        }
-        if !out.is_empty() {
-            self.wire.client_sends(&out);
-        }
-        let mut text = vec![0; 1024 * 1024];
-        let len = self.tls.reader().read(&mut text).unwrap_or(0);
-        text.truncate(len);
-        text
-    }
-
-    fn says(&mut self, bytes: &[u8]) {
-        self.tls.writer().write_all(bytes).unwrap();
-    }
-}
 
 /// A tunnel to where `origin` leads, and its client.
 fn joined(rig: &Rig) -> Rc<SimulatedWire> {
@@ -80,12 +24,9 @@ fn joined(rig: &Rig) -> Rc<SimulatedWire> {
 fn tunnel(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
-    let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };
-    let client = TlsClient::new(&options).unwrap();
     let made: Rc<RefCell<Option<Link>>> = rig.engine.service.origin.clone();
     rig.core.spawn(async move {
-        let tls = TlsStream::connect(stream, &client, u64::MAX).await.unwrap();
-        *made.borrow_mut() = Some(Link::Tls(tls));
+        *made.borrow_mut() = Some(connect(stream).await);
     });
     for _ in 0..5 {
         rig.settle();

@@ -1,0 +1,237 @@
+//! The HTTP client for directories and for the `ask` URL: HTTP/1.1, one connection a request, with a limit on time and on
+//! the size of responses.
+
+use std::error::Error as StdError;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// The longest response that is read, in bytes.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
+/// The longest `Retry-After` that is believed.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
+const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
+
+type Failure = Box<dyn StdError + Send + Sync>;
+
+/// The client. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct WebClient {
+    tls: TlsConnector,
+    request_max: Duration,
+    /// What the last response that was no success said about the time of the next request.
+    retry_after: Arc<Mutex<Option<Duration>>>,
+}
+
+impl WebClient {
+    /// A client that trusts what the system trusts, and the certificates of `extra`, a PEM file.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or TLS cannot be set up.
+    pub(crate) fn new(extra: Option<&Path>, request_max: Duration) -> Result<WebClient, String> {
+        let mut roots = RootCertStore::empty();
+        // A system without certificates is seen when a directory is not trusted.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = extra {
+            let failed = |error: &dyn std::fmt::Display| format!("`[acme] ca` {}: {error}", path.display());
+            let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
+            let mut added = 0;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|error| failed(&error))?;
+                roots.add(certificate).map_err(|error| failed(&error))?;
+                added += 1;
+            }
+            if added == 0 {
+                return Err(failed(&"there is no certificate in it"));
+            }
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(WebClient { tls: TlsConnector::from(Arc::new(config)), request_max, retry_after: Arc::default() })
+    }
+
+    /// What the last response that was no success asked to wait; forgets it.
+    pub(crate) fn take_retry_after(&self) -> Option<Duration> {
+        self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    #[cfg(test)]
+    /// The status of the response to a GET request.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn get(&self, url: &str) -> Result<u16, String> {
+        let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+        let request = Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let response = self.send(request).await.map_err(|error| format!("{url}: {error}"))?;
+        Ok(response.status().as_u16())
+    }
+
+    async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Failure>,
+    {
+        let max = self.request_max;
+        let response = tokio::time::timeout(max, self.exchange(request)).await;
+        let response = response.map_err(|_| format!("no response within {} s", max.as_secs_f32()))??;
+        if !response.status().is_success() {
+            let value = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let wait = value.and_then(|value| retry_after(value, SystemTime::now()));
+            *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+        }
+        Ok(response)
+    }
+
+    async fn exchange<B>(&self, mut request: Request<B>) -> Result<Response<Bytes>, Failure>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Failure>,
+    {
+        let uri = request.uri().clone();
+        let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
+            return Err("the URL names no host".into());
+        };
+        let is_tls = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let stream = TcpStream::connect((host.as_str(), port)).await;
+        let stream = stream.map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
+        if !is_tls {
+            return exchange_on(stream, request).await;
+        }
+        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{host} is no host name"))?;
+        let stream =
+            self.tls.connect(name, stream).await.map_err(|error| format!("TLS with {host}: {error}"))?;
+        exchange_on(stream, request).await
+    }
+}
+
+async fn exchange_on<S, B>(stream: S, request: Request<B>) -> Result<Response<Bytes>, Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Failure>,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let exchange = async move {
+        let (parts, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await?.to_bytes();
+        Ok(Response::from_parts(parts, body))
+    };
+    // The connection moves the bytes; it ends with the exchange, or before it.
+    tokio::pin!(connection, exchange);
+    tokio::select! {
+        biased;
+        done = &mut exchange => done,
+        ended = &mut connection => {
+            ended?;
+            exchange.await
+        }
+    }
+}
+
+/// Seconds or a date (RFC 9110 section 10.2.3), as a wait.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
+}
+
+impl HttpClient for WebClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
+        let client = self.clone();
+        Box::pin(async move {
+            let (parts, body) = client.send(request).await.map_err(instant_acme::Error::Other)?.into_parts();
+            Ok(BytesResponse { parts, body: Box::new(body) })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Serves one connection with these bytes; returns the address.
+    fn serve(response: Vec<u8>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(&response);
+        });
+        format!("http://{address}/ask?domain=a")
+    }
+
+    fn get(response: &[u8], request_max: Duration) -> (Result<u16, String>, Option<Duration>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = WebClient::new(None, request_max).unwrap();
+        let status = runtime.block_on(client.get(&serve(response.to_vec())));
+        (status, client.take_retry_after())
+    }
+
+    #[test]
+    fn responses_are_read_up_to_a_limit() {
+        let second = Duration::from_secs(20);
+        assert_eq!(get(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", second), (Ok(200), None));
+        assert_eq!(
+            get(b"HTTP/1.1 404 No\r\nRetry-After: 7\r\n\r\nuntil the end", second),
+            (Ok(404), Some(Duration::from_secs(7)))
+        );
+        let mut long = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        long.resize(RESPONSE_BYTES_MAX + 1_000, b'x');
+        assert!(get(&long, second).0.is_err());
+        assert!(get(b"nonsense", second).0.is_err());
+        assert!(get(b"", second).0.is_err());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // Nobody answers: the listener never accepts.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = WebClient::new(None, Duration::from_millis(50)).unwrap();
+        let url = format!("http://{}/", silent.local_addr().unwrap());
+        assert!(runtime.block_on(client.get(&url)).unwrap_err().contains("no response within"));
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        assert_eq!(retry_after(" 120", now), Some(Duration::from_secs(120)));
+        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
+        assert_eq!(retry_after("99999999999", now), Some(RETRY_AFTER_MAX));
+        assert_eq!(retry_after("soon", now), None);
+    }
+}

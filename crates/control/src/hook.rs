@@ -1,0 +1,80 @@
+//! The command that sets and removes the records of DNS-01 challenges (RFC 8555 section 8.4).
+
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+/// The last bytes of what a hook wrote that go to the log.
+const OUTPUT_BYTES_MAX: u64 = 2_000;
+
+/// Runs the hook: its words, then `add` or `remove`, the record's name and its value. It ends once the record is, or is no
+/// longer, to be seen by the authority.
+///
+/// # Errors
+/// That it cannot be started, failed or took too long; with the last that it wrote to stderr.
+pub(crate) async fn run(
+    words: &[OsString],
+    action: &str,
+    record: &str,
+    value: &str,
+    longest: Duration,
+) -> Result<(), String> {
+    let Some((program, arguments)) = words.split_first() else { return Err("the hook is empty".into()) };
+    let shown = program.to_string_lossy();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .args([action, record, value])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("the DNS hook {shown} does not start: {error}"))?;
+    let stderr = child.stderr.take();
+    let ended = async {
+        let mut text = Vec::new();
+        if let Some(stderr) = stderr {
+            let mut stderr = stderr.take(OUTPUT_BYTES_MAX);
+            let _ = stderr.read_to_end(&mut text).await;
+            // What it writes beyond that is read and dropped, so that it does not block.
+            let _ = tokio::io::copy(&mut stderr.into_inner(), &mut tokio::io::sink()).await;
+        }
+        (child.wait().await, text)
+    };
+    let (status, text) = tokio::time::timeout(longest, ended)
+        .await
+        .map_err(|_| format!("the DNS hook {shown} has not ended after {} s", longest.as_secs_f32()))?;
+    let status = status.map_err(|error| format!("the DNS hook {shown}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => {
+            let text = String::from_utf8_lossy(&text);
+            Err(format!("the DNS hook {shown} {action} failed: {status}: {}", text.trim()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(script: &str, longest: Duration) -> Result<(), String> {
+        let words = ["sh", "-c", script, "hook"].map(OsString::from);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run(&words, "add", "_acme-challenge.a.test", "value", longest))
+    }
+
+    #[test]
+    fn a_hook_gets_the_record_and_its_errors_are_reported() {
+        let long = Duration::from_secs(30);
+        assert_eq!(hook("test \"$*\" = 'add _acme-challenge.a.test value'", long), Ok(()));
+        let error = hook("echo no such zone >&2; exit 3", long).unwrap_err();
+        assert!(error.contains("no such zone") && error.contains('3'), "{error}");
+        // More than fits into a pipe does not block it.
+        assert_eq!(hook("head -c 300000 /dev/zero >&2", long), Ok(()));
+        assert!(hook("exec sleep 60", Duration::from_millis(100)).unwrap_err().contains("has not ended"));
+    }
+}

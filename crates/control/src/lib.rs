@@ -1,0 +1,46 @@
+//! What runs beside serving, on one thread of its own: certificates.
+//!
+//! It owns orders of certificates (ACME, RFC 8555), the state folder with accounts, keys and certificates, the local
+//! authority for private names, and the time at which each certificate is renewed. It is the one crate that uses tokio.
+//! It never touches a request's path: what serves gets certificates through [`CertificateSink`], and looks up tokens in
+//! [`HttpChallenges`].
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+mod subject;
+
+mod certificate;
+
+mod schedule;
+
+mod store;
+
+mod sink;
+
+mod client;
+
+mod hook;
+
+mod order;
+
+mod local;
+
+mod trust;
+
+mod status;
+
+mod orders;
+
+mod renewer;
+
+pub use certificate::CertificateFacts;
+pub use local::LocalAuthority;
+pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
+pub use orders::Environment;
+pub use renewer::CertificateRenewer;
+pub use schedule::Intervals;
+pub use sink::{CertificateSink, HttpChallenges};
+pub use status::{CertificateStatus, list};
+pub use store::StateFolder;
+pub use subject::{Issuer, Subject};
+pub use trust::{TrustStores, trust, untrust};

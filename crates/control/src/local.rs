@@ -1,0 +1,212 @@
+//! The local authority: it issues certificates for names that no public authority issues for.
+//!
+//! It is made once, in the state folder. Its name constraints (RFC 5280 section 4.2.1.10) let it vouch for private names and
+//! addresses alone, so that who steals its key cannot pose as a site of the internet to those who trust it.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType, SerialNumber,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::certificate::CertificateFacts;
+use crate::store::StateFolder;
+use crate::subject::Subject;
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// The lifetime of the authority's own certificate.
+const ROOT_LIFETIME: Duration = Duration::from_secs(3_650 * 86_400);
+/// The lifetime of a certificate that it issues.
+const LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+/// Networks that it issues for: address and length of the prefix.
+const NETWORKS: [(&str, u8); 9] = [
+    ("127.0.0.0", 8),
+    ("10.0.0.0", 8),
+    ("172.16.0.0", 12),
+    ("192.168.0.0", 16),
+    ("169.254.0.0", 16),
+    ("100.64.0.0", 10),
+    ("::1", 128),
+    ("fc00::", 7),
+    ("fe80::", 10),
+];
+
+/// The authority with its key.
+pub struct LocalAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    info: CertificateFacts,
+}
+
+/// A certificate of the authority, and its key.
+pub(crate) struct LocalCertificate {
+    /// Both, as PEM text.
+    pub(crate) pem: String,
+    pub(crate) info: CertificateFacts,
+}
+
+impl LocalAuthority {
+    /// The authority of the state folder; it is made where there is none, or where the one there has expired. `host` is the
+    /// name of this machine, to distinguish its authority from others.
+    ///
+    /// # Errors
+    /// Why it cannot be read or made.
+    pub fn open(store: &StateFolder, host: &str, now: SystemTime) -> Result<LocalAuthority, String> {
+        let failed = |error: std::io::Error| format!("the local authority: {error}");
+        let _lock = store.lock_authority().map_err(failed)?;
+        if let Some(pem) = store.authority().map_err(failed)? {
+            let authority = LocalAuthority::parse(&pem)?;
+            if authority.info.not_after > now + LIFETIME {
+                return Ok(authority);
+            }
+        }
+        let (pem, certificate) = make(host, now).map_err(|error| format!("the local authority: {error}"))?;
+        store.write_authority(&pem, &certificate).map_err(failed)?;
+        LocalAuthority::parse(&pem)
+    }
+
+    fn parse(pem: &str) -> Result<LocalAuthority, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("the local authority cannot be read: {error}");
+        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
+        let key = KeyPair::try_from(&key).map_err(|error| failed(&error))?;
+        let info = CertificateFacts::read(&certificate)?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| failed(&error))?;
+        Ok(LocalAuthority { issuer, certificate, info })
+    }
+
+    /// The authority's own certificate, in DER.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Issues a certificate for a private name.
+    pub(crate) fn issue(&self, subject: &Subject, now: SystemTime) -> Result<LocalCertificate, String> {
+        let made = || {
+            let key = KeyPair::generate()?;
+            let mut parameters = dated(now, LIFETIME);
+            parameters.subject_alt_names = vec![match subject {
+                Subject::Dns(name) => SanType::DnsName(name.as_str().try_into()?),
+                Subject::Ip(address) => SanType::IpAddress(*address),
+            }];
+            parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            parameters.use_authority_key_identifier_extension = true;
+            Ok((parameters.signed_by(&key, &self.issuer)?, key))
+        };
+        let (certificate, key) = made().map_err(|error: rcgen::Error| error.to_string())?;
+        let info = CertificateFacts::read(certificate.der())?;
+        Ok(LocalCertificate { pem: certificate.pem() + &key.serialize_pem(), info })
+    }
+}
+
+/// Parameters of a certificate that is valid from an hour ago, for clocks that are slow.
+fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.not_before = (now - DAY / 24).into();
+    parameters.not_after = (now + lifetime).into();
+    parameters
+}
+
+/// A new authority: its certificate with its key, and its certificate alone, as PEM text.
+fn make(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut parameters = dated(now, ROOT_LIFETIME);
+    parameters.distinguished_name.push(DnType::OrganizationName, "Komainu");
+    let date = time::OffsetDateTime::from(now).date();
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, format!("Komainu local authority, {host}, {date}"));
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let names = Subject::private_suffixes().iter().map(|name| GeneralSubtree::DnsName((*name).to_owned()));
+    let networks = NETWORKS.iter().map(|(address, prefix)| {
+        let address: IpAddr = address.parse().expect("the table holds addresses");
+        GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(address, *prefix))
+    });
+    parameters.name_constraints = Some(NameConstraints {
+        permitted_subtrees: names.chain(networks).collect(),
+        excluded_subtrees: Vec::new(),
+    });
+    let mut serial = [0; 16];
+    aws_lc_rs::rand::fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
+    // Positive, and not zero (RFC 5280 section 4.1.2.2).
+    serial[0] = serial[0] & 0x7f | 0x40;
+    parameters.serial_number = Some(SerialNumber::from_slice(&serial));
+    let certificate = parameters.self_signed(&key)?.pem();
+    Ok((format!("{certificate}{}", key.serialize_pem()), certificate))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::store::tests::scratch;
+
+    fn subject(text: &str) -> Subject {
+        Subject::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_authority_is_made_once_and_again_before_it_expires() {
+        let path = scratch("authority");
+        let store = StateFolder::open(&path).unwrap();
+        let now = SystemTime::now();
+        let first = LocalAuthority::open(&store, "host", now).unwrap();
+        assert_eq!(LocalAuthority::open(&store, "host", now).unwrap().certificate(), first.certificate());
+        let later = LocalAuthority::open(&store, "host", now + ROOT_LIFETIME - DAY).unwrap();
+        assert_ne!(later.certificate(), first.certificate());
+        let issued = later.issue(&subject("a.localhost"), now).unwrap();
+        assert_eq!(issued.info.subjects, [subject("a.localhost")]);
+        assert_eq!(
+            issued.info.not_after.duration_since(issued.info.not_before).unwrap(),
+            LIFETIME + DAY / 24
+        );
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    /// OpenSSL decides whether the chain is valid.
+    #[test]
+    fn it_vouches_for_private_names_alone() {
+        let path = scratch("constraints");
+        let store = StateFolder::open(&path).unwrap();
+        let now = SystemTime::now();
+        let authority = LocalAuthority::open(&store, "host", now).unwrap();
+        let verify = |name: &str| {
+            let issued = authority.issue(&subject(name), now).unwrap();
+            let leaf = path.join("leaf.pem");
+            std::fs::write(&leaf, &issued.pem).unwrap();
+            let verified = Command::new("openssl")
+                .args(["verify", "-x509_strict", "-purpose", "sslserver", "-CAfile"])
+                .arg(store.root_path())
+                .arg(&leaf)
+                .output()
+                .unwrap();
+            (verified.status.success(), String::from_utf8_lossy(&verified.stderr).into_owned())
+        };
+        for name in [
+            "localhost",
+            "a.b.localhost",
+            "*.test",
+            "nas.home.arpa",
+            "127.0.0.1",
+            "::1",
+            "192.168.7.7",
+            "fd00::7",
+        ] {
+            let (is_valid, text) = verify(name);
+            assert!(is_valid, "{name}: {text}");
+        }
+        for name in ["example.com", "localhost.example.com", "xlocalhost", "93.184.216.34", "2606:2800::1"] {
+            let (is_valid, text) = verify(name);
+            assert!(!is_valid && text.contains("permitted subtree violation"), "{name}: {text}");
+        }
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,568 @@
+//! One order of a certificate from one directory (RFC 8555).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use instant_acme::{
+    Account, AccountCredentials, AuthorizationStatus, ChallengeHandle, ChallengeType, Error,
+    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PublicKeyData, SanType};
+
+use crate::certificate::KeyedChain;
+use crate::client::WebClient;
+use crate::hook;
+use crate::schedule::{FailureKind, Intervals};
+use crate::sink::{CertificateSink, HttpChallenges};
+use crate::store::StateFolder;
+use crate::subject::Subject;
+
+/// A directory of an authority: the URL where ACME begins (RFC 8555 section 7.1.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Directory {
+    /// An `https` URL.
+    pub url: String,
+}
+
+/// An account at the authority that a new ACME account is bound to (RFC 8555 section 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExternalAccount {
+    /// The key's identifier.
+    pub id: String,
+    /// The HMAC key, decoded.
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for ExternalAccount {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "ExternalAccount({})", self.id)
+    }
+}
+
+/// How control over a name is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChallengeKind {
+    /// A file on port 80 (RFC 8555 section 8.3).
+    Http,
+    /// A certificate on port 443 (RFC 8737).
+    TlsAlpn,
+    /// A TXT record (RFC 8555 section 8.4).
+    Dns,
+}
+
+impl ChallengeKind {
+    fn of_acme(self) -> ChallengeType {
+        match self {
+            ChallengeKind::Http => ChallengeType::Http01,
+            ChallengeKind::TlsAlpn => ChallengeType::TlsAlpn01,
+            ChallengeKind::Dns => ChallengeType::Dns01,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            ChallengeKind::Http => "http-01",
+            ChallengeKind::TlsAlpn => "tls-alpn-01",
+            ChallengeKind::Dns => "dns-01",
+        }
+    }
+
+    /// Whether a subject can be shown so: DNS-01 alone shows wildcards (section 7.1.3), and never addresses (RFC 8738).
+    fn shows(self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Ip(_) => self != ChallengeKind::Dns,
+            Subject::Dns(_) => !subject.is_wildcard() || self == ChallengeKind::Dns,
+        }
+    }
+}
+
+/// How certificates are obtained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Directories: each is tried where those before it fail.
+    pub directories: Vec<Directory>,
+    /// Where the authority writes to about the account.
+    pub email: Option<String>,
+    /// The account that new ACME accounts are bound to.
+    pub external_account: Option<ExternalAccount>,
+    /// The profile of certificates, such as `shortlived`.
+    pub profile: Option<String>,
+    /// Ways to show control over a name: the next one is taken after each failure.
+    pub challenges: Vec<ChallengeKind>,
+    /// The command of DNS-01 challenges, in words.
+    pub dns_hook: Option<Vec<OsString>>,
+    /// The state folder.
+    pub state: PathBuf,
+    /// Certificates that are trusted for directories beside the system's, as a PEM file.
+    pub root_file: Option<PathBuf>,
+}
+
+impl Options {
+    /// The way to show control over a subject at the attempt after so many failures.
+    pub(crate) fn challenge(
+        &self,
+        subject: &Subject,
+        failures: u32,
+        is_shared: bool,
+    ) -> Result<ChallengeKind, String> {
+        let mut kinds: Vec<ChallengeKind> =
+            self.challenges.iter().copied().filter(|kind| kind.shows(subject)).collect();
+        // The authority may reach any of the servers that share the state folder; the token is in the folder.
+        if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
+            kinds.retain(|kind| *kind != ChallengeKind::TlsAlpn);
+        }
+        match kinds.as_slice() {
+            [] if subject.is_wildcard() => Err("a wildcard needs dns-01: set `dns_hook` in `[acme]`".into()),
+            [] => Err("no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port \
+                       443 for tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
+                .into()),
+            kinds => Ok(kinds[failures as usize % kinds.len()]),
+        }
+    }
+}
+
+/// Why an order failed.
+#[derive(Debug, Clone)]
+pub(crate) struct OrderFailure {
+    pub(crate) kind: FailureKind,
+    pub(crate) text: String,
+    /// How long the directory asked to wait.
+    pub(crate) wait: Option<Duration>,
+}
+
+impl OrderFailure {
+    pub(crate) fn refused(text: impl Into<String>) -> OrderFailure {
+        OrderFailure { kind: FailureKind::Refused, text: text.into(), wait: None }
+    }
+}
+
+const PROBLEM: &str = "urn:ietf:params:acme:error:";
+
+/// The type of the problem that a directory reports.
+fn problem(error: &Error) -> Option<&str> {
+    match error {
+        Error::Api(problem) => problem.r#type.as_deref()?.strip_prefix(PROBLEM),
+        _ => None,
+    }
+}
+
+/// What orders share.
+pub(crate) struct OrderContext<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) intervals: &'a Intervals,
+    pub(crate) client: &'a WebClient,
+    pub(crate) store: &'a StateFolder,
+    pub(crate) sink: &'a dyn CertificateSink,
+    pub(crate) challenges: &'a HttpChallenges,
+    pub(crate) is_shared: bool,
+}
+
+/// A challenge that can be answered until it is dropped.
+enum Shown<'a> {
+    Token(&'a OrderContext<'a>, String),
+    ServerName(&'a OrderContext<'a>, String),
+    /// The record's name and value; it is removed before the order ends, which takes a command.
+    Record(String, String),
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        match self {
+            Shown::Token(context, token) => {
+                context.challenges.remove(token);
+                context.store.remove_token(token);
+            }
+            Shown::ServerName(context, name) => context.sink.remove_challenge(name),
+            Shown::Record(..) => {}
+        }
+    }
+}
+
+/// Runs a step again while the directory does not accept its nonce, which happens at any time (RFC 8555 section 6.5).
+async fn with_nonce<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
+    const ATTEMPTS_MAX: usize = 12;
+    for _ in 1..ATTEMPTS_MAX {
+        match step().await {
+            Err(error) if problem(&error) == Some("badNonce") => {}
+            done => return done,
+        }
+    }
+    step().await
+}
+
+impl<'a> OrderContext<'a> {
+    /// A failure of a step, with what the directory said about the next attempt.
+    fn failed(&self, error: Error) -> OrderFailure {
+        let asked = self.client.take_retry_after();
+        let (kind, wait) = match &error {
+            Error::Api(problem) => {
+                let name =
+                    problem.r#type.as_deref().and_then(|name| name.strip_prefix(PROBLEM)).unwrap_or_default();
+                let own = problem.status.is_some_and(|status| status >= 500)
+                    || matches!(name, "serverInternal" | "badNonce");
+                (if own { FailureKind::Unreachable } else { FailureKind::Refused }, asked)
+            }
+            Error::Timeout(next) => {
+                let wait = next.map(|at| at.saturating_duration_since(std::time::Instant::now()));
+                (FailureKind::Unreachable, wait.or(asked))
+            }
+            Error::Unsupported(_) | Error::Crypto | Error::KeyRejected | Error::Str(_) => {
+                (FailureKind::Refused, asked)
+            }
+            _ => (FailureKind::Unreachable, asked),
+        };
+        let text = match error {
+            Error::Api(problem) => described(&problem),
+            other => other.to_string(),
+        };
+        OrderFailure { kind, text, wait }
+    }
+
+    /// The account at a directory: the stored one, or a new one.
+    pub(crate) async fn account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
+        let stored =
+            self.store.account(&directory.url).map_err(|error| OrderFailure::refused(error.to_string()))?;
+        let credentials = stored.and_then(|text| serde_json::from_str::<AccountCredentials>(&text).ok());
+        if let Some(credentials) = credentials {
+            let builder = Account::builder_with_http(Box::new(self.client.clone()));
+            return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
+        }
+        let external = self
+            .options
+            .external_account
+            .as_ref()
+            .map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
+        let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.as_deref().into_iter().collect();
+        let terms =
+            NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+        let made = with_nonce(async || {
+            let builder = Account::builder_with_http(Box::new(self.client.clone()));
+            builder.create(&terms, directory.url.clone(), external.as_ref()).await
+        });
+        let (account, credentials) = made.await.map_err(|error| self.failed(error))?;
+        let text =
+            serde_json::to_string(&credentials).map_err(|error| OrderFailure::refused(error.to_string()))?;
+        let written = self.store.write_account(&directory.url, &text);
+        written.map_err(|error| OrderFailure::refused(format!("the account cannot be stored: {error}")))?;
+        self.sink.info(&format!("certificates: made an account at {}", directory.url));
+        Ok(account)
+    }
+
+    /// Obtains a certificate and returns it with its key.
+    ///
+    /// # Errors
+    /// What failed, and whether the directory can be asked again soon.
+    pub(crate) async fn obtain(
+        &'a self,
+        directory: &Directory,
+        subject: &Subject,
+        kind: ChallengeKind,
+        replaces: Option<&KeyedChain>,
+    ) -> Result<KeyedChain, OrderFailure> {
+        // What an earlier step left.
+        let _ = self.client.take_retry_after();
+        let mut account = self.account(directory).await?;
+        let mut made = self.new_order(&account, directory, subject, replaces).await;
+        if made.as_ref().is_err_and(|error| problem(error) == Some("accountDoesNotExist")) {
+            // The authority has forgotten it.
+            let _ = self.store.remove_account(&directory.url);
+            account = self.account(directory).await?;
+            made = self.new_order(&account, directory, subject, replaces).await;
+        }
+        let mut order = made.map_err(|error| self.failed(error))?;
+        let mut shown = Vec::new();
+        let validated = self.validate(&mut order, subject, kind, &mut shown).await;
+        for one in &shown {
+            if let Shown::Record(name, value) = one {
+                let hook = self.options.dns_hook.as_deref().unwrap_or_default();
+                if let Err(error) = hook::run(hook, "remove", name, value, self.intervals.hook_max).await {
+                    self.sink.warn(&format!("certificates: {subject}: {error}"));
+                }
+            }
+        }
+        drop(shown);
+        validated?;
+        self.finish(&mut order, subject).await
+    }
+
+    async fn new_order(
+        &self,
+        account: &Account,
+        directory: &Directory,
+        subject: &Subject,
+        replaces: Option<&KeyedChain>,
+    ) -> Result<Order, Error> {
+        let identifier = match subject {
+            Subject::Dns(name) => Identifier::Dns(name.clone()),
+            Subject::Ip(address) => Identifier::Ip(*address),
+        };
+        let identifiers = [identifier];
+        let profiles: Vec<&str> = account.profiles().map(|profile| profile.name).collect();
+        let profile = match &self.options.profile {
+            Some(name) if !profiles.contains(&name.as_str()) => {
+                let text = match profiles.as_slice() {
+                    [] => format!("{} has no profiles: remove `profile` from `[acme]`", directory.url),
+                    some => format!("{} has no profile {name:?}: it has {}", directory.url, some.join(", ")),
+                };
+                return Err(Error::Api(instant_acme::Problem {
+                    r#type: None,
+                    detail: Some(text),
+                    status: None,
+                    subproblems: Vec::new(),
+                }));
+            }
+            Some(name) => Some(name.as_str()),
+            // Let's Encrypt issues for addresses by this profile alone.
+            None => {
+                Some("shortlived").filter(|name| matches!(subject, Subject::Ip(_)) && profiles.contains(name))
+            }
+        };
+        let plain = || {
+            let order = NewOrder::new(&identifiers);
+            profile.into_iter().fold(order, NewOrder::profile)
+        };
+        if let Some(identifier) = replaces.and_then(KeyedChain::identifier) {
+            let made =
+                with_nonce(async || account.new_order(&plain().replaces(identifier.clone())).await).await;
+            match made {
+                // No ARI there, or the certificate was replaced already, or is not that authority's: order as if new.
+                Err(Error::Unsupported(_)) => {}
+                Err(Error::Api(problem))
+                    if problem.r#type.as_deref() != Some(&format!("{PROBLEM}rateLimited")) => {}
+                done => return done,
+            }
+        }
+        with_nonce(async || account.new_order(&plain()).await).await
+    }
+
+    /// Shows control over what the order names.
+    async fn validate(
+        &'a self,
+        order: &mut Order,
+        subject: &Subject,
+        kind: ChallengeKind,
+        shown: &mut Vec<Shown<'a>>,
+    ) -> Result<(), OrderFailure> {
+        let mut count = 0;
+        loop {
+            // Made again for each, as one borrows the order; what was fetched is kept.
+            let mut authorizations = order.authorizations();
+            let mut next = authorizations.next().await;
+            for _ in 0..count {
+                next = authorizations.next().await;
+            }
+            let mut authorization = match next {
+                None => break,
+                Some(Err(error)) if problem(&error) == Some("badNonce") => continue,
+                Some(next) => next.map_err(|error| self.failed(error))?,
+            };
+            count += 1;
+            match authorization.status {
+                AuthorizationStatus::Valid => continue,
+                AuthorizationStatus::Pending => {}
+                other => return Err(OrderFailure::refused(format!("the authorization is {other:?}"))),
+            }
+            let offered: Vec<String> =
+                authorization.challenges.iter().map(|challenge| format!("{:?}", challenge.r#type)).collect();
+            let Some(mut challenge) = authorization.challenge(kind.of_acme()) else {
+                let text = format!("the directory offers no {}, but {}", kind.name(), offered.join(", "));
+                return Err(OrderFailure::refused(text));
+            };
+            self.show(&challenge, subject, kind, shown).await.map_err(OrderFailure::refused)?;
+            with_nonce(async || challenge.set_ready().await).await.map_err(|error| self.failed(error))?;
+        }
+        let policy = self.policy();
+        match with_nonce(async || order.poll_ready(&policy).await).await {
+            Ok(OrderStatus::Ready) => Ok(()),
+            Ok(_) => {
+                let text = self.reason(order).await;
+                Err(OrderFailure::refused(format!("{}: {text}", kind.name())))
+            }
+            Err(error) => {
+                let failure = self.failed(error);
+                Err(OrderFailure { text: format!("{}: {}", kind.name(), failure.text), ..failure })
+            }
+        }
+    }
+
+    fn policy(&self) -> RetryPolicy {
+        RetryPolicy::new().initial_delay(self.intervals.poll).backoff(1.5).timeout(self.intervals.order_max)
+    }
+
+    /// Makes the response to a challenge available.
+    async fn show(
+        &'a self,
+        challenge: &ChallengeHandle<'_>,
+        subject: &Subject,
+        kind: ChallengeKind,
+        shown: &mut Vec<Shown<'a>>,
+    ) -> Result<(), String> {
+        let response = challenge.key_authorization();
+        match kind {
+            ChallengeKind::Http => {
+                let token = challenge.token.clone();
+                let written = self.store.write_token(&token, response.as_str());
+                written.map_err(|error| format!("the token cannot be stored: {error}"))?;
+                self.challenges.insert(token.clone(), response.as_str().to_owned());
+                shown.push(Shown::Token(self, token));
+                if self.is_shared {
+                    tokio::time::sleep(self.intervals.settle).await;
+                }
+            }
+            ChallengeKind::TlsAlpn => {
+                let made = challenge_certificate(subject, response.digest().as_ref());
+                let (certificate, key) = made.map_err(|error| error.to_string())?;
+                let name = subject.server_name();
+                self.sink.set_challenge(&name, &(certificate.pem() + &key.serialize_pem()))?;
+                shown.push(Shown::ServerName(self, name));
+            }
+            ChallengeKind::Dns => {
+                let hook = self.options.dns_hook.as_deref().unwrap_or_default();
+                let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
+                shown.push(Shown::Record(name.clone(), value.clone()));
+                hook::run(hook, "add", &name, &value, self.intervals.hook_max).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the authorizations of an order are not valid.
+    async fn reason(&self, order: &mut Order) -> String {
+        let mut reasons = Vec::new();
+        let mut authorizations = order.authorizations();
+        while let Some(Ok(mut authorization)) = authorizations.next().await {
+            // Without a fresh state there is no reason to report.
+            let _ = with_nonce(async || authorization.refresh().await.map(drop)).await;
+            let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+            reasons.extend(errors.map(described));
+        }
+        match reasons.is_empty() {
+            true => "the directory did not say why".into(),
+            false => reasons.join("; "),
+        }
+    }
+
+    /// Sends the request for the certificate, waits for it and checks it.
+    async fn finish(&self, order: &mut Order, subject: &Subject) -> Result<KeyedChain, OrderFailure> {
+        let made = KeyPair::generate().and_then(|key| Ok((request(subject)?.serialize_request(&key)?, key)));
+        let (request, key) = made.map_err(|error| OrderFailure::refused(error.to_string()))?;
+        let policy = self.policy();
+        with_nonce(async || order.finalize_csr(request.der()).await)
+            .await
+            .map_err(|error| self.failed(error))?;
+        let chain = with_nonce(async || order.poll_certificate(&policy).await).await;
+        let pem =
+            chain.map_err(|error| self.failed(error))?.trim_end().to_owned() + "\n" + &key.serialize_pem();
+        let read = KeyedChain::parse(pem).map_err(OrderFailure::refused)?;
+        let is_right =
+            read.info.subjects.contains(subject) && read.info.public_key == key.subject_public_key_info();
+        match is_right {
+            true => Ok(read),
+            false => Err(OrderFailure::refused("the directory issued a certificate for another name or key")),
+        }
+    }
+
+    /// The renewal window that the authority suggests, and how soon to ask again.
+    pub(crate) async fn renewal_info(
+        &self,
+        directory: &Directory,
+        certificate: &KeyedChain,
+    ) -> Result<Option<((SystemTime, SystemTime), Duration)>, OrderFailure> {
+        let Some(identifier) = certificate.identifier() else { return Ok(None) };
+        let account = self.account(directory).await?;
+        match account.renewal_info(&identifier).await {
+            Ok((info, again)) => {
+                let window = info.suggested_window;
+                Ok(Some(((window.start.into(), window.end.into()), again)))
+            }
+            Err(Error::Unsupported(_)) => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+}
+
+/// What a directory says, in one line.
+fn described(problem: &instant_acme::Problem) -> String {
+    let name = problem.r#type.as_deref().map(|name| name.strip_prefix(PROBLEM).unwrap_or(name));
+    let mut text = match (name, problem.detail.as_deref()) {
+        (Some(name), Some(detail)) => format!("{detail} ({name})"),
+        (Some(name), None) => name.to_owned(),
+        (None, detail) => detail.unwrap_or("the directory did not say why").to_owned(),
+    };
+    for inner in &problem.subproblems {
+        text = format!("{text}; {inner}");
+    }
+    // One line of the log, whatever the directory sends.
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
+}
+
+/// What is asked for: the subject as the only name.
+fn request(subject: &Subject) -> Result<CertificateParams, rcgen::Error> {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.subject_alt_names = vec![match subject {
+        Subject::Dns(name) => SanType::DnsName(name.as_str().try_into()?),
+        Subject::Ip(address) => SanType::IpAddress(*address),
+    }];
+    Ok(parameters)
+}
+
+/// The certificate of a TLS-ALPN-01 challenge (RFC 8737 section 3).
+fn challenge_certificate(
+    subject: &Subject,
+    digest: &[u8],
+) -> Result<(rcgen::Certificate, KeyPair), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut parameters = request(subject)?;
+    parameters.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+    Ok((parameters.self_signed(&key)?, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(challenges: &[ChallengeKind]) -> Options {
+        Options {
+            directories: Vec::new(),
+            email: None,
+            external_account: None,
+            profile: None,
+            challenges: challenges.to_vec(),
+            dns_hook: None,
+            state: PathBuf::new(),
+            root_file: None,
+        }
+    }
+
+    #[test]
+    fn the_next_challenge_is_taken_after_a_failure() {
+        use ChallengeKind::{Dns, Http, TlsAlpn};
+        let of = |challenges: &[ChallengeKind], name: &str, failures, is_shared| {
+            options(challenges).challenge(&Subject::parse(name).unwrap(), failures, is_shared).ok()
+        };
+        let all = [Http, TlsAlpn, Dns];
+        assert_eq!(
+            [0, 1, 2, 3].map(|n| of(&all, "a.com", n, false)),
+            [Some(Http), Some(TlsAlpn), Some(Dns), Some(Http)]
+        );
+        assert_eq!([0, 1].map(|n| of(&all, "a.com", n, true)), [Some(Http), Some(Dns)]);
+        assert_eq!([0, 1].map(|n| of(&all, "*.a.com", n, false)), [Some(Dns), Some(Dns)]);
+        assert_eq!([0, 2].map(|n| of(&all, "192.0.2.1", n, false)), [Some(Http), Some(Http)]);
+        assert_eq!(of(&[Http, TlsAlpn], "*.a.com", 0, false), None);
+        assert_eq!(of(&[TlsAlpn], "a.com", 0, true), Some(TlsAlpn));
+    }
+
+    #[test]
+    fn a_problem_is_one_line() {
+        let problem = instant_acme::Problem {
+            r#type: Some(format!("{PROBLEM}dns")),
+            detail: Some("no\nsuch\x1b[2J name".into()),
+            status: Some(400),
+            subproblems: Vec::new(),
+        };
+        assert_eq!(described(&problem), "no such [2J name (dns)");
+    }
+}

@@ -1,0 +1,343 @@
+//! The orders for each name: when they are due, from which directory, and what is kept of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, Semaphore};
+
+use crate::certificate::KeyedChain;
+use crate::client::WebClient;
+use crate::order::{Directory, Options, OrderContext, OrderFailure};
+use crate::schedule::{self, FailureKind, Intervals};
+use crate::sink::{CertificateSink, HttpChallenges};
+use crate::status::CertificateStatus;
+use crate::store::{CertificateRecord, StateFolder};
+use crate::subject::Subject;
+
+/// Orders under way at a time.
+const ORDERS_MAX: usize = 4;
+/// A certificate is not renewed sooner than after this time, or a third of its lifetime, whatever window the authority
+/// suggests: one that always suggests the past would be asked for ever.
+const AGE_MIN: Duration = Duration::from_secs(3_600);
+
+/// What the renewer takes from its surroundings.
+#[derive(Clone)]
+pub struct Environment {
+    /// The clock.
+    pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
+    /// Random numbers, for jitter alone.
+    pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// How long it waits.
+    pub intervals: Intervals,
+    /// The name of this machine, for that of its local authority.
+    pub host: String,
+}
+
+/// What the thread and its handle share.
+pub(crate) struct RenewerState {
+    pub(crate) environment: Environment,
+    pub(crate) sink: Arc<dyn CertificateSink>,
+    pub(crate) challenges: HttpChallenges,
+    statuses: Mutex<BTreeMap<Subject, CertificateStatus>>,
+}
+
+impl RenewerState {
+    pub(crate) fn new(
+        environment: Environment,
+        sink: Arc<dyn CertificateSink>,
+        challenges: HttpChallenges,
+    ) -> RenewerState {
+        RenewerState { environment, sink, challenges, statuses: Mutex::default() }
+    }
+
+    pub(crate) fn now(&self) -> SystemTime {
+        (self.environment.now)()
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        (self.environment.random)()
+    }
+
+    pub(crate) fn statuses(&self) -> MutexGuard<'_, BTreeMap<Subject, CertificateStatus>> {
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_status(&self, subject: &Subject, status: CertificateStatus) {
+        self.statuses().insert(subject.clone(), status);
+    }
+
+    /// Something keeps a name from having a certificate.
+    pub(crate) fn set_error(&self, subject: &Subject, text: &str) {
+        let now = self.now();
+        let mut statuses = self.statuses();
+        let status = statuses.entry(subject.clone()).or_insert_with(|| CertificateStatus::unknown(subject));
+        status.last_error = Some((now, text.to_owned()));
+    }
+}
+
+/// The stored certificate of a name, as it was last read.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    pub(crate) chain: Option<KeyedChain>,
+    /// When its file was written.
+    pub(crate) written: Option<SystemTime>,
+    /// Nothing is ordered before that time, because the state folder does not keep what orders bring.
+    hold_until: Option<SystemTime>,
+}
+
+impl Loaded {
+    /// Reads and installs the certificate if its file is another one; returns the record, with a time of renewal for the
+    /// certificate as it is now.
+    pub(crate) fn load(
+        &mut self,
+        state: &RenewerState,
+        store: &StateFolder,
+        subject: &Subject,
+    ) -> CertificateRecord {
+        let written = store.certificate_time(subject);
+        if written != self.written {
+            self.written = written;
+            let read = store.certificate(subject).map_err(|error| error.to_string());
+            let read = read.and_then(|found| found.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
+            let installed = read.and_then(|chain| {
+                if let Some(chain) = &chain {
+                    state.sink.install(&subject.to_string(), &chain.pem)?;
+                }
+                Ok(chain)
+            });
+            self.chain = installed.unwrap_or_else(|text| {
+                state
+                    .sink
+                    .error(&format!("certificates: {subject}: the stored certificate is not used: {text}"));
+                None
+            });
+        }
+        let mut record = store.record(subject);
+        if let Some(info) = self.chain.as_ref().map(|chain| &chain.info) {
+            if record.serial.as_ref() != Some(&info.serial) || record.renew_at.is_none() {
+                record.serial = Some(info.serial.clone());
+                record.window = None;
+                record.renew_at = Some(schedule::renew_at(info.not_before, info.not_after, state.random()));
+                write_record(state, store, subject, &record);
+            }
+        } else {
+            (record.serial, record.renew_at, record.window) = (None, None, None);
+        }
+        let info = self.chain.as_ref().map(|chain| chain.info.clone());
+        state.set_status(subject, CertificateStatus::of_record(subject, info, &record));
+        record
+    }
+}
+
+fn write_record(state: &RenewerState, store: &StateFolder, subject: &Subject, record: &CertificateRecord) {
+    if let Err(error) = store.write_record(subject, record) {
+        state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
+    }
+}
+
+/// What orders share, while the options are the same.
+pub(crate) struct Orders {
+    pub(crate) state: Arc<RenewerState>,
+    options: Options,
+    pub(crate) store: StateFolder,
+    client: WebClient,
+    /// Orders under way at a time.
+    permits: Semaphore,
+}
+
+impl Orders {
+    /// Opens the state folder, and makes the client.
+    ///
+    /// # Errors
+    /// Which of them cannot be used, and why.
+    pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, String> {
+        let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
+        let client = WebClient::new(options.root_file.as_deref(), state.environment.intervals.request_max)?;
+        let permits = Semaphore::new(ORDERS_MAX);
+        Ok(Orders { state: state.clone(), options: options.clone(), store, client, permits })
+    }
+
+    /// Waits, but not longer than until the next look at the clock and the folder; returns whether a renewal was asked for.
+    pub(crate) async fn wait(&self, wait: Duration, renew: &Notify) -> bool {
+        tokio::select! {
+            () = renew.notified() => true,
+            () = tokio::time::sleep(wait.min(self.state.environment.intervals.look)) => false,
+        }
+    }
+
+    fn context(&self) -> OrderContext<'_> {
+        OrderContext {
+            options: &self.options,
+            intervals: &self.state.environment.intervals,
+            client: &self.client,
+            store: &self.store,
+            sink: &*self.state.sink,
+            challenges: &self.state.challenges,
+            is_shared: self.store.is_shared(),
+        }
+    }
+
+    fn directory(&self, url: &str) -> Option<&Directory> {
+        self.options.directories.iter().find(|directory| directory.url == url)
+    }
+
+    /// When the next order is due; `None` for now.
+    pub(crate) fn due(&self, record: &CertificateRecord, loaded: &Loaded) -> Option<SystemTime> {
+        // A certificate of a directory that is not used any more, such as one for tests, is replaced.
+        let is_foreign = record.directory.as_deref().is_some_and(|url| self.directory(url).is_none());
+        let renew_at = record.renew_at.filter(|_| loaded.chain.is_some() && !is_foreign);
+        [renew_at, record.retry_at, loaded.hold_until].into_iter().flatten().max()
+    }
+
+    /// Orders a certificate from the directories in turn, unless another server is doing so.
+    pub(crate) async fn attempt(
+        &self,
+        subject: &Subject,
+        loaded: &mut Loaded,
+        blocked: &mut HashMap<String, SystemTime>,
+        is_asked: bool,
+    ) {
+        let state = &self.state;
+        let lock = match self.store.lock(subject) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return,
+            Err(error) => {
+                state.set_error(subject, &error.to_string());
+                return state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
+            }
+        };
+        // Another server may have obtained it in the meantime.
+        let mut record = loaded.load(state, &self.store, subject);
+        let is_due = self.due(&record, loaded).is_none_or(|due| due <= state.now());
+        if !is_due && !is_asked {
+            return;
+        }
+        if let Err(error) = self.store.write_record(subject, &record) {
+            // What would be obtained could not be kept: it would be ordered again and again.
+            return self.hold(subject, loaded, &error);
+        }
+        let _permit = self.permits.acquire().await;
+        let mut failures = Vec::new();
+        let context = self.context();
+        let kind = self.options.challenge(subject, record.failures, context.is_shared);
+        let directories = if kind.is_ok() { self.options.directories.as_slice() } else { &[] };
+        for directory in directories {
+            if blocked.get(&directory.url).is_some_and(|until| *until > state.now()) {
+                continue;
+            }
+            let Ok(kind) = kind else { continue };
+            let replaces =
+                loaded.chain.as_ref().filter(|_| record.directory.as_ref() == Some(&directory.url));
+            match context.obtain(directory, subject, kind, replaces).await {
+                Ok(new) => return self.obtained(subject, loaded, directory, new),
+                Err(failure) => {
+                    state.sink.warn(&format!("certificates: {subject}: {}: {}", directory.url, failure.text));
+                    if let Some(wait) = failure.wait {
+                        blocked.insert(directory.url.clone(), state.now() + wait);
+                    }
+                    failures.push((directory, failure));
+                }
+            }
+        }
+        if let Err(text) = kind {
+            state.sink.error(&format!("certificates: {subject}: {text}"));
+            failures.extend(self.options.directories.first().map(|one| (one, OrderFailure::refused(text))));
+        }
+        self.failed(subject, loaded, &mut record, &failures, blocked);
+        drop(lock);
+    }
+
+    /// The state folder cannot be written.
+    fn hold(&self, subject: &Subject, loaded: &mut Loaded, error: &io::Error) {
+        let state = &self.state;
+        let text = format!("the state folder {}: {error}", self.store.path().display());
+        loaded.hold_until = Some(state.now() + state.environment.intervals.retry_max);
+        state.set_error(subject, &text);
+        state.sink.error(&format!("certificates: {subject}: {text}"));
+    }
+
+    fn obtained(&self, subject: &Subject, loaded: &mut Loaded, directory: &Directory, new: KeyedChain) {
+        let state = &self.state;
+        if let Err(error) = self.store.write_certificate(subject, &new.pem) {
+            self.hold(subject, loaded, &error);
+            if let Err(text) = state.sink.install(&subject.to_string(), &new.pem) {
+                state.set_error(subject, &text);
+            }
+            loaded.chain = Some(new);
+            return;
+        }
+        let record =
+            CertificateRecord { directory: Some(directory.url.clone()), ..CertificateRecord::default() };
+        write_record(state, &self.store, subject, &record);
+        loaded.load(state, &self.store, subject);
+        let until = loaded.chain.as_ref().map(|chain| time::OffsetDateTime::from(chain.info.not_after));
+        let until = until.map_or_else(String::new, |until| format!(", valid until {until}"));
+        state.sink.info(&format!("certificates: {subject}: obtained from {}{until}", directory.url));
+    }
+
+    fn failed(
+        &self,
+        subject: &Subject,
+        loaded: &Loaded,
+        record: &mut CertificateRecord,
+        failures: &[(&Directory, OrderFailure)],
+        blocked: &HashMap<String, SystemTime>,
+    ) {
+        let (state, now) = (&self.state, self.state.now());
+        let is_refused = failures.iter().any(|(_, failure)| failure.kind == FailureKind::Refused);
+        let kind = if is_refused { FailureKind::Refused } else { FailureKind::Unreachable };
+        record.failures = record.failures.saturating_add(1);
+        let pause = schedule::pause(&state.environment.intervals, kind, record.failures, state.random());
+        // Every directory may have asked to wait.
+        let open =
+            self.options.directories.iter().map(|one| blocked.get(&one.url).copied().unwrap_or(now)).min();
+        record.retry_at = Some((now + pause).max(open.unwrap_or(now)));
+        if !failures.is_empty() {
+            let texts: Vec<String> = failures
+                .iter()
+                .map(|(directory, failure)| format!("{}: {}", directory.url, failure.text))
+                .collect();
+            record.last_error = Some((now, texts.join("; ")));
+        }
+        write_record(state, &self.store, subject, record);
+        let info = loaded.chain.as_ref().map(|chain| chain.info.clone());
+        state.set_status(subject, CertificateStatus::of_record(subject, info, record));
+    }
+
+    /// Asks the authority when the certificate is to be renewed (RFC 9773); returns how soon to ask again.
+    pub(crate) async fn ask_window(
+        &self,
+        subject: &Subject,
+        loaded: &Loaded,
+        mut record: CertificateRecord,
+    ) -> Duration {
+        let (soon, late) = self.state.environment.intervals.renewal_info.clone().into_inner();
+        let Some(chain) = &loaded.chain else { return soon };
+        let Some(directory) = record.directory.as_deref().and_then(|url| self.directory(url)) else {
+            return late;
+        };
+        match self.context().renewal_info(directory, chain).await {
+            Ok(Some((window, again))) => {
+                if record.window != Some(window) {
+                    record.window = Some(window);
+                    let info = &chain.info;
+                    let lifetime = info.not_after.duration_since(info.not_before).unwrap_or_default();
+                    let earliest = info.not_before + AGE_MIN.min(lifetime / 3);
+                    let latest = info.not_before + lifetime * 9 / 10;
+                    let renew_at = schedule::within(window.0, window.1, self.state.random());
+                    record.renew_at = Some(renew_at.max(earliest).min(latest));
+                    write_record(&self.state, &self.store, subject, &record);
+                }
+                again.clamp(soon, late)
+            }
+            Ok(None) => late,
+            Err(failure) => {
+                let text = format!("certificates: {subject}: the renewal window: {}", failure.text);
+                self.state.sink.info(&text);
+                soon
+            }
+        }
+    }
+}

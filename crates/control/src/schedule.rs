@@ -1,0 +1,122 @@
+//! When a certificate is renewed, and when an order that failed is tried again. The clock and the randomness come from
+//! the caller.
+
+use std::time::{Duration, SystemTime};
+
+/// The lengths of waits.
+#[derive(Debug, Clone)]
+pub struct Intervals {
+    /// How often the clock and the state folder are looked at.
+    pub look: Duration,
+    /// The pause after the first order that failed because a directory was not reached; it doubles up to `retry_max`.
+    pub retry_first: Duration,
+    /// The longest such pause.
+    pub retry_max: Duration,
+    /// The pause after the first order that a directory refused; it is four times as long after each further one, up to
+    /// `refused_max`. Let's Encrypt allows five failed validations of a name in an hour.
+    pub refused_first: Duration,
+    /// The longest such pause.
+    pub refused_max: Duration,
+    /// The pause before a directory is first asked what has become of an order; it grows by half with each.
+    pub poll: Duration,
+    /// The longest time that a directory may take to validate, and then to issue.
+    pub order_max: Duration,
+    /// The longest time of one request to a directory.
+    pub request_max: Duration,
+    /// The longest run of the DNS hook.
+    pub hook_max: Duration,
+    /// How long other servers that share the state folder get to read a token.
+    pub settle: Duration,
+    /// The least and the longest time between two questions for the renewal window.
+    pub renewal_info: std::ops::RangeInclusive<Duration>,
+}
+
+impl Default for Intervals {
+    fn default() -> Intervals {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        Intervals {
+            look: Duration::from_secs(1),
+            retry_first: Duration::from_secs(5),
+            retry_max: minutes(10),
+            refused_first: minutes(1),
+            refused_max: minutes(6 * 60),
+            poll: Duration::from_millis(500),
+            order_max: minutes(5),
+            request_max: Duration::from_secs(30),
+            hook_max: minutes(10),
+            settle: Duration::from_millis(2_500),
+            renewal_info: minutes(10)..=minutes(24 * 60),
+        }
+    }
+}
+
+/// Why an order failed, as far as the next one depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// The directory was not reached, or has a problem of its own.
+    Unreachable,
+    /// The directory refused the order.
+    Refused,
+}
+
+/// A part of `whole`, evenly distributed from nothing to nearly all.
+fn part_of(whole: Duration, random: u64) -> Duration {
+    whole.mul_f64(f64::from((random >> 32) as u32) / f64::from(u32::MAX))
+}
+
+/// Two thirds of the lifetime, and up to a fiftieth of it earlier, so that certificates issued together are not renewed
+/// together.
+pub(crate) fn renew_at(not_before: SystemTime, not_after: SystemTime, random: u64) -> SystemTime {
+    let lifetime = not_after.duration_since(not_before).unwrap_or_default();
+    not_before + lifetime * 2 / 3 - part_of(lifetime / 50, random)
+}
+
+/// A moment of the window that the authority suggests (RFC 9773 section 4.2).
+pub(crate) fn within(start: SystemTime, end: SystemTime, random: u64) -> SystemTime {
+    start + part_of(end.duration_since(start).unwrap_or_default(), random)
+}
+
+/// The pause after the `failures`th failure in a row, with up to a quarter more.
+pub(crate) fn pause(intervals: &Intervals, kind: FailureKind, failures: u32, random: u64) -> Duration {
+    let (first, factor, longest) = match kind {
+        FailureKind::Unreachable => (intervals.retry_first, 2u32, intervals.retry_max),
+        FailureKind::Refused => (intervals.refused_first, 4, intervals.refused_max),
+    };
+    let factor = factor.saturating_pow(failures.saturating_sub(1).min(12));
+    let pause = first.saturating_mul(factor).min(longest);
+    pause + part_of(pause / 4, random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_lifetime_or_a_little_earlier() {
+        let start = SystemTime::UNIX_EPOCH + 20_000 * DAY;
+        for days in [6, 90] {
+            let end = start + days * DAY;
+            assert_eq!(renew_at(start, end, 0), start + days * DAY * 2 / 3);
+            assert_eq!(renew_at(start, end, u64::MAX), start + days * DAY * 2 / 3 - days * DAY / 50);
+        }
+        // A certificate that ends before it begins is renewed at once.
+        assert_eq!(renew_at(start, start - DAY, u64::MAX), start);
+        assert_eq!(within(start, start + DAY, 0), start);
+        assert_eq!(within(start, start + DAY, u64::MAX), start + DAY);
+        assert_eq!(within(start, start - DAY, u64::MAX), start);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let intervals = Intervals::default();
+        let pauses = |kind| [1, 2, 3, 4, 40, u32::MAX].map(|n| pause(&intervals, kind, n, 0).as_secs());
+        assert_eq!(pauses(FailureKind::Unreachable), [5, 10, 20, 40, 600, 600]);
+        assert_eq!(pauses(FailureKind::Refused), [60, 240, 960, 3_840, 21_600, 21_600]);
+        assert_eq!(pause(&intervals, FailureKind::Refused, 1, u64::MAX).as_secs(), 75);
+        // The first five failed validations take longer than an hour.
+        let hour: u64 = pauses(FailureKind::Refused)[..4].iter().sum();
+        assert!(hour > 3_600);
+    }
+}

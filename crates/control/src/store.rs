@@ -1,0 +1,459 @@
+//! The state folder: accounts, certificates with their keys, and what is known of each.
+//!
+//! ```text
+//! accounts/NAME.json             an account at a directory, with its key
+//! certificates/SUBJECT.pem       the chain and its key, in one file
+//! certificates/SUBJECT.json      when it is renewed, and why an order failed
+//! challenges/TOKEN               the response to an HTTP-01 challenge, for all servers that share the folder
+//! local/authority.pem            the local authority with its key; local/root.crt without it
+//! locks/                         who has an order under way; who uses the folder
+//! ```
+//!
+//! Each file is readable by its owner alone, and replaced as a whole: written beside, synchronised, renamed.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use crate::subject::Subject;
+
+const CERTIFICATES: &str = "certificates";
+const ACCOUNTS: &str = "accounts";
+const CHALLENGES: &str = "challenges";
+const LOCKS: &str = "locks";
+const LOCAL: &str = "local";
+/// The largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most tokens that are read from the folder.
+const TOKENS_MAX: usize = 1_000;
+/// Tokens older than this are removed: the server that wrote them has ended.
+const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
+
+/// The folder, and a lock that says that this server uses it.
+#[derive(Debug)]
+pub struct StateFolder {
+    path: PathBuf,
+    /// Locked shared while this server runs.
+    users: Option<File>,
+}
+
+/// An exclusive lock, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FolderLock(#[allow(dead_code, reason = "its drop ends the lock")] File);
+
+/// What is known of a certificate besides itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct CertificateRecord {
+    /// The directory that issued the certificate.
+    pub(crate) directory: Option<String>,
+    /// The serial number of the certificate that `renew_at` is for.
+    pub(crate) serial: Option<String>,
+    /// When it is to be renewed.
+    pub(crate) renew_at: Option<SystemTime>,
+    /// The window that the authority suggested last.
+    pub(crate) window: Option<(SystemTime, SystemTime)>,
+    /// Orders that failed since the last that did not.
+    pub(crate) failures: u32,
+    /// Before that time nothing is tried.
+    pub(crate) retry_at: Option<SystemTime>,
+    /// Why the last order failed, and when.
+    pub(crate) last_error: Option<(SystemTime, String)>,
+}
+
+impl CertificateRecord {
+    fn to_json(&self) -> Value {
+        let window = self.window.map(|(start, end)| [unix_s(start), unix_s(end)]);
+        let error = self.last_error.as_ref();
+        json!({
+            "directory": self.directory,
+            "serial": self.serial,
+            "renew_at": self.renew_at.map(unix_s),
+            "window": window,
+            "failures": self.failures,
+            "retry_at": self.retry_at.map(unix_s),
+            "last_error": error.map(|(_, text)| text),
+            "last_error_at": error.map(|(at, _)| unix_s(*at)),
+        })
+    }
+
+    fn of_json(value: &Value) -> CertificateRecord {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        let moment = |value: &Value| value.as_u64().map(at);
+        let window = &value["window"];
+        CertificateRecord {
+            directory: text("directory"),
+            serial: text("serial"),
+            renew_at: moment(&value["renew_at"]),
+            window: moment(&window[0]).zip(moment(&window[1])),
+            failures: value["failures"].as_u64().unwrap_or(0).try_into().unwrap_or(u32::MAX),
+            retry_at: moment(&value["retry_at"]),
+            last_error: moment(&value["last_error_at"]).zip(text("last_error")),
+        }
+    }
+}
+
+/// Whole seconds since 1970.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The same the other way; a number beyond the year 9999 is taken for it.
+fn at(unix_s: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s.min(253_402_300_799))
+}
+
+impl StateFolder {
+    /// Opens the folder, and makes it and the folders in it where they are missing.
+    ///
+    /// # Errors
+    /// Which folder cannot be made or written, for which user, and the remedy.
+    pub fn open(path: &Path) -> io::Result<StateFolder> {
+        let refused = |error: io::Error| {
+            let uid = rustix::process::geteuid().as_raw();
+            let text = format!(
+                "the state folder {} cannot be written by user {uid}: {error}; make it with \
+                 `install -d -m 700 -o USER {}`, or name another one in `[acme] state`",
+                path.display(),
+                path.display()
+            );
+            io::Error::new(error.kind(), text)
+        };
+        for name in ["", ACCOUNTS, CERTIFICATES, CHALLENGES, LOCKS, LOCAL] {
+            let folder = path.join(name);
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.map_err(refused)?;
+        }
+        let users = lock_file(&path.join(LOCKS).join("servers")).map_err(refused)?;
+        flock(&users, FlockOperation::NonBlockingLockShared).or_else(|error| match error {
+            // Another server looks just now whether it is alone.
+            Errno::WOULDBLOCK => flock(&users, FlockOperation::LockShared),
+            error => Err(error),
+        })?;
+        let folder = StateFolder { path: path.to_owned(), users: Some(users) };
+        folder.write(&path.join(LOCKS).join("probe"), b"").map_err(refused)?;
+        Ok(folder)
+    }
+
+    /// The folder as it is, for reading alone.
+    pub fn existing(path: &Path) -> StateFolder {
+        StateFolder { path: path.to_owned(), users: None }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether another server uses the folder too.
+    pub(crate) fn is_shared(&self) -> bool {
+        let Some(users) = &self.users else { return false };
+        let alone = flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let _ = flock(users, FlockOperation::LockShared);
+        !alone
+    }
+
+    fn certificate_path(&self, subject: &Subject, extension: &str) -> PathBuf {
+        self.path.join(CERTIFICATES).join(format!("{}.{extension}", subject.file_stem()))
+    }
+
+    /// The stored chain with its key, and when the file was written.
+    pub(crate) fn certificate(&self, subject: &Subject) -> io::Result<Option<(String, SystemTime)>> {
+        let path = self.certificate_path(subject, "pem");
+        let Some(pem) = read(&path)? else { return Ok(None) };
+        Ok(Some((pem, self.certificate_time(subject).unwrap_or(SystemTime::UNIX_EPOCH))))
+    }
+
+    /// When the certificate's file was written; `None` where there is none.
+    pub(crate) fn certificate_time(&self, subject: &Subject) -> Option<SystemTime> {
+        fs::metadata(self.certificate_path(subject, "pem")).and_then(|found| found.modified()).ok()
+    }
+
+    pub(crate) fn write_certificate(&self, subject: &Subject, pem: &str) -> io::Result<()> {
+        self.write(&self.certificate_path(subject, "pem"), pem.as_bytes())
+    }
+
+    /// The record; an empty one where there is none that can be read.
+    pub(crate) fn record(&self, subject: &Subject) -> CertificateRecord {
+        let text = read(&self.certificate_path(subject, "json")).ok().flatten().unwrap_or_default();
+        serde_json::from_str(&text)
+            .map_or_else(|_| CertificateRecord::default(), |value| CertificateRecord::of_json(&value))
+    }
+
+    pub(crate) fn write_record(&self, subject: &Subject, record: &CertificateRecord) -> io::Result<()> {
+        let text = format!("{:#}\n", record.to_json());
+        self.write(&self.certificate_path(subject, "json"), text.as_bytes())
+    }
+
+    /// Every subject with a certificate or a record, in order.
+    pub(crate) fn subjects(&self) -> io::Result<Vec<Subject>> {
+        let mut subjects = Vec::new();
+        for entry in fs::read_dir(self.path.join(CERTIFICATES))? {
+            let name = entry?.file_name();
+            let name = name.to_str().unwrap_or_default();
+            let stem = name.strip_suffix(".pem").or_else(|| name.strip_suffix(".json"));
+            subjects.extend(stem.and_then(Subject::of_file_stem));
+        }
+        subjects.sort();
+        subjects.dedup();
+        Ok(subjects)
+    }
+
+    /// Locks the orders for a subject; `None` while another server has one under way.
+    pub(crate) fn lock(&self, subject: &Subject) -> io::Result<Option<FolderLock>> {
+        let file = lock_file(&self.path.join(LOCKS).join(subject.file_stem()))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(FolderLock(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn account_path(&self, directory: &str) -> PathBuf {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, directory.as_bytes());
+        let digest: String = digest.as_ref()[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+        let host = directory.split("://").nth(1).unwrap_or_default();
+        let host: String = host
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+            .take(100)
+            .collect();
+        self.path.join(ACCOUNTS).join(format!("{host}-{digest}.json"))
+    }
+
+    /// The account at a directory, as it was written.
+    pub(crate) fn account(&self, directory: &str) -> io::Result<Option<String>> {
+        read(&self.account_path(directory))
+    }
+
+    pub(crate) fn write_account(&self, directory: &str, json: &str) -> io::Result<()> {
+        self.write(&self.account_path(directory), json.as_bytes())
+    }
+
+    pub(crate) fn remove_account(&self, directory: &str) -> io::Result<()> {
+        fs::remove_file(self.account_path(directory))
+    }
+
+    pub(crate) fn write_token(&self, token: &str, response: &str) -> io::Result<()> {
+        if !is_token(token) {
+            return Err(io::Error::other("the directory's token is no token (RFC 8555 section 8.1)"));
+        }
+        self.write(&self.path.join(CHALLENGES).join(token), response.as_bytes())
+    }
+
+    pub(crate) fn remove_token(&self, token: &str) {
+        if is_token(token) {
+            // It may be gone.
+            let _ = fs::remove_file(self.path.join(CHALLENGES).join(token));
+        }
+    }
+
+    /// When the folder of tokens changed last.
+    pub(crate) fn tokens_time(&self) -> Option<SystemTime> {
+        fs::metadata(self.path.join(CHALLENGES)).and_then(|found| found.modified()).ok()
+    }
+
+    /// Every token with its response. Those of servers that have ended are removed.
+    pub(crate) fn tokens(&self, now: SystemTime) -> Vec<(String, String)> {
+        let entries = fs::read_dir(self.path.join(CHALLENGES)).into_iter().flatten().flatten();
+        let token = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok().filter(|name| is_token(name))?;
+            let age = entry
+                .metadata()
+                .and_then(|found| found.modified())
+                .ok()
+                .and_then(|at| now.duration_since(at).ok());
+            if age.is_some_and(|age| age > TOKEN_AGE_MAX) {
+                self.remove_token(&name);
+                return None;
+            }
+            Some((name, read(&entry.path()).ok().flatten()?))
+        };
+        entries.filter_map(token).take(TOKENS_MAX).collect()
+    }
+
+    /// The local authority with its key.
+    pub(crate) fn authority(&self) -> io::Result<Option<String>> {
+        read(&self.path.join(LOCAL).join("authority.pem"))
+    }
+
+    pub(crate) fn write_authority(&self, pem: &str, certificate: &str) -> io::Result<()> {
+        self.write(&self.path.join(LOCAL).join("authority.pem"), pem.as_bytes())?;
+        self.write(&self.root_path(), certificate.as_bytes())
+    }
+
+    /// A lock for making the local authority; waits for it.
+    pub(crate) fn lock_authority(&self) -> io::Result<FolderLock> {
+        let file = lock_file(&self.path.join(LOCKS).join("local-authority"))?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(FolderLock(file))
+    }
+
+    /// The local authority's certificate, without its key.
+    pub fn root_path(&self) -> PathBuf {
+        self.path.join(LOCAL).join("root.crt")
+    }
+
+    /// Replaces a file by one with these bytes, readable by its owner alone.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let folder = path.parent().unwrap_or(&self.path);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let beside = folder.join(format!(".{}.{number}.new", std::process::id()));
+        // What an earlier process with this id left.
+        let _ = fs::remove_file(&beside);
+        let written =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside).and_then(|mut file| {
+                file.write_all(bytes)?;
+                file.sync_all()?;
+                fs::rename(&beside, path)
+            });
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        written?;
+        File::open(folder)?.sync_all()
+    }
+}
+
+/// Tokens are base64url (RFC 8555 section 8.1), so that one never names a path.
+fn is_token(token: &str) -> bool {
+    (1..=200).contains(&token.len())
+        && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// The text of a file; `None` where there is none.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A folder of a test's own.
+    pub(crate) fn scratch(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("komainu-control-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn files_are_for_their_owner_alone_and_replaced_as_a_whole() {
+        let path = scratch("modes");
+        let folder = StateFolder::open(&path).unwrap();
+        let subject = Subject::parse("*.example.com").unwrap();
+        assert_eq!(folder.certificate(&subject).unwrap(), None);
+        for text in ["first", "second"] {
+            folder.write_certificate(&subject, text).unwrap();
+            assert_eq!(folder.certificate(&subject).unwrap().unwrap().0, text);
+        }
+        folder.write_account("https://acme.test:14000/dir", "{}").unwrap();
+        folder.write_token("a-token", "a-token.thumb").unwrap();
+        assert_eq!(folder.subjects().unwrap(), [subject]);
+        let mut files = 0;
+        for inner in ["", ACCOUNTS, CERTIFICATES, CHALLENGES, LOCKS, LOCAL] {
+            assert_eq!(mode(&path.join(inner)), 0o700, "{inner}");
+            for entry in fs::read_dir(path.join(inner))
+                .unwrap()
+                .map(Result::unwrap)
+                .filter(|entry| entry.path().is_file())
+            {
+                assert_eq!(mode(&entry.path()), 0o600, "{:?}", entry.path());
+                assert!(!entry.file_name().to_string_lossy().ends_with(".new"));
+                files += 1;
+            }
+        }
+        assert!(files >= 4);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let path = scratch("records");
+        let folder = StateFolder::open(&path).unwrap();
+        let subject = Subject::parse("a.test").unwrap();
+        let record = CertificateRecord {
+            directory: Some("https://x/dir".into()),
+            serial: Some("ab".into()),
+            renew_at: Some(at(5)),
+            window: Some((at(1), at(2))),
+            failures: 3,
+            retry_at: Some(at(9)),
+            last_error: Some((at(8), "no \"reason\"".into())),
+        };
+        folder.write_record(&subject, &record).unwrap();
+        assert_eq!(folder.record(&subject), record);
+        for broken in ["", "{", "[1]", "{\"renew_at\": -1, \"window\": [1], \"failures\": 99999999999}"] {
+            folder.write(&folder.certificate_path(&subject, "json"), broken.as_bytes()).unwrap();
+            assert_eq!(
+                CertificateRecord { failures: 0, ..folder.record(&subject) },
+                CertificateRecord::default()
+            );
+        }
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn servers_that_share_a_folder_see_each_other() {
+        let path = scratch("shared");
+        let subject = Subject::parse("a.test").unwrap();
+        let one = StateFolder::open(&path).unwrap();
+        // A child that another test starts has this test's descriptors until it executes its program.
+        let until_alone = |folder: &StateFolder| {
+            let until = std::time::Instant::now() + Duration::from_secs(30);
+            while folder.is_shared() {
+                assert!(std::time::Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until_alone(&one);
+        let two = StateFolder::open(&path).unwrap();
+        assert!(one.is_shared() && two.is_shared());
+        let held = one.lock(&subject).unwrap().unwrap();
+        assert!(two.lock(&subject).unwrap().is_none());
+        drop(held);
+        drop(two.lock(&subject).unwrap());
+        one.write_token("token", "response").unwrap();
+        assert_eq!(two.tokens(SystemTime::now()), [("token".to_owned(), "response".to_owned())]);
+        assert_eq!(two.tokens(SystemTime::now() + 2 * TOKEN_AGE_MAX), []);
+        assert_eq!(one.tokens(SystemTime::now()), []);
+        for wrong in ["", "..", "a/b", "a.b", &"a".repeat(201)] {
+            assert!(one.write_token(wrong, "x").is_err(), "{wrong}");
+        }
+        drop(two);
+        until_alone(&one);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named_with_a_remedy() {
+        let path = scratch("file");
+        fs::write(&path, "").unwrap();
+        let error = StateFolder::open(&path).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains("install -d"), "{error}");
+        fs::remove_file(path).unwrap();
+    }
+}

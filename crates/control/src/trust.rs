@@ -1,0 +1,242 @@
+//! Installs the local authority's certificate where programs of this machine look for authorities, and removes it again.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// The start of the file's name in the system's folder.
+const FILE: &str = "komainu-local-authority-";
+/// The start of the certificate's name in databases of NSS.
+const NICKNAME: &str = "Komainu local authority ";
+
+/// The places where programs look for authorities.
+#[derive(Debug, Clone)]
+pub struct TrustStores {
+    /// The folder of the system's own authorities.
+    pub system_folder: PathBuf,
+    /// The command that takes over what is in it, in words.
+    pub system_update: Vec<OsString>,
+    /// Databases of NSS, which Chromium and Firefox use: folders that hold `cert9.db`.
+    pub nss: Vec<PathBuf>,
+    /// The program that changes them.
+    pub certutil: OsString,
+}
+
+/// What was done, in sentences; and what was not, with the reason.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TrustReport {
+    /// Done.
+    pub done: Vec<String>,
+    /// Not done, and why.
+    pub failed: Vec<String>,
+}
+
+impl TrustStores {
+    /// Those of a Debian system and of users with these home folders.
+    pub fn of_machine(homes: &[PathBuf]) -> TrustStores {
+        let mut nss = Vec::new();
+        for home in homes {
+            nss.push(home.join(".pki/nssdb"));
+            for profiles in [".mozilla/firefox", "snap/firefox/common/.mozilla/firefox"] {
+                let entries = fs::read_dir(home.join(profiles)).into_iter().flatten().flatten();
+                nss.extend(entries.map(|entry| entry.path()));
+            }
+        }
+        nss.retain(|folder| folder.join("cert9.db").is_file());
+        nss.sort();
+        TrustStores {
+            system_folder: "/usr/local/share/ca-certificates".into(),
+            system_update: vec!["update-ca-certificates".into()],
+            nss,
+            certutil: "certutil".into(),
+        }
+    }
+
+    fn update(&self) -> Result<(), String> {
+        let Some((program, arguments)) = self.system_update.split_first() else { return Ok(()) };
+        run(Command::new(program).args(arguments)).map(drop)
+    }
+
+    fn certutil(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&self.certutil);
+        let mut database = OsString::from("sql:");
+        database.push(folder);
+        command.arg("-d").arg(database);
+        command
+    }
+}
+
+/// Runs a command and returns what it wrote to stdout.
+fn run(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{program} is not installed"),
+        _ => format!("{program}: {error}"),
+    })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => {
+            Err(format!("{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+        }
+    }
+}
+
+/// Installs the authority of the file `root`.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn trust(root: &Path, stores: &TrustStores) -> io::Result<TrustReport> {
+    let pem = fs::read(root)?;
+    let certificate = CertificateDer::from_pem_slice(&pem).map_err(io::Error::other)?;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
+    let fingerprint: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut report = TrustReport::default();
+    let file = stores.system_folder.join(format!("{FILE}{fingerprint}.crt"));
+    let installed = fs::create_dir_all(&stores.system_folder)
+        .and_then(|()| fs::write(&file, &pem))
+        .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o644)));
+    match installed.map_err(|error| error.to_string()).and_then(|()| stores.update()) {
+        Ok(()) => report.done.push(format!("the system trusts it: {}", file.display())),
+        Err(error) => {
+            // What is not in force is not left behind.
+            let _ = fs::remove_file(&file);
+            report.failed.push(format!("the system does not trust it: {}: {error}", file.display()));
+        }
+    }
+    for folder in &stores.nss {
+        let mut command = stores.certutil(folder);
+        command.args(["-A", "-t", "C,,", "-n"]).arg(format!("{NICKNAME}{fingerprint}")).arg("-i").arg(root);
+        match run(&mut command) {
+            Ok(_) => report.done.push(format!("browsers with this database trust it: {}", folder.display())),
+            Err(error) => {
+                report.failed.push(format!("{}: {error} (Debian: libnss3-tools)", folder.display()))
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Removes every local authority that [`trust`] installed, of whatever state folder.
+pub fn untrust(stores: &TrustStores) -> TrustReport {
+    let mut report = TrustReport::default();
+    let entries = fs::read_dir(&stores.system_folder).into_iter().flatten().flatten();
+    let ours = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(FILE) && name.ends_with(".crt")
+    });
+    let mut removed = false;
+    for path in ours {
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                removed = true;
+                report.done.push(format!("removed {}", path.display()));
+            }
+            Err(error) => report.failed.push(format!("{}: {error}", path.display())),
+        }
+    }
+    if let Err(error) = if removed { stores.update() } else { Ok(()) } {
+        report.failed.push(format!("the system still trusts it: {error}"));
+    }
+    for folder in &stores.nss {
+        let listed = run(stores.certutil(folder).arg("-L"));
+        let listed = listed.map_err(|error| report.failed.push(format!("{}: {error}", folder.display())));
+        let names: Vec<String> = listed
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix(NICKNAME)?.split_whitespace().next().map(|rest| format!("{NICKNAME}{rest}"))
+            })
+            .collect();
+        for name in names {
+            match run(stores.certutil(folder).args(["-D", "-n"]).arg(&name)) {
+                Ok(_) => report.done.push(format!("removed {name} from {}", folder.display())),
+                Err(error) => report.failed.push(format!("{}: {error}", folder.display())),
+            }
+        }
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::local::LocalAuthority;
+    use crate::store::StateFolder;
+    use crate::store::tests::scratch;
+
+    /// A folder and a command of the test's own in place of the system's.
+    #[test]
+    fn the_system_trusts_the_authority_and_forgets_it() {
+        let path = scratch("trust");
+        let store = StateFolder::open(&path).unwrap();
+        LocalAuthority::open(&store, "host", SystemTime::now()).unwrap();
+        let updates = path.join("updates");
+        let script = format!("ls {} >> {}", path.join("system").display(), updates.display());
+        let mut stores = TrustStores {
+            system_folder: path.join("system"),
+            system_update: ["sh", "-c", &script].map(OsString::from).to_vec(),
+            nss: Vec::new(),
+            certutil: "certutil".into(),
+        };
+        let report = trust(&store.root_path(), &stores).unwrap();
+        assert_eq!((report.done.len(), report.failed.len()), (1, 0), "{report:?}");
+        let files: Vec<_> =
+            fs::read_dir(path.join("system")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(fs::read(&files[0]).unwrap(), fs::read(store.root_path()).unwrap());
+        assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
+        fs::write(path.join("system/other.crt"), "").unwrap();
+        let report = untrust(&stores);
+        assert_eq!((report.done.len(), report.failed.len()), (1, 0), "{report:?}");
+        assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
+        let seen = fs::read_to_string(&updates).unwrap();
+        assert_eq!(seen.matches(FILE).count(), 1, "{seen}");
+        // A command that fails leaves nothing behind, and says why.
+        stores.system_update = ["sh", "-c", "echo no rights >&2; exit 1"].map(OsString::from).to_vec();
+        let report = trust(&store.root_path(), &stores).unwrap();
+        assert!(report.done.is_empty() && report.failed[0].contains("no rights"), "{report:?}");
+        assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn browsers_trust_the_authority_and_forget_it() {
+        if Command::new("certutil").arg("-H").stdin(Stdio::null()).output().is_err() {
+            #[allow(clippy::print_stderr, reason = "a skipped test says so")]
+            {
+                eprintln!("skipped: certutil is not installed (libnss3-tools)");
+            }
+            return;
+        }
+        let path = scratch("nss");
+        let store = StateFolder::open(&path).unwrap();
+        LocalAuthority::open(&store, "host", SystemTime::now()).unwrap();
+        let home = path.join("home");
+        let database = home.join(".pki/nssdb");
+        fs::create_dir_all(&database).unwrap();
+        let stores = TrustStores {
+            system_folder: path.join("system"),
+            system_update: Vec::new(),
+            ..TrustStores::of_machine(std::slice::from_ref(&home))
+        };
+        assert!(stores.nss.is_empty());
+        run(stores.certutil(&database).args(["-N", "--empty-password"])).unwrap();
+        let stores = TrustStores { nss: TrustStores::of_machine(&[home]).nss, ..stores };
+        assert_eq!(stores.nss, std::slice::from_ref(&database));
+        let report = trust(&store.root_path(), &stores).unwrap();
+        assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
+        let listed = || run(stores.certutil(&database).arg("-L")).unwrap();
+        assert!(listed().contains(NICKNAME), "{}", listed());
+        let report = untrust(&stores);
+        assert_eq!((report.done.len(), report.failed.len()), (2, 0), "{report:?}");
+        assert!(!listed().contains(NICKNAME), "{}", listed());
+        fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,413 @@
+//! Certificates from Pebble: every kind of failure that it can simulate, and every clock that a test sets.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod pebble;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use control::{
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
+    ExternalAccount, HttpChallenges, Intervals, Options, Subject,
+};
+use pebble::{Pebble, PebbleOptions, free_port};
+
+/// Who serves in these tests: nobody. It remembers what it was given.
+#[derive(Default)]
+struct Served {
+    installed: Mutex<Vec<String>>,
+    log: Mutex<Vec<String>>,
+}
+
+impl Served {
+    fn installs(&self, name: &str) -> usize {
+        self.installed.lock().unwrap().iter().filter(|one| *one == name).count()
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+}
+
+impl CertificateSink for Served {
+    fn install(&self, name: &str, pem: &str) -> Result<(), String> {
+        assert!(pem.contains("PRIVATE KEY"));
+        self.installed.lock().unwrap().push(name.to_owned());
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) {
+        self.installed.lock().unwrap().retain(|one| one != name);
+    }
+
+    fn set_challenge(&self, _: &str, _: &str) -> Result<(), String> {
+        Err("no TLS in this test".into())
+    }
+
+    fn remove_challenge(&self, _: &str) {}
+
+    fn info(&self, text: &str) {
+        self.log.lock().unwrap().push(format!("info {text}"));
+    }
+
+    fn warn(&self, text: &str) {
+        self.log.lock().unwrap().push(format!("warn {text}"));
+    }
+
+    fn error(&self, text: &str) {
+        self.log.lock().unwrap().push(format!("error {text}"));
+    }
+}
+
+/// A folder of a test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("komainu-acme-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Answers HTTP-01 challenges on a port of its own, with one table or the other: `tables[request number % len]`.
+fn answer_challenges(tables: Vec<HttpChallenges>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let mut client = client.unwrap();
+            let mut line = String::new();
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let path = line.split(' ').nth(1).unwrap_or_default();
+            let (status, body) = match tables[number % tables.len()].response(path.as_bytes()) {
+                Some(body) => ("200 OK", body),
+                None => ("404 Not Found", String::new()),
+            };
+            let _ = write!(
+                client,
+                "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+        }
+    });
+    port
+}
+
+/// Short waits; the clock is the machine's, moved by so many seconds.
+fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
+    let moved_s = moved_s.clone();
+    let short = Duration::from_millis(100);
+    Environment {
+        now: Arc::new(move || SystemTime::now() + Duration::from_secs(moved_s.load(Ordering::Relaxed))),
+        random: Arc::new(|| 0),
+        intervals: Intervals {
+            look: Duration::from_millis(50),
+            retry_first: short,
+            retry_max: 4 * short,
+            refused_first: short,
+            refused_max: 4 * short,
+            poll: short,
+            order_max: Duration::from_secs(30),
+            request_max: Duration::from_secs(10),
+            hook_max: Duration::from_secs(10),
+            settle: Duration::from_millis(600),
+            renewal_info: short..=Duration::from_secs(3_600),
+        },
+        host: "test".into(),
+    }
+}
+
+fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
+    Options {
+        directories: pebbles.iter().map(|pebble| Directory { url: pebble.directory.clone() }).collect(),
+        email: Some("admin@komainu-test.com".into()),
+        external_account: None,
+        profile: None,
+        challenges: vec![ChallengeKind::Http],
+        dns_hook: None,
+        state: scratch.0.join("state"),
+        root_file: pebbles.first().map(|pebble| pebble.directory_root()),
+    }
+}
+
+/// A renewer with what it serves.
+struct Rig {
+    renewer: CertificateRenewer,
+    served: Arc<Served>,
+    moved_s: Arc<AtomicU64>,
+}
+
+impl Rig {
+    fn start(options: Options, names: &[&str], challenges: &HttpChallenges) -> Rig {
+        let (served, moved_s) = (Arc::new(Served::default()), Arc::new(AtomicU64::new(0)));
+        let subjects = names.iter().map(|name| Subject::parse(name).unwrap()).collect();
+        let environment = environment(&moved_s);
+        let renewer =
+            CertificateRenewer::start(options, subjects, environment, served.clone(), challenges.clone())
+                .unwrap();
+        Rig { renewer, served, moved_s }
+    }
+
+    /// Waits until `done` of the status of a name.
+    fn until(&self, name: &str, what: &str, done: impl Fn(&CertificateStatus) -> bool) -> CertificateStatus {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let statuses = self.renewer.statuses();
+            let status = statuses.iter().find(|status| status.name == name);
+            if let Some(status) = status.filter(|status| done(status)) {
+                return status.clone();
+            }
+            assert!(Instant::now() < until, "{what}: {status:#?}\n{}", self.served.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn obtained(&self, name: &str) -> CertificateStatus {
+        self.until(name, "a certificate", |status| status.info.is_some())
+    }
+}
+
+/// Pebble that looks for responses in these tables, or nothing where it is not built.
+fn pebble(scratch: &Scratch, tables: Vec<HttpChallenges>, options: PebbleOptions) -> Option<Pebble> {
+    Pebble::start(
+        &scratch.0.join("pebble"),
+        &PebbleOptions { http_port: answer_challenges(tables), ..options },
+    )
+}
+
+#[test]
+fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
+    let scratch = Scratch::new("restart");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let rig = Rig::start(options(&scratch, &[&pebble]), &["a.komainu-test.com"], &challenges);
+    let first = rig.obtained("a.komainu-test.com");
+    let facts = first.info.clone().unwrap();
+    assert_eq!(facts.subjects, [Subject::parse("a.komainu-test.com").unwrap()]);
+    assert!(facts.issuer.starts_with("Pebble Intermediate CA"), "{}", facts.issuer);
+    assert_eq!(first.directory.as_ref(), Some(&pebble.directory));
+    // Pebble suggests a day around the last third.
+    let window = rig.until("a.komainu-test.com", "a window", |status| status.renew_at != first.renew_at);
+    let (renew_at, third) = (window.renew_at.unwrap(), facts.not_after - Duration::from_secs(30 * 86_400));
+    let off = renew_at.duration_since(third).unwrap_or_else(|error| error.duration());
+    assert!(off <= Duration::from_secs(2 * 86_400), "{off:?}");
+    assert_eq!(challenges.response(b"/.well-known/acme-challenge/x"), None);
+    assert_eq!(fs::read_dir(scratch.0.join("state/challenges")).unwrap().count(), 0);
+    drop(rig);
+    // Nobody listens at this directory: what is stored is enough.
+    let issued = pebble.issued();
+    let mut again = options(&scratch, &[&pebble]);
+    let rig = Rig::start(again.clone(), &["a.komainu-test.com"], &challenges);
+    assert_eq!(rig.served.installs("a.komainu-test.com"), 1, "before the thread runs");
+    assert_eq!(rig.obtained("a.komainu-test.com").info, Some(facts.clone()));
+    // The stored account is used for another name.
+    let accounts = || fs::read_dir(scratch.0.join("state/accounts")).unwrap().map(|one| one.unwrap().path());
+    let account = fs::read(accounts().next().unwrap()).unwrap();
+    let both = ["a.komainu-test.com", "*.b.komainu-test.com"].map(|name| Subject::parse(name).unwrap());
+    again.challenges.push(ChallengeKind::Dns);
+    again.dns_hook = Some(vec![pebble.dns_hook().into()]);
+    rig.renewer.serve(again.clone(), both.to_vec());
+    rig.obtained("*.b.komainu-test.com");
+    assert_eq!(accounts().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>(), [account]);
+    assert_eq!(pebble.issued(), issued + 1);
+    // A name that is gone is served no more.
+    rig.renewer.serve(again, both[1..].to_vec());
+    let until = Instant::now() + Duration::from_secs(30);
+    while rig.served.installs("a.komainu-test.com") > 0 {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!rig.renewer.renew(&both[0]));
+}
+
+#[test]
+fn bad_nonces_do_not_matter() {
+    let scratch = Scratch::new("nonces");
+    let challenges = HttpChallenges::default();
+    let env = vec![("PEBBLE_WFE_NONCEREJECT", "50"), ("PEBBLE_AUTHZREUSE", "100")];
+    let options_ = PebbleOptions { env, ..PebbleOptions::default() };
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], options_) else { return };
+    let names = ["a.komainu-test.com", "b.komainu-test.com", "c.komainu-test.com", "d.komainu-test.com"];
+    let rig = Rig::start(options(&scratch, &[&pebble]), &names, &challenges);
+    for name in names {
+        assert_eq!(rig.obtained(name).last_error, None, "{}", rig.served.log());
+    }
+    // An authorization that is valid already needs no challenge.
+    assert!(rig.renewer.renew(&Subject::parse("a.komainu-test.com").unwrap()));
+    let first = rig.obtained("a.komainu-test.com").info;
+    rig.until("a.komainu-test.com", "another certificate", |status| status.info != first);
+    assert!(pebble.log().contains("badNonce") || pebble.log().contains("nonce"), "{}", pebble.log());
+}
+
+#[test]
+fn a_validation_that_fails_is_reported_and_tried_again() {
+    let scratch = Scratch::new("failing");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    pebble.dns("set-servfail", "a.komainu-test.com");
+    let names = ["a.komainu-test.com", "blocked.komainu-test.com"];
+    let rig = Rig::start(options(&scratch, &[&pebble]), &names, &challenges);
+    let failed = rig.until(names[0], "an error", |status| status.last_error.is_some());
+    let text = &failed.last_error.as_ref().unwrap().1;
+    assert!(
+        text.contains(&pebble.directory) && text.contains("http-01") && text.contains("could not resolve"),
+        "{text}"
+    );
+    assert!(failed.retry_at.is_some() && failed.info.is_none());
+    let blocked = rig.until(names[1], "an error", |status| status.last_error.is_some());
+    assert!(blocked.last_error.unwrap().1.contains("rejectedIdentifier"));
+    pebble.dns("clear-servfail", "a.komainu-test.com");
+    let obtained = rig.obtained(names[0]);
+    assert_eq!((obtained.last_error, obtained.retry_at), (None, None));
+}
+
+#[test]
+fn a_certificate_is_renewed_when_its_time_has_come() {
+    let scratch = Scratch::new("renewal");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let name = "a.komainu-test.com";
+    let rig = Rig::start(options(&scratch, &[&pebble]), &[name, "x.localhost"], &challenges);
+    let first = rig.obtained(name);
+    let private = rig.obtained("x.localhost");
+    let renew_at = rig.until(name, "a window", |status| status.renew_at != first.renew_at).renew_at.unwrap();
+    // A minute before that nothing happens; the test would see it as a third certificate below.
+    let to_then = renew_at.duration_since(SystemTime::now()).unwrap().as_secs();
+    rig.moved_s.store(to_then - 60, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(pebble.issued(), 1);
+    rig.moved_s.store(to_then + 1, Ordering::Relaxed);
+    let second = rig.until(name, "a renewed certificate", |status| status.info != first.info);
+    assert!(second.last_error.is_none());
+    // The private name's certificate is a week's, and is renewed too.
+    rig.until("x.localhost", "a renewed certificate", |status| status.info != private.info);
+    assert!(rig.served.installs("x.localhost") >= 2);
+}
+
+#[test]
+fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
+    let scratch = Scratch::new("fallback");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let down = Directory { url: format!("https://127.0.0.1:{}/dir", free_port()) };
+    let mut first = options(&scratch, &[&pebble]);
+    first.directories.insert(0, down.clone());
+    let name = "a.komainu-test.com";
+    let rig = Rig::start(first.clone(), &[name], &challenges);
+    let obtained = rig.obtained(name);
+    assert_eq!(obtained.directory.as_ref(), Some(&pebble.directory));
+    assert!(rig.served.log().contains(&format!("{}: cannot connect", down.url)), "{}", rig.served.log());
+    drop(rig);
+    // Alone, it is tried again and again; the certificate that is there is served.
+    let only = Options { directories: vec![down.clone()], ..first };
+    let started = Instant::now();
+    let rig = Rig::start(only.clone(), &[name], &challenges);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(rig.served.installs(name), 1);
+    let errors = |rig: &Rig| rig.served.log().matches("cannot connect").count();
+    let until = Instant::now() + Duration::from_secs(30);
+    while errors(&rig) < 3 {
+        assert!(Instant::now() < until, "{}", rig.served.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // A directory that is not configured any more is no reason to lose its certificate.
+    assert!(rig.obtained(name).info == obtained.info);
+}
+
+#[test]
+fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
+    let scratch = Scratch::new("accounts");
+    let challenges = HttpChallenges::default();
+    // 32 bytes of zero, as base64url.
+    let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let with = PebbleOptions { external: vec![("kid-1", key)], ..PebbleOptions::default() };
+    let Some(pebble_) = pebble(&scratch, vec![challenges.clone()], with.clone()) else { return };
+    let mut bound = options(&scratch, &[&pebble_]);
+    let name = "a.komainu-test.com";
+    let rig = Rig::start(bound.clone(), &[name], &challenges);
+    let refused = rig.until(name, "an error", |status| status.last_error.is_some());
+    assert!(refused.last_error.unwrap().1.contains("externalAccountRequired"));
+    bound.external_account = Some(ExternalAccount { id: "kid-1".into(), key: vec![0; 32] });
+    rig.renewer.serve(bound.clone(), vec![Subject::parse(name).unwrap()]);
+    let first = rig.obtained(name);
+    // The stored account is replaced by one that Pebble does not know.
+    let account = fs::read_dir(scratch.0.join("state/accounts")).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&account).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["id"] = format!("{}x", value["id"].as_str().unwrap()).into();
+    fs::write(&account, value.to_string()).unwrap();
+    rig.renewer.renew(&Subject::parse(name).unwrap());
+    rig.until(name, "another certificate", |status| status.info != first.info);
+}
+
+#[test]
+fn profiles_and_addresses() {
+    let scratch = Scratch::new("profiles");
+    let challenges = HttpChallenges::default();
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let mut profile = options(&scratch, &[&pebble]);
+    profile.profile = Some("cheap".into());
+    let name = "a.komainu-test.com";
+    let rig = Rig::start(profile.clone(), &[name], &challenges);
+    let refused = rig.until(name, "an error", |status| status.last_error.is_some()).last_error.unwrap().1;
+    assert!(refused.contains("no profile \"cheap\"") && refused.contains("shortlived"), "{refused}");
+    profile.profile = Some("shortlived".into());
+    rig.renewer.serve(profile, vec![Subject::parse(name).unwrap()]);
+    rig.obtained(name);
+}
+
+/// Two servers with one state folder; the authority's requests reach them in turn.
+#[test]
+fn servers_that_share_a_folder_answer_each_others_challenges() {
+    let scratch = Scratch::new("shared");
+    let tables = [HttpChallenges::default(), HttpChallenges::default()];
+    let Some(pebble) = pebble(&scratch, tables.to_vec(), PebbleOptions::default()) else { return };
+    let names = ["a.komainu-test.com", "b.komainu-test.com", "c.komainu-test.com"];
+    let rigs = tables.each_ref().map(|table| Rig::start(options(&scratch, &[&pebble]), &names, table));
+    for name in names {
+        let both = rigs.each_ref().map(|rig| rig.obtained(name).info);
+        assert_eq!(both[0], both[1], "{name}");
+    }
+    assert_eq!(pebble.issued(), names.len(), "{}", rigs[0].served.log());
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
+    let scratch = Scratch::new("folder");
+    let state = scratch.0.join("state");
+    fs::write(&state, "a file").unwrap();
+    let options = Options {
+        directories: vec![Directory { url: format!("https://127.0.0.1:{}/dir", free_port()) }],
+        email: None,
+        external_account: None,
+        profile: None,
+        challenges: vec![ChallengeKind::Http],
+        dns_hook: None,
+        state: state.clone(),
+        root_file: None,
+    };
+    let rig = Rig::start(options, &["a.komainu-test.com", "b.localhost"], &HttpChallenges::default());
+    let failed = rig.until("b.localhost", "an error", |status| status.last_error.is_some());
+    let text = failed.last_error.unwrap().1;
+    assert!(text.contains(state.to_str().unwrap()) && text.contains("[acme] state"), "{text}");
+    // It is of use as soon as it can be: one line of the log for all the looks before.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(rig.served.log().matches("no certificate can be obtained").count(), 1, "{}", rig.served.log());
+    fs::remove_file(&state).unwrap();
+    rig.obtained("b.localhost");
+    assert!(Path::new(&state).is_dir());
+}

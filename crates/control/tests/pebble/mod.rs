@@ -1,0 +1,212 @@
+//! Pebble, the ACME server that Let's Encrypt tests clients with, and its DNS server, each on free ports of this machine.
+//!
+//! `scripts/setup test` builds them where Go is installed. Without them a test says so and is skipped.
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stderr, reason = "support of several tests")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// How Pebble is started.
+#[derive(Clone, Debug)]
+pub(crate) struct PebbleOptions {
+    /// Variables such as `PEBBLE_WFE_NONCEREJECT`.
+    pub(crate) env: Vec<(&'static str, &'static str)>,
+    /// The lifetime of certificates, in seconds.
+    pub(crate) validity_s: u32,
+    /// Where it looks for HTTP-01 responses, and for TLS-ALPN-01.
+    pub(crate) http_port: u16,
+    pub(crate) tls_port: u16,
+    /// Key identifiers and base64url keys of external accounts; with any, an account needs one.
+    pub(crate) external: Vec<(&'static str, &'static str)>,
+}
+
+impl Default for PebbleOptions {
+    fn default() -> Self {
+        PebbleOptions {
+            env: Vec::new(),
+            validity_s: 7_776_000,
+            http_port: 1,
+            tls_port: 1,
+            external: Vec::new(),
+        }
+    }
+}
+
+/// A running Pebble with its DNS server, until it is dropped.
+pub(crate) struct Pebble {
+    children: Vec<Child>,
+    folder: PathBuf,
+    pub(crate) directory: String,
+    management: u16,
+    dns_management: u16,
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until something listens on a port.
+pub(crate) fn wait_for_port(port: u16) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < until, "nobody listens on port {port}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
+    let path = target.join("pebble").join(name);
+    path.is_file().then_some(path)
+}
+
+impl Pebble {
+    /// Starts it with its files in `folder`; `None`, said on stderr, where it is not built.
+    pub(crate) fn start(folder: &Path, options: &PebbleOptions) -> Option<Pebble> {
+        let (Some(pebble), Some(dns)) = (program("pebble"), program("pebble-challtestsrv")) else {
+            eprintln!("skipped: Pebble is not built: install Go, then scripts/setup test");
+            return None;
+        };
+        fs::create_dir_all(folder).unwrap();
+        let [acme, management, dns_port, dns_management] = [(); 4].map(|()| free_port());
+        certificate(folder);
+        let external: serde_json::Map<String, serde_json::Value> =
+            options.external.iter().map(|(id, key)| ((*id).to_owned(), (*key).into())).collect();
+        let profile =
+            |name: &str| serde_json::json!({ "description": name, "validityPeriod": options.validity_s });
+        let config = serde_json::json!({ "pebble": {
+            "listenAddress": format!("127.0.0.1:{acme}"),
+            "managementListenAddress": format!("127.0.0.1:{management}"),
+            "certificate": folder.join("acme.pem"),
+            "privateKey": folder.join("acme.key"),
+            "httpPort": options.http_port,
+            "tlsPort": options.tls_port,
+            "externalAccountBindingRequired": !external.is_empty(),
+            "externalAccountMACKeys": external,
+            "domainBlocklist": ["blocked.komainu-test.com"],
+            "retryAfter": { "authz": 1, "order": 1 },
+            "keyAlgorithm": "ecdsa",
+            "profiles": { "default": profile("default"), "shortlived": profile("shortlived") },
+        }});
+        fs::write(folder.join("pebble.json"), config.to_string()).unwrap();
+        let log = |name: &str| Stdio::from(fs::File::create(folder.join(name)).unwrap());
+        let dns = Command::new(dns)
+            .args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""])
+            .args(["-defaultIPv4", "127.0.0.1", "-dnsserver", &format!("127.0.0.1:{dns_port}")])
+            .args(["-management", &format!("127.0.0.1:{dns_management}")])
+            .stdout(log("dns.log"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pebble = Command::new(pebble)
+            .arg("-config")
+            .arg(folder.join("pebble.json"))
+            .args(["-dnsserver", &format!("127.0.0.1:{dns_port}")])
+            // Each validation would sleep up to 15 s; a test that wants that sets it.
+            .env("PEBBLE_VA_NOSLEEP", "1")
+            .env("PEBBLE_WFE_NONCEREJECT", "0")
+            .env("PEBBLE_AUTHZREUSE", "0")
+            .envs(options.env.iter().copied())
+            .stdout(log("pebble.log"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for_port(acme);
+        wait_for_port(dns_management);
+        Some(Pebble {
+            children: vec![pebble, dns],
+            folder: folder.to_owned(),
+            directory: format!("https://127.0.0.1:{acme}/dir"),
+            management,
+            dns_management,
+        })
+    }
+
+    /// The root that its directory's certificate is of.
+    pub(crate) fn directory_root(&self) -> PathBuf {
+        self.folder.join("directory-root.pem")
+    }
+
+    /// The root that issues certificates, as PEM; it is another one at each start.
+    pub(crate) fn issuing_root(&self) -> String {
+        let output = Command::new("curl")
+            .args(["-sSf", "--cacert"])
+            .arg(self.directory_root())
+            .arg(format!("https://127.0.0.1:{}/roots/0", self.management))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A shell command that is a DNS hook for its DNS server.
+    pub(crate) fn dns_hook(&self) -> PathBuf {
+        let path = self.folder.join("hook");
+        let port = self.dns_management;
+        let script = format!(
+            "#!/bin/sh\ncase $1 in add) what=set-txt;; remove) what=clear-txt;; esac\n\
+             curl -sSf -d \"{{\\\"host\\\":\\\"$2.\\\",\\\"value\\\":\\\"$3\\\"}}\" http://127.0.0.1:{port}/$what\n"
+        );
+        fs::write(&path, script).unwrap();
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+        fs::set_permissions(&path, permissions).unwrap();
+        path
+    }
+
+    /// Has its DNS server say something of a name: `set-servfail`, `clear-servfail`.
+    pub(crate) fn dns(&self, what: &str, name: &str) {
+        let body = format!("{{\"host\":\"{name}.\"}}");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.dns_management)).unwrap();
+        write!(
+            stream,
+            "POST /{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("pebble.log")).unwrap()
+    }
+
+    /// How many certificates it has issued.
+    pub(crate) fn issued(&self) -> usize {
+        self.log().matches("Issued certificate serial").count()
+    }
+}
+
+impl Drop for Pebble {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A certificate for the directory itself, and its root.
+fn certificate(folder: &Path) {
+    let root_key = KeyPair::generate().unwrap();
+    let mut root = CertificateParams::default();
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root_pem = root.self_signed(&root_key).unwrap().pem();
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &Issuer::new(root, root_key)).unwrap();
+    fs::write(folder.join("directory-root.pem"), root_pem).unwrap();
+    fs::write(folder.join("acme.pem"), leaf.pem()).unwrap();
+    fs::write(folder.join("acme.key"), key.serialize_pem()).unwrap();
+}

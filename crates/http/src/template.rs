@@ -1,0 +1,446 @@
+//! Texts with variables of the request: `https://$host$path`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use crate::encode::decimal;
+use crate::head::Head;
+use crate::line::Field;
+use crate::name::Name;
+use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix};
+use crate::scan;
+use crate::target::split_port;
+
+/// A property of the request that a text may name. The same name means the same everywhere; which of them make sense
+/// in a directive, the directive says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// `$path`: the path that routes match, percent-encoded.
+    Path,
+    /// `$rest`: what the final `*` of the route's path stands for in this request's path, percent-encoded.
+    Rest,
+    /// `$query`: the query with its `?`; empty if there is none. Bytes beyond ASCII are percent-encoded.
+    Query,
+    /// `$args`: the query without its `?`.
+    Args,
+    /// `$uri`: `$path` and `$query`.
+    Uri,
+    /// `$host`: the host that the request is for, in lower case, without port.
+    Host,
+    /// `$scheme`: `http` or `https`.
+    Scheme,
+    /// `$method`: the method, as sent.
+    Method,
+    /// `$remote_addr`, or `$client_ip`: the client's IP address; `unix:` over a Unix socket.
+    RemoteAddr,
+    /// `$client_port`: the client's port; 0 if it is not known.
+    ClientPort,
+    /// `$upstream`: `host:port` of the upstream server that gets the request.
+    Upstream,
+    /// `$http_NAME`: the first request field of that name; `_` stands for `-`. `$http_host` is the host with its
+    /// port, as sent, also where it stands in the request target.
+    Field(String),
+    /// `$cookie_NAME`: the first cookie of that name.
+    Cookie(String),
+}
+
+/// Variables by name. The last two stand for many.
+static NAMED: [(&str, Variable); 14] = [
+    ("path", Variable::Path),
+    ("rest", Variable::Rest),
+    ("query", Variable::Query),
+    ("args", Variable::Args),
+    ("uri", Variable::Uri),
+    ("host", Variable::Host),
+    ("scheme", Variable::Scheme),
+    ("method", Variable::Method),
+    ("remote_addr", Variable::RemoteAddr),
+    ("client_ip", Variable::RemoteAddr),
+    ("client_port", Variable::ClientPort),
+    ("upstream", Variable::Upstream),
+    ("http_NAME", Variable::Field(String::new())),
+    ("cookie_NAME", Variable::Cookie(String::new())),
+];
+
+impl Variable {
+    /// All names, without the `$`; `http_NAME` and `cookie_NAME` stand for those of every field and cookie.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMED.iter().map(|(name, _)| *name)
+    }
+
+    /// The variable of that name, without the `$`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Variable> {
+        if let Some(field) = name.strip_prefix("http_") {
+            return scan::is_token(field.as_bytes()).then(|| Variable::Field(field.replace('_', "-")));
+        }
+        if let Some(cookie) = name.strip_prefix("cookie_") {
+            return scan::is_token(cookie.as_bytes()).then(|| Variable::Cookie(cookie.into()));
+        }
+        NAMED.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
+    }
+
+    /// Its first name among [`Variable::names`].
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        let is_same = |other: &Variable| std::mem::discriminant(other) == std::mem::discriminant(self);
+        NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
+    }
+
+    fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        match self {
+            Variable::Path => out.extend_from_slice(&values.path()),
+            Variable::Rest => {
+                out.extend_from_slice(strip_prefix(&values.path(), values.prefix).unwrap_or_default());
+            }
+            Variable::Query => values.write_query(out),
+            Variable::Args => out.extend_from_slice(&values.args().unwrap_or_default()),
+            Variable::Uri => {
+                out.extend_from_slice(&values.path());
+                values.write_query(out);
+            }
+            Variable::Host => {
+                let (authority, start) = (values.authority(), out.len());
+                out.extend_from_slice(split_port(authority).map_or(authority, |(host, _)| host));
+                out[start..].make_ascii_lowercase();
+            }
+            Variable::Scheme => out.extend_from_slice(if values.is_secure { b"https" } else { b"http" }),
+            Variable::Method => out.extend_from_slice(values.head.method_name.of(values.bytes)),
+            Variable::RemoteAddr => match values.client {
+                Some(address) => out.extend_from_slice(address.ip().to_canonical().to_string().as_bytes()),
+                None => out.extend_from_slice(b"unix:"),
+            },
+            Variable::ClientPort => {
+                decimal(out, values.client.map_or(0, |address| address.port()).into());
+            }
+            Variable::Upstream => out.extend_from_slice(values.upstream.as_bytes()),
+            Variable::Field(name) => out.extend_from_slice(values.field(name)),
+            Variable::Cookie(name) => out.extend_from_slice(values.cookie(name).unwrap_or_default()),
+        }
+    }
+}
+
+/// What the variables stand for in one request.
+#[derive(Clone, Copy)]
+pub struct Values<'x> {
+    /// The parsed head.
+    pub head: &'x Head,
+    /// The bytes that the head's spans refer to.
+    pub bytes: &'x [u8],
+    /// How empty segments in the path are treated.
+    pub empty_segments: EmptySegments,
+    /// The client's address; none over a Unix socket.
+    pub client: Option<SocketAddr>,
+    /// Whether the client uses `https`.
+    pub is_secure: bool,
+    /// The part of the route's path before the final `*`, decoded: for `$rest`.
+    pub prefix: &'x [u8],
+    /// `host:port` of the chosen upstream server.
+    pub upstream: &'x str,
+}
+
+impl<'x> Values<'x> {
+    /// The encoded path. A refused path has no value.
+    fn path(&self) -> Cow<'x, [u8]> {
+        encoded_path(self.head.target.path(self.bytes), self.empty_segments).unwrap_or_default()
+    }
+
+    fn args(&self) -> Option<Cow<'x, [u8]>> {
+        self.head.target.query.map(|query| encode_beyond_ascii(query.of(self.bytes)))
+    }
+
+    fn write_query(&self, out: &mut Vec<u8>) {
+        if let Some(args) = self.args() {
+            out.push(b'?');
+            out.extend_from_slice(&args);
+        }
+    }
+
+    fn authority(&self) -> &'x [u8] {
+        self.head.authority.of(self.bytes)
+    }
+
+    /// The first value of the request field of that name, in any case; empty if there is none. `Host` is the host with
+    /// its port that the request is for, wherever it stands.
+    #[must_use]
+    pub fn field(&self, name: &str) -> &'x [u8] {
+        if name.eq_ignore_ascii_case("host") {
+            return self.authority();
+        }
+        let is_it = |field: &&Field| field.name.of(self.bytes).eq_ignore_ascii_case(name.as_bytes());
+        self.head.fields.iter().find(is_it).map_or(b"", |field| field.value.of(self.bytes))
+    }
+
+    /// The first value of the cookie of that name (RFC 6265 section 4.2).
+    #[must_use]
+    pub fn cookie(&self, name: &str) -> Option<&'x [u8]> {
+        let bytes = self.bytes;
+        let cookies = self.head.fields.iter().filter(|field| field.id == Name::Cookie);
+        cookies.flat_map(|field| field.value.of(bytes).split(|&byte| byte == b';')).find_map(|pair| {
+            let pair = scan::trim(pair);
+            pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+        })
+    }
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplatePart {
+    /// Text as it is.
+    Text(String),
+    /// The value of a variable.
+    Variable(Variable),
+}
+
+/// A text with variables, parsed once and filled in for each request. It holds no control character but the tab, so a
+/// field value made of it is one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template {
+    /// In order; no two texts are neighbours and none is empty.
+    parts: Vec<TemplatePart>,
+}
+
+/// Why a text is no template, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateError<'t> {
+    /// The bytes of the text that are wrong.
+    pub at: Range<usize>,
+    /// What is wrong with them.
+    pub fault: TemplateFault<'t>,
+}
+
+/// What is wrong with a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateFault<'t> {
+    /// A `${` without its `}`.
+    Unclosed,
+    /// A `$` without a name behind it.
+    Nameless,
+    /// This names no variable, or none that is allowed.
+    Unknown(&'t str),
+    /// A control character.
+    Control,
+}
+
+impl Template {
+    /// Parses a text in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign. `allowed` says
+    /// which variables may be named.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn parse(text: &str, allowed: impl Fn(&Variable) -> bool) -> Result<Template, TemplateError<'_>> {
+        if let Some((at, control)) = text.char_indices().find(|(_, c)| c.is_ascii_control() && *c != '\t') {
+            return Err(TemplateError { at: at..at + control.len_utf8(), fault: TemplateFault::Control });
+        }
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut at = 0;
+        while let Some(dollar) = text[at..].find('$').map(|offset| at + offset) {
+            plain.push_str(&text[at..dollar]);
+            let (name, end) = name_after(text, dollar)?;
+            at = end;
+            if name == "$" {
+                plain.push('$');
+                continue;
+            }
+            let Some(variable) = Variable::named(name).filter(&allowed) else {
+                return Err(TemplateError { at: dollar..end, fault: TemplateFault::Unknown(name) });
+            };
+            if !plain.is_empty() {
+                parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
+            }
+            parts.push(TemplatePart::Variable(variable));
+        }
+        plain.push_str(&text[at..]);
+        if !plain.is_empty() {
+            parts.push(TemplatePart::Text(plain));
+        }
+        Ok(Template { parts })
+    }
+
+    /// The pieces, in order; no two texts are neighbours and none is empty.
+    #[must_use]
+    pub fn parts(&self) -> &[TemplatePart] {
+        &self.parts
+    }
+
+    /// True if the variable is named.
+    #[must_use]
+    pub fn uses(&self, variable: &Variable) -> bool {
+        self.parts.iter().any(|part| matches!(part, TemplatePart::Variable(named) if named == variable))
+    }
+
+    /// The text before the first variable.
+    #[must_use]
+    pub fn start(&self) -> &str {
+        match self.parts.first() {
+            Some(TemplatePart::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    /// The text, if no variable is named.
+    #[must_use]
+    pub fn fixed(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [] => Some(""),
+            [TemplatePart::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Appends the text, with the values put in. Paths and queries are percent-encoded, because decoded they may hold
+    /// any byte. A value from a parsed head holds no control character either.
+    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        for part in &self.parts {
+            match part {
+                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePart::Variable(variable) => variable.write(out, values),
+            }
+        }
+    }
+}
+
+/// The name after the dollar sign, and where the text behind it begins; `$` for a second dollar sign.
+fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<'_>> {
+    let after = &text[dollar + 1..];
+    if after.starts_with('$') {
+        return Ok(("$", dollar + 2));
+    }
+    if let Some(braced) = after.strip_prefix('{') {
+        return match braced.find('}') {
+            // `${$}` is not `$$`.
+            Some(length) if !braced[..length].contains('$') => Ok((&braced[..length], dollar + length + 3)),
+            Some(length) => Err(TemplateError {
+                at: dollar..dollar + length + 3,
+                fault: TemplateFault::Unknown(&braced[..length]),
+            }),
+            None => Err(TemplateError { at: dollar..text.len(), fault: TemplateFault::Unclosed }),
+        };
+    }
+    let length = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+    match length {
+        0 => Err(TemplateError { at: dollar..dollar + 1, fault: TemplateFault::Nameless }),
+        _ => Ok((&after[..length], dollar + 1 + length)),
+    }
+}
+
+/// As it is written: what it prints is parsed to the same template.
+impl fmt::Display for Template {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            match part {
+                TemplatePart::Text(text) => out.write_str(&text.replace('$', "$$"))?,
+                TemplatePart::Variable(Variable::Field(name)) => write!(out, "${{http_{name}}}")?,
+                TemplatePart::Variable(Variable::Cookie(name)) => write!(out, "${{cookie_{name}}}")?,
+                TemplatePart::Variable(variable) => write!(out, "${{{}}}", variable.kind())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RequestHead;
+    use crate::line::Limits;
+
+    fn parse(text: &str) -> Result<Template, TemplateError<'_>> {
+        Template::parse(text, |_| true)
+    }
+
+    fn filled_for(head: &str, text: &str) -> String {
+        let bytes = head.as_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(bytes, &Limits::default()).unwrap());
+        let values = Values {
+            head: &head,
+            bytes,
+            empty_segments: EmptySegments::Merge,
+            client: Some("[::ffff:192.0.2.7]:5555".parse().unwrap()),
+            is_secure: true,
+            prefix: b"/a/",
+            upstream: "127.0.0.1:3000",
+        };
+        let mut out = Vec::new();
+        parse(text).unwrap().write(&mut out, &values);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn filled(text: &str) -> String {
+        let head =
+            "GET /a//b%20c?x=1 HTTP/1.1\r\nHost: X.test:8080\r\nX-Id: 7\r\nCookie: a=1; sid=abc\r\n\r\n";
+        filled_for(head, text)
+    }
+
+    #[test]
+    fn variables_are_filled_in() {
+        for (text, want) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("$client_ip:$client_port", "192.0.2.7:5555"),
+            ("$remote_addr", "192.0.2.7"),
+            ("${scheme}s", "httpss"),
+            ("$scheme://$host$uri", "https://x.test/a/b%20c?x=1"),
+            ("$http_host", "X.test:8080"),
+            ("$method $path $rest $query $args", "GET /a/b%20c b%20c ?x=1 x=1"),
+            ("$http_x_id/$http_none/$cookie_sid/$cookie_x", "7//abc/"),
+            ("a$$b$upstream", "a$b127.0.0.1:3000"),
+        ] {
+            assert_eq!(filled(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_request_may_lack_what_a_variable_names() {
+        let bare = "GET http://h.test/\u{e9} HTTP/1.1\r\nHost: other\r\n\r\n";
+        assert_eq!(filled_for(bare, "$query|$args|$uri|$http_host|$rest"), "||/%C3%A9|h.test|");
+        assert_eq!(filled_for("GET / HTTP/1.0\r\n\r\n", "<$host><$http_host><$cookie_a>"), "<><><>");
+    }
+
+    #[test]
+    fn templates_print_as_they_read() {
+        for text in
+            ["", "a", "$$", "${path}", "https://${host}${path}${query}", "a$$${rest}b", "${http_x-id}"]
+        {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        let short = parse("$path.html").unwrap();
+        assert_eq!(
+            short.parts(),
+            [TemplatePart::Variable(Variable::Path), TemplatePart::Text(".html".into())]
+        );
+        assert_eq!(parse("a$$b").unwrap().fixed(), Some("a$b"));
+        assert_eq!(short.fixed(), None);
+    }
+
+    #[test]
+    fn every_variable_is_found_by_its_names() {
+        for (name, variable) in &NAMED {
+            let found = Variable::named(name).unwrap();
+            assert_eq!(found.kind(), variable.kind(), "{name}");
+        }
+    }
+
+    #[test]
+    fn faults_say_where() {
+        for (text, at, fault) in [
+            ("x/$pth/y", 2..6, TemplateFault::Unknown("pth")),
+            ("${hots}", 0..7, TemplateFault::Unknown("hots")),
+            ("${$}", 0..4, TemplateFault::Unknown("$")),
+            ("a$http_", 1..7, TemplateFault::Unknown("http_")),
+            ("${cookie_a=b}", 0..13, TemplateFault::Unknown("cookie_a=b")),
+            ("$query", 0..6, TemplateFault::Unknown("query")),
+            ("a$", 1..2, TemplateFault::Nameless),
+            ("$-", 0..1, TemplateFault::Nameless),
+            ("a${b", 1..4, TemplateFault::Unclosed),
+            ("a\r\nb", 1..2, TemplateFault::Control),
+        ] {
+            let found = Template::parse(text, |variable| *variable != Variable::Query).unwrap_err();
+            assert_eq!(found, TemplateError { at, fault }, "{text}");
+        }
+    }
+}

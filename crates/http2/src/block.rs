@@ -1,0 +1,110 @@
+//! A field section, as HPACK decodes it.
+
+use http::{Field, Limits, Name, Span, scan};
+
+use crate::table::ENTRY_OVERHEAD_BYTES;
+
+/// A decoded field section: lines as HTTP/1 writes them (`name: value` and a line end), one after another, and their places. Pseudo-header
+/// fields are among them, under their names with the colon. Reused from message to message.
+#[derive(Clone, Debug, Default)]
+pub struct FieldBlock {
+    /// The lines.
+    pub bytes: Vec<u8>,
+    /// The fields, in order.
+    pub fields: Vec<Field>,
+    /// What the section counts (RFC 9113 section 6.5.2): the bytes of names and values, and 32 for each field; fields
+    /// that were left out at a limit count too.
+    pub size: usize,
+    /// Whether fields were left out because the section is over a limit.
+    pub is_too_large: bool,
+    /// Whether every name and value may stand in a message.
+    pub is_valid: bool,
+}
+
+impl FieldBlock {
+    /// Forgets the section; keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.fields.clear();
+        (self.size, self.is_too_large, self.is_valid) = (0, false, true);
+    }
+
+    /// Counts a field, and says whether it is within the limits.
+    pub(crate) fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
+        self.size = self.size.saturating_add(name_len + value_len + ENTRY_OVERHEAD_BYTES);
+        self.is_too_large |= self.size > limits.head_bytes_max + limits.fields_max * ENTRY_OVERHEAD_BYTES
+            || self.fields.len() >= limits.fields_max + PSEUDO_FIELDS_MAX;
+        !self.is_too_large
+    }
+
+    /// Adds a line that is whole.
+    pub(crate) fn push_line(&mut self, id: Name, line: &[u8], name_len: usize) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(line);
+        self.fields.push(field(id, start, name_len, line.len() - 2 - name_len - 2));
+    }
+
+    /// Adds the line that stands at the end of the bytes from `start` on.
+    pub(crate) fn push_written(&mut self, id: Name, start: usize, name_len: usize) {
+        let value_len = self.bytes.len() - start - name_len - 4;
+        self.fields.push(field(id, start, name_len, value_len));
+    }
+
+    /// Name and value of each field.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields.iter().map(|field| (field.name.of(&self.bytes), field.value.of(&self.bytes)))
+    }
+}
+
+/// Pseudo-header fields that a request may have, which do not count among its fields.
+const PSEUDO_FIELDS_MAX: usize = 5;
+
+fn field(id: Name, start: usize, name_len: usize, value_len: usize) -> Field {
+    let value_start = start + name_len + 2;
+    Field {
+        id,
+        name: Span::new(start, start + name_len),
+        value: Span::new(value_start, value_start + value_len),
+    }
+}
+
+/// Whether a field may stand in a message (RFC 9113 section 8.2.1): a name of small letters that is a token, or that is one after
+/// a colon; a value of field bytes with no white space around it.
+pub(crate) fn is_valid(name: &[u8], value: &[u8]) -> bool {
+    let token = name.strip_prefix(b":").unwrap_or(name);
+    scan::is_token(token)
+        && !name.iter().any(u8::is_ascii_uppercase)
+        && scan::value(value) == value.len()
+        && !matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_stand_in_a_message() {
+        for (name, value) in [("a", ""), (":path", "/"), ("x-y_z", "a b\tc"), ("n", "caf\u{e9}")] {
+            assert!(is_valid(name.as_bytes(), value.as_bytes()), "{name:?} {value:?}");
+        }
+        for (name, value) in [
+            ("", "a"),
+            (":", "a"),
+            ("A", "a"),
+            ("a b", "a"),
+            ("a:", "a"),
+            ("::a", "a"),
+            ("a\r", "a"),
+            ("n", " a"),
+            ("n", "a\t"),
+            ("n", "a\nb"),
+            ("n", "a\rb"),
+            ("n", "a\0b"),
+            ("n", "\x7f"),
+            ("n", " "),
+            ("na\u{e9}", "a"),
+        ] {
+            assert!(!is_valid(name.as_bytes(), value.as_bytes()), "{name:?} {value:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! HPACK, decoded (RFC 7541 section 3).
+
+use http::{Limits, Name};
+
+use crate::block::{FieldBlock, is_valid};
+use crate::entries::{STATIC_ENTRIES, STATIC_LEN};
+use crate::error::ConnectionError;
+use crate::table::DynamicTable;
+use crate::{huffman, integer};
+
+/// Size updates that one header block may begin with: one for the smallest size since the last block and one for the
+/// last (RFC 7541 section 4.2).
+const SIZE_UPDATES_MAX: usize = 2;
+
+/// Decodes the header blocks of one direction of a connection.
+#[derive(Debug)]
+pub struct HpackDecoder {
+    table: DynamicTable,
+    /// The largest table that this side allows.
+    size_max: usize,
+    /// Whether the next block has to begin with a size update, because the limit fell below the table's size.
+    needs_update: bool,
+}
+
+/// What a literal field says of its entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Literal {
+    /// It enters the dynamic table.
+    Indexed,
+    /// It does not.
+    Plain,
+}
+
+impl HpackDecoder {
+    /// A decoder that allows a dynamic table of `table_bytes_max`.
+    #[must_use]
+    pub fn new(table_bytes_max: usize) -> HpackDecoder {
+        HpackDecoder {
+            table: DynamicTable::new(table_bytes_max),
+            size_max: table_bytes_max,
+            needs_update: false,
+        }
+    }
+
+    /// Memory that the dynamic table holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.table.held_bytes()
+    }
+
+    /// Changes the largest table that this side allows: to be called when the peer has acknowledged it.
+    pub fn allow(&mut self, table_bytes_max: usize) {
+        self.size_max = table_bytes_max;
+        self.needs_update = self.table.size_max() > table_bytes_max;
+    }
+
+    /// Decodes a whole header block into `block`, which is cleared first. Fields over the limits are left out, but still enter the
+    /// dynamic table, so that the connection can continue.
+    ///
+    /// # Errors
+    /// COMPRESSION_ERROR where the block breaks a rule of RFC 7541.
+    pub fn decode(
+        &mut self,
+        input: &[u8],
+        block: &mut FieldBlock,
+        limits: &Limits,
+    ) -> Result<(), ConnectionError> {
+        block.clear();
+        self.fields(input, block, limits).map_err(ConnectionError::compression)
+    }
+
+    fn fields(&mut self, input: &[u8], block: &mut FieldBlock, limits: &Limits) -> Result<(), &'static str> {
+        let mut rest = self.size_updates(input)?;
+        while let [first, ..] = rest {
+            rest = match first {
+                0x80.. => {
+                    let (index, after) = integer::read(rest, 7)?;
+                    self.indexed(index, block, limits)?;
+                    after
+                }
+                0x40.. => self.literal(rest, 6, Literal::Indexed, block, limits)?,
+                0x20.. => return Err("table size update inside a header block"),
+                // Fields that are never to be indexed differ from those that are not only for intermediaries; a relay
+                // encodes them by their names (see `HpackEncoder`).
+                _ => self.literal(rest, 4, Literal::Plain, block, limits)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn size_updates<'i>(&mut self, input: &'i [u8]) -> Result<&'i [u8], &'static str> {
+        let (mut rest, mut count) = (input, 0);
+        while let [0x20..0x40, ..] = rest {
+            let (size, after) = integer::read(rest, 5)?;
+            if size > self.size_max {
+                return Err("table size update above the limit");
+            }
+            count += 1;
+            if count > SIZE_UPDATES_MAX {
+                return Err("too many table size updates");
+            }
+            self.table.resize(size);
+            (rest, self.needs_update) = (after, false);
+        }
+        if self.needs_update {
+            return Err("table size update missing");
+        }
+        Ok(rest)
+    }
+
+    fn indexed(&mut self, index: usize, block: &mut FieldBlock, limits: &Limits) -> Result<(), &'static str> {
+        if let Some(entry) = index.checked_sub(1).and_then(|place| STATIC_ENTRIES.get(place)) {
+            if block.admit(entry.name_len, entry.line.len() - 4 - entry.name_len, limits) {
+                block.push_line(entry.id, entry.line.as_bytes(), entry.name_len);
+            }
+            return Ok(());
+        }
+        let entry = self.dynamic(index)?;
+        let line = self.table.line(entry);
+        block.is_valid &= entry.is_valid;
+        if block.admit(entry.name_len(), line.len() - 4 - entry.name_len(), limits) {
+            block.push_line(entry.id, line, entry.name_len());
+        }
+        Ok(())
+    }
+
+    fn dynamic(&self, index: usize) -> Result<&crate::table::DynamicEntry, &'static str> {
+        index
+            .checked_sub(STATIC_LEN + 1)
+            .and_then(|index| self.table.entry(index))
+            .ok_or("index outside the tables")
+    }
+
+    /// A literal field: its line is written at the end of the block's bytes and taken back where it is over a limit.
+    fn literal<'i>(
+        &mut self,
+        input: &'i [u8],
+        prefix: u32,
+        literal: Literal,
+        block: &mut FieldBlock,
+        limits: &Limits,
+    ) -> Result<&'i [u8], &'static str> {
+        let start = block.bytes.len();
+        let (index, mut rest) = integer::read(input, prefix)?;
+        let known = match index {
+            0 => {
+                rest = string(rest, &mut block.bytes)?;
+                None
+            }
+            1..=STATIC_LEN => {
+                let entry = &STATIC_ENTRIES[index - 1];
+                block.bytes.extend_from_slice(entry.name());
+                Some(entry.id)
+            }
+            _ => {
+                let entry = self.dynamic(index)?;
+                block.bytes.extend_from_slice(self.table.field(entry).0);
+                Some(entry.id)
+            }
+        };
+        let name_len = block.bytes.len() - start;
+        block.bytes.extend_from_slice(b": ");
+        rest = string(rest, &mut block.bytes)?;
+        let (name, value) = block.bytes[start..].split_at(name_len);
+        let value = &value[2..];
+        let id = known.unwrap_or_else(|| Name::of(name));
+        let is_valid = is_valid(name, value);
+        if literal == Literal::Indexed {
+            self.table.add(id, name, value, is_valid, false);
+        }
+        let value_len = value.len();
+        block.is_valid &= is_valid;
+        block.bytes.extend_from_slice(b"\r\n");
+        if block.admit(name_len, value_len, limits) {
+            block.push_written(id, start, name_len);
+        } else {
+            block.bytes.truncate(start);
+        }
+        Ok(rest)
+    }
+}
+
+/// Appends the string literal at the start of `input` to `out`; returns what follows it.
+fn string<'i>(input: &'i [u8], out: &mut Vec<u8>) -> Result<&'i [u8], &'static str> {
+    let is_huffman = input.first().is_some_and(|first| first & 0x80 != 0);
+    let (len, rest) = integer::read(input, 7)?;
+    let (text, rest) = rest.split_at_checked(len).ok_or("header block ends in a string")?;
+    match is_huffman {
+        true => huffman::decode(text, out)?,
+        false => out.extend_from_slice(text),
+    }
+    Ok(rest)
+}

@@ -1,0 +1,237 @@
+//! HPACK, encoded (RFC 7541 section 6).
+
+use http::{Name, Status};
+
+use crate::entries::{STATIC_ENTRIES, STATIC_LEN, static_name};
+use crate::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
+use crate::{huffman, integer};
+
+/// The largest dynamic table that this encoder uses, however much the peer allows.
+pub const TABLE_BYTES_MAX: usize = 4096;
+/// Places of the index over the dynamic table, which has at most 128 entries.
+const PLACES: usize = 256;
+
+/// Whether a field enters the dynamic table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Indexing {
+    /// It does.
+    Yes,
+    /// It differs from message to message, and would evict what repeats.
+    No,
+    /// It is a secret that a guess beside it must not reveal (RFC 7541 section 7.1).
+    Never,
+}
+
+/// Encodes the header blocks of one direction of a connection.
+#[derive(Debug)]
+pub struct HpackEncoder {
+    table: DynamicTable,
+    /// By hash: the low bits of the number of an entry, which it has by the order of entry. What is found here is compared.
+    places: Vec<u16>,
+    /// Size updates that the next block begins with: the smallest size since the last block, and the last.
+    update: Option<(usize, usize)>,
+}
+
+impl Default for HpackEncoder {
+    fn default() -> HpackEncoder {
+        HpackEncoder { table: DynamicTable::new(TABLE_BYTES_MAX), places: Vec::new(), update: None }
+    }
+}
+
+impl HpackEncoder {
+    /// Memory that the dynamic table holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.table.held_bytes() + self.places.capacity() * size_of::<u16>()
+    }
+
+    /// Takes the peer's limit for the dynamic table (SETTINGS_HEADER_TABLE_SIZE).
+    pub fn limit(&mut self, table_bytes_max: usize) {
+        let size = table_bytes_max.min(TABLE_BYTES_MAX);
+        if size != self.table.size_max() || self.update.is_some() {
+            let smallest = self.update.map_or(size, |(smallest, _)| smallest.min(size));
+            self.update = Some((smallest, size));
+            self.table.resize(size);
+        }
+    }
+
+    /// Begins a header block.
+    pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
+        if let Some((smallest, size)) = self.update.take() {
+            if smallest < size {
+                integer::write(out, 0x20, 5, smallest);
+            }
+            integer::write(out, 0x20, 5, size);
+        }
+    }
+
+    /// A whole header block.
+    pub fn section<'f>(&mut self, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) {
+        self.begin(out);
+        for (name, value) in fields {
+            self.field(out, name, value);
+        }
+    }
+
+    /// The `:status` field.
+    pub(crate) fn status(&mut self, out: &mut Vec<u8>, status: Status) {
+        let index = match status.code() {
+            200 => 8,
+            204 => 9,
+            206 => 10,
+            304 => 11,
+            400 => 12,
+            404 => 13,
+            500 => 14,
+            _ => {
+                let digits = status.digits();
+                integer::write(out, 0x00, 4, 8);
+                out.push(3);
+                return out.extend_from_slice(&digits);
+            }
+        };
+        out.push(0x80 | index);
+    }
+
+    /// The pseudo-header field of the static entry `index`, which has this value or another one.
+    pub(crate) fn pseudo(&mut self, out: &mut Vec<u8>, index: usize, value: &[u8]) {
+        let entry = &STATIC_ENTRIES[index - 1];
+        for (at, other) in STATIC_ENTRIES.iter().enumerate().skip(index - 1) {
+            if other.name() != entry.name() {
+                break;
+            }
+            if other.value() == value {
+                return out.push(0x80 | (at + 1) as u8);
+            }
+        }
+        // Paths differ from request to request; authorities repeat.
+        match entry.name() {
+            b":path" => literal(out, 0x00, 4, index, b"", value),
+            name => self.indexed_field(out, Name::Other, name, value, index),
+        }
+    }
+
+    /// A field; its name is encoded in small letters, its value must hold field bytes only.
+    pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        self.named_field(out, Name::of(name), name, value);
+    }
+
+    /// A field whose name was looked up.
+    pub(crate) fn named_field(&mut self, out: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) {
+        let named = static_name(id);
+        match indexing(id, name, value) {
+            Indexing::Yes => self.indexed_field(out, id, name, value, named),
+            Indexing::No => literal(out, 0x00, 4, self.name_index(id, name, named), name, value),
+            Indexing::Never => literal(out, 0x10, 4, self.name_index(id, name, named), name, value),
+        }
+    }
+
+    /// The index of a name: that of the static table, or that of a dynamic entry; 0 where there is none.
+    fn name_index(&self, id: Name, name: &[u8], named: usize) -> usize {
+        match named {
+            0 => self.find(hash(id, name, b""), |other, _| other.eq_ignore_ascii_case(name)).unwrap_or(0),
+            index => index,
+        }
+    }
+
+    fn indexed_field(&mut self, out: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8], named: usize) {
+        if named == ACCEPT_ENCODING && value == STATIC_ENTRIES[ACCEPT_ENCODING - 1].value() {
+            return out.push(0x80 | ACCEPT_ENCODING as u8);
+        }
+        let hashed = hash(id, name, value);
+        let is_same = |other: &[u8], text: &[u8]| text == value && other.eq_ignore_ascii_case(name);
+        if let Some(index) = self.find(hashed, is_same) {
+            return integer::write(out, 0x80, 7, index);
+        }
+        if name.len() + value.len() + ENTRY_OVERHEAD_BYTES > self.table.size_max() / 2 {
+            return literal(out, 0x00, 4, self.name_index(id, name, named), name, value);
+        }
+        literal(out, 0x40, 6, self.name_index(id, name, named), name, value);
+        self.table.add(id, name, value, true, true);
+        if self.places.is_empty() {
+            self.places.resize(PLACES, 0);
+        }
+        // Two entries of one place hide one another: the older one is then written again, which is correct too.
+        self.places[hashed as usize % PLACES] = self.table.added() as u16;
+        if named == 0 {
+            self.places[hash(id, name, b"") as usize % PLACES] = self.table.added() as u16;
+        }
+    }
+
+    /// The index of the entry with that hash which fits.
+    fn find(&self, hashed: u32, fits: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
+        let place = *self.places.get(hashed as usize % PLACES)?;
+        let back = usize::from((self.table.added() as u16).wrapping_sub(place));
+        let entry = self.table.entry(back)?;
+        let (name, value) = self.table.field(entry);
+        fits(name, value).then_some(STATIC_LEN + 1 + back)
+    }
+}
+
+const ACCEPT_ENCODING: usize = 16;
+
+/// Writes a literal field behind its opcode, with the index of its name or the name itself.
+fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8], value: &[u8]) {
+    integer::write(out, opcode, prefix, index);
+    if index == 0 {
+        let at = out.len();
+        out.extend_from_slice(name);
+        out[at..].make_ascii_lowercase();
+        let len = huffman::encoded_len(&out[at..]);
+        let lower = out.split_off(at);
+        string(out, &lower, len);
+    }
+    string(out, value, huffman::encoded_len(value));
+}
+
+/// Writes a string, in Huffman's code where that is shorter; `encoded_len` is its length then.
+fn string(out: &mut Vec<u8>, text: &[u8], encoded_len: usize) {
+    if encoded_len < text.len() {
+        integer::write(out, 0x80, 7, encoded_len);
+        huffman::encode(text, out);
+    } else {
+        integer::write(out, 0x00, 7, text.len());
+        out.extend_from_slice(text);
+    }
+}
+
+/// Which fields enter the table.
+fn indexing(id: Name, name: &[u8], value: &[u8]) -> Indexing {
+    match id {
+        Name::Authorization | Name::ProxyAuthorization | Name::SetCookie => Indexing::Never,
+        // A short value can be guessed byte by byte.
+        Name::Cookie if value.len() < 20 => Indexing::Never,
+        Name::Age
+        | Name::ContentLength
+        | Name::ContentRange
+        | Name::Etag
+        | Name::IfModifiedSince
+        | Name::IfNoneMatch
+        | Name::IfRange
+        | Name::Location
+        | Name::Range
+        | Name::RetryAfter
+        | Name::XForwardedFor
+        | Name::Forwarded => Indexing::No,
+        Name::Other if name.eq_ignore_ascii_case(b"x-request-id") => Indexing::No,
+        _ => Indexing::Yes,
+    }
+}
+
+/// A hash of a field: of its name's number where it is known, else of the name in small letters.
+fn hash(id: Name, name: &[u8], value: &[u8]) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut sum = u64::from(id as u8) ^ (value.len() as u64) << 8;
+    if id == Name::Other {
+        for &byte in name {
+            sum = (sum ^ u64::from(byte | 0x20)).wrapping_mul(FACTOR).rotate_left(23);
+        }
+    }
+    let (words, rest) = value.as_chunks::<8>();
+    for word in words {
+        sum = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(23);
+    }
+    let last = rest.iter().fold(0, |last, &byte| last << 8 | u64::from(byte));
+    sum = (sum ^ last).wrapping_mul(FACTOR);
+    (sum >> 40) as u32
+}

@@ -1,0 +1,147 @@
+//! The static table (RFC 7541 appendix A).
+
+use http::Name;
+
+/// An entry of the static table.
+pub(crate) struct StaticEntry {
+    /// Which known field it is.
+    pub(crate) id: Name,
+    /// `name: value` and a line end: the form in which fields are decoded.
+    pub(crate) line: &'static str,
+    /// Bytes of the name.
+    pub(crate) name_len: usize,
+}
+
+impl StaticEntry {
+    /// The name.
+    pub(crate) const fn name(&self) -> &'static [u8] {
+        self.line.as_bytes().split_at(self.name_len).0
+    }
+
+    /// The value.
+    pub(crate) const fn value(&self) -> &'static [u8] {
+        let value = self.line.as_bytes().split_at(self.name_len + 2).1;
+        value.split_at(value.len() - 2).0
+    }
+}
+
+macro_rules! entries {
+    ($($id:ident $name:literal $value:literal;)*) => {
+        const ENTRIES: [StaticEntry; STATIC_LEN] = [
+            $(StaticEntry {
+                id: Name::$id,
+                line: concat!($name, ": ", $value, "\r\n"),
+                name_len: $name.len(),
+            },)*
+        ];
+    };
+}
+
+/// The entries; the first one has index 1.
+pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
+
+/// Number of entries.
+pub(crate) const STATIC_LEN: usize = 61;
+
+entries! {
+    Other ":authority" "";
+    Other ":method" "GET";
+    Other ":method" "POST";
+    Other ":path" "/";
+    Other ":path" "/index.html";
+    Other ":scheme" "http";
+    Other ":scheme" "https";
+    Other ":status" "200";
+    Other ":status" "204";
+    Other ":status" "206";
+    Other ":status" "304";
+    Other ":status" "400";
+    Other ":status" "404";
+    Other ":status" "500";
+    Other "accept-charset" "";
+    AcceptEncoding "accept-encoding" "gzip, deflate";
+    AcceptLanguage "accept-language" "";
+    AcceptRanges "accept-ranges" "";
+    Accept "accept" "";
+    Other "access-control-allow-origin" "";
+    Age "age" "";
+    Allow "allow" "";
+    Authorization "authorization" "";
+    CacheControl "cache-control" "";
+    Other "content-disposition" "";
+    ContentEncoding "content-encoding" "";
+    ContentLanguage "content-language" "";
+    ContentLength "content-length" "";
+    ContentLocation "content-location" "";
+    ContentRange "content-range" "";
+    ContentType "content-type" "";
+    Cookie "cookie" "";
+    Date "date" "";
+    Etag "etag" "";
+    Expect "expect" "";
+    Expires "expires" "";
+    Other "from" "";
+    Host "host" "";
+    IfMatch "if-match" "";
+    IfModifiedSince "if-modified-since" "";
+    IfNoneMatch "if-none-match" "";
+    IfRange "if-range" "";
+    IfUnmodifiedSince "if-unmodified-since" "";
+    LastModified "last-modified" "";
+    Link "link" "";
+    Location "location" "";
+    Other "max-forwards" "";
+    ProxyAuthenticate "proxy-authenticate" "";
+    ProxyAuthorization "proxy-authorization" "";
+    Range "range" "";
+    Referer "referer" "";
+    Refresh "refresh" "";
+    RetryAfter "retry-after" "";
+    Server "server" "";
+    SetCookie "set-cookie" "";
+    Other "strict-transport-security" "";
+    TransferEncoding "transfer-encoding" "";
+    UserAgent "user-agent" "";
+    Vary "vary" "";
+    Via "via" "";
+    WwwAuthenticate "www-authenticate" "";
+}
+
+/// The index of the entry whose name is that of a known field; 0 where there is none.
+pub(crate) const fn static_name(id: Name) -> usize {
+    BY_NAME[id as usize] as usize
+}
+
+const BY_NAME: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut place = 0;
+    while place < STATIC_LEN {
+        let id = ENTRIES[place].id as usize;
+        if id != Name::Other as usize {
+            table[id] = place as u8 + 1;
+        }
+        place += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_names_are_mapped_by_the_table() {
+        for (place, entry) in STATIC_ENTRIES.iter().enumerate() {
+            let name = if entry.name().starts_with(b":") { Name::Other } else { Name::of(entry.name()) };
+            assert_eq!(entry.id, name, "{}", entry.line);
+            if name != Name::Other {
+                assert_eq!(static_name(name), place + 1);
+            }
+        }
+        assert_eq!((static_name(Name::Other), static_name(Name::Upgrade)), (0, 0));
+        assert_eq!(
+            (STATIC_ENTRIES[15].name(), STATIC_ENTRIES[15].value()),
+            (&b"accept-encoding"[..], &b"gzip, deflate"[..])
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! Bytes in, events out.
+
+use crate::error::{ConnectionError, ErrorCode};
+use crate::frame::{FrameHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, PREFACE, flag, kind};
+use crate::ledger::price;
+use crate::machine::{Event, Machine, Opening};
+
+impl Machine {
+    /// Takes bytes. Returns how many of them are done with, and what they were; feed the others again, with those that
+    /// follow. `now_ms` is the time by any clock that does not go back.
+    ///
+    /// # Errors
+    /// A [`ConnectionError`]: flush, which sends the GOAWAY frame, and close.
+    pub fn feed(&mut self, bytes: &[u8], now_ms: u64) -> Result<(usize, Event), ConnectionError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.ledger.tick(now_ms);
+        if self.was_slowed {
+            self.is_slowed();
+        }
+        // A span holds 32 bits: whatever is fed beyond that comes with the next call.
+        let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
+        let result = self.advance(bytes);
+        if let Err(error) = result {
+            self.fail(error);
+        }
+        result
+    }
+
+    fn advance(&mut self, bytes: &[u8]) -> Result<(usize, Event), ConnectionError> {
+        let mut at = 0;
+        if self.opening == Opening::Preface {
+            let len = bytes.len().min(PREFACE.len());
+            if bytes[..len] != PREFACE[..len] {
+                return Err(ConnectionError::protocol("not the preface of HTTP/2"));
+            }
+            if len < PREFACE.len() {
+                return Ok((0, Event::NeedMore));
+            }
+            self.opening = Opening::Settings;
+            at = len;
+        }
+        loop {
+            let rest = &bytes[at..];
+            if self.skip > 0 {
+                let len = self.skip.min(rest.len());
+                self.skip -= len;
+                at += len;
+                if self.skip > 0 {
+                    return Ok((at, Event::NeedMore));
+                }
+                continue;
+            }
+            if self.data.is_some() {
+                if rest.is_empty() {
+                    return Ok((at, Event::NeedMore));
+                }
+                let (len, event) = self.take_data(rest, at);
+                at += len;
+                match event {
+                    Some(event) => return Ok((at, event)),
+                    None => continue,
+                }
+            }
+            let Some(header) = FrameHeader::read(rest) else { return Ok((at, Event::NeedMore)) };
+            self.check(header)?;
+            let Some((len, event)) = self.frame(header, &rest[HEADER_BYTES..])? else {
+                return Ok((at, Event::NeedMore));
+            };
+            at += HEADER_BYTES + len;
+            self.check_share()?;
+            if let Some(event) = event {
+                return Ok((at, event));
+            }
+        }
+    }
+
+    /// What the header of a frame alone tells. Nothing is changed: a frame is looked at again when more of it has come.
+    fn check(&self, header: FrameHeader) -> Result<(), ConnectionError> {
+        if self.opening == Opening::Settings && (header.kind != kind::SETTINGS || header.has(flag::ACK)) {
+            return Err(ConnectionError::protocol("first frame is not SETTINGS"));
+        }
+        if header.len > PAYLOAD_BYTES_MAX {
+            return Err(ConnectionError::new(ErrorCode::FRAME_SIZE_ERROR, "frame too large"));
+        }
+        match self.continuation {
+            Some(open) if header.kind != kind::CONTINUATION || header.stream != open.stream => {
+                return Err(ConnectionError::protocol("header block is interrupted"));
+            }
+            None if header.kind == kind::CONTINUATION => {
+                return Err(ConnectionError::protocol("CONTINUATION without HEADERS"));
+            }
+            _ => {}
+        }
+        let is_right = match header.kind {
+            kind::DATA
+            | kind::HEADERS
+            | kind::PRIORITY
+            | kind::RST_STREAM
+            | kind::CONTINUATION
+            | kind::PUSH_PROMISE => header.stream != 0,
+            kind::SETTINGS | kind::PING | kind::GOAWAY | kind::PRIORITY_UPDATE => header.stream == 0,
+            _ => true,
+        };
+        if !is_right {
+            return Err(ConnectionError::protocol("frame on a stream that it does not go with"));
+        }
+        let is_idle = header.stream != 0 && self.is_idle(header.stream);
+        match header.kind {
+            kind::PUSH_PROMISE => Err(ConnectionError::protocol("push is not enabled")),
+            kind::HEADERS if self.is_server && !header.stream.is_multiple_of(2) => Ok(()),
+            kind::DATA | kind::HEADERS | kind::RST_STREAM | kind::WINDOW_UPDATE if is_idle => {
+                Err(ConnectionError::protocol("frame on an idle stream"))
+            }
+            kind::SETTINGS if header.has(flag::ACK) && header.len > 0 => {
+                Err(ConnectionError::new(ErrorCode::FRAME_SIZE_ERROR, "acknowledgement with settings"))
+            }
+            kind::SETTINGS if !header.len.is_multiple_of(6) => {
+                Err(ConnectionError::new(ErrorCode::FRAME_SIZE_ERROR, "settings of a wrong length"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the frame of that header, whose payload `rest` begins with. Returns how much of the payload was taken; `None`
+    /// where more has to come first.
+    fn frame(
+        &mut self,
+        header: FrameHeader,
+        rest: &[u8],
+    ) -> Result<Option<(usize, Option<Event>)>, ConnectionError> {
+        if header.kind == kind::DATA {
+            let padding = match header.has(flag::PADDED) {
+                true if header.len == 0 => {
+                    return Err(ConnectionError::new(
+                        ErrorCode::FRAME_SIZE_ERROR,
+                        "padded frame without its padding",
+                    ));
+                }
+                true if rest.is_empty() => return Ok(None),
+                true => Some(rest[0]),
+                false => None,
+            };
+            let event = self.begin_data(header, padding)?;
+            return Ok(Some((usize::from(padding.is_some()), event)));
+        }
+        if !matches!(header.kind, kind::HEADERS..=kind::CONTINUATION | kind::PRIORITY_UPDATE) {
+            self.ledger.spend(price::FRAME)?;
+            self.skip = header.len;
+            return Ok(Some((0, None)));
+        }
+        let Some(payload) = rest.get(..header.len) else { return Ok(None) };
+        let event = match header.kind {
+            kind::HEADERS => self.take_headers(header, payload)?,
+            kind::CONTINUATION => self.take_continuation(header, payload)?,
+            kind::PRIORITY => self.take_priority(header, payload)?,
+            kind::RST_STREAM => self.take_rst_stream(header, payload)?,
+            kind::SETTINGS => self.take_settings(header, payload)?,
+            kind::PING => self.take_ping(header, payload)?,
+            kind::GOAWAY => self.take_goaway(payload)?,
+            kind::WINDOW_UPDATE => self.take_window_update(header, payload)?,
+            _ => self.take_priority_update(payload)?,
+        };
+        Ok(Some((header.len, event)))
+    }
+}

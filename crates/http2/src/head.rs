@@ -1,0 +1,346 @@
+//! Field sections as messages (RFC 9113 section 8): as strict as HTTP/1, so that a request means the same whatever carried it.
+
+use http::{
+    BodySize, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status, Target, Version, scan, target,
+};
+
+use crate::block::FieldBlock;
+use crate::priority::Priority;
+
+/// Why a field section is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadError {
+    /// It breaks a rule of HTTP/2: the stream is reset (RFC 9113 section 8.1.1).
+    Malformed(&'static str),
+    /// It is refused with a response.
+    Refused(Reject),
+}
+
+use HeadError::Malformed;
+
+/// What a request says beside its [`Head`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RequestExtras {
+    /// `Content-Length`, where DATA has to come to as much.
+    pub(crate) length: Option<u64>,
+    /// The `Priority` field.
+    pub(crate) priority: Option<Priority>,
+    /// `:protocol` of an extended CONNECT.
+    pub(crate) protocol: Option<Span>,
+    /// Whether the scheme is https.
+    pub(crate) is_https: bool,
+}
+
+/// The pseudo-header fields of a request.
+#[derive(Clone, Copy, Default)]
+struct PseudoFields {
+    method: Option<Span>,
+    scheme: Option<Span>,
+    authority: Option<Span>,
+    path: Option<Span>,
+    protocol: Option<Span>,
+}
+
+impl PseudoFields {
+    /// Those at the start of `fields`, and how many they are.
+    fn read(block: &FieldBlock) -> Result<(PseudoFields, usize), HeadError> {
+        let (mut pseudo, mut count) = (PseudoFields::default(), 0);
+        for field in &block.fields {
+            let name = field.name.of(&block.bytes);
+            let place = match name {
+                b":method" => &mut pseudo.method,
+                b":scheme" => &mut pseudo.scheme,
+                b":authority" => &mut pseudo.authority,
+                b":path" => &mut pseudo.path,
+                b":protocol" => &mut pseudo.protocol,
+                [b':', ..] => return Err(Malformed("unknown pseudo-header field")),
+                _ => break,
+            };
+            if place.replace(field.value).is_some() {
+                return Err(Malformed("repeated pseudo-header field"));
+            }
+            count += 1;
+        }
+        Ok((pseudo, count))
+    }
+}
+
+/// Makes the block's section a request: `head` gets its fields, with `Host` first among them, and spans into the block's bytes.
+/// `ended` says that no body follows; `connect_protocol` that extended CONNECT is allowed.
+pub(crate) fn request(
+    block: &mut FieldBlock,
+    head: &mut Head,
+    limits: &Limits,
+    ended: bool,
+    connect_protocol: bool,
+) -> Result<RequestExtras, HeadError> {
+    *head = Head { fields: std::mem::take(&mut head.fields), version: Version::Http2, ..Head::default() };
+    head.fields.clear();
+    if block.is_too_large {
+        // A response to HEAD has no content, whatever the reason of the refusal.
+        let method = block.iter().find(|(name, _)| *name == b":method").map(|(_, value)| Method::of(value));
+        head.method = method.unwrap_or_default();
+        return Err(HeadError::Refused(Reject::new(Status::FIELDS_TOO_LARGE, "head too large")));
+    }
+    if !block.is_valid {
+        return Err(Malformed("invalid byte in a field"));
+    }
+    let (pseudo, count) = PseudoFields::read(block)?;
+    let mut extras = RequestExtras { protocol: pseudo.protocol, ..RequestExtras::default() };
+    let facts = Facts::read(&block.fields[count..], &block.bytes)?;
+    let refused = request_line(&pseudo, block, head, limits, connect_protocol, &mut extras)?;
+    let host = authority(&pseudo, &facts, block, head)?;
+    std::mem::swap(&mut head.fields, &mut block.fields);
+    match host {
+        // One of the pseudo-header fields gives its place.
+        Some(host) => {
+            head.fields[count - 1] = host;
+            head.fields.drain(..count - 1);
+        }
+        None => drop(head.fields.drain(..count)),
+    }
+    if facts.cookies > 1 {
+        join_cookies(head, &mut block.bytes);
+    }
+    let is_connect = head.method == Method::Connect;
+    head.body = match (facts.length, ended) {
+        (Some(_), _) if is_connect => return Err(Malformed("CONNECT with Content-Length")),
+        (Some(1..), true) => return Err(Malformed("content-length without content")),
+        (Some(0), _) | (None, true) => BodySize::None,
+        (Some(length), false) => BodySize::Known(length),
+        (None, false) => BodySize::Unknown,
+    };
+    head.expects_continue = facts.expects == Expects::Continue && head.body != BodySize::None;
+    extras.length = facts.length;
+    extras.priority = facts.priority;
+    match (refused, facts.expects) {
+        (Some(reject), _) => Err(HeadError::Refused(reject)),
+        (None, Expects::Unknown) => {
+            Err(HeadError::Refused(Reject::new(Status::EXPECTATION_FAILED, "unknown expectation")))
+        }
+        _ => Ok(extras),
+    }
+}
+
+/// Method, scheme and path. Returns what the request is refused with though it is well formed.
+fn request_line(
+    pseudo: &PseudoFields,
+    block: &FieldBlock,
+    head: &mut Head,
+    limits: &Limits,
+    connect_protocol: bool,
+    extras: &mut RequestExtras,
+) -> Result<Option<Reject>, HeadError> {
+    let bytes = &block.bytes[..];
+    let method = pseudo.method.ok_or(Malformed("request without :method"))?;
+    if !scan::is_token(method.of(bytes)) {
+        return Err(Malformed("invalid method"));
+    }
+    head.method = Method::of(method.of(bytes));
+    head.method_name = method;
+    let is_connect = head.method == Method::Connect;
+    match pseudo.protocol {
+        Some(_) if !is_connect => return Err(Malformed(":protocol without CONNECT")),
+        Some(_) if !connect_protocol => return Err(Malformed("extended CONNECT is not enabled")),
+        Some(protocol) if !scan::is_token(protocol.of(bytes)) => return Err(Malformed("invalid :protocol")),
+        None if is_connect => {
+            if pseudo.scheme.is_some() || pseudo.path.is_some() {
+                return Err(Malformed("CONNECT with :scheme or :path"));
+            }
+            let authority = pseudo.authority.ok_or(Malformed("CONNECT without :authority"))?;
+            head.target = Target::parse(Method::Connect, bytes, authority).map_err(malformed)?;
+            return Ok(None);
+        }
+        _ => {}
+    }
+    let scheme = pseudo.scheme.ok_or(Malformed("request without :scheme"))?.of(bytes);
+    extras.is_https = match scheme {
+        b"http" => false,
+        b"https" => true,
+        _ => return Err(Malformed("unknown scheme")),
+    };
+    let path = pseudo.path.ok_or(Malformed("request without :path"))?;
+    let text = path.of(bytes);
+    if !matches!(text, [b'/', ..] | b"*") || scan::target(text) != text.len() {
+        return Err(Malformed("invalid path"));
+    }
+    let method = if is_connect { Method::Get } else { head.method };
+    head.target = Target::parse(method, bytes, path).map_err(malformed)?;
+    // The same bytes as of HTTP/1's request line.
+    let line_len = head.method_name.len() + text.len() + " \u{20}HTTP/1.1\r\n".len();
+    let too_long = Reject::new(Status::URI_TOO_LONG, "request line too long");
+    Ok((line_len > limits.start_line_bytes_max).then_some(too_long))
+}
+
+fn malformed(reject: Reject) -> HeadError {
+    Malformed(reject.reason)
+}
+
+/// The request's authority: `:authority`, else `Host`; where both are there they must be the same. Returns the `Host` field that
+/// is to be added.
+fn authority(
+    pseudo: &PseudoFields,
+    facts: &Facts,
+    block: &mut FieldBlock,
+    head: &mut Head,
+) -> Result<Option<Field>, HeadError> {
+    let Some(authority) = pseudo.authority else {
+        head.authority = facts.host.ok_or(Malformed("request without :authority and Host"))?;
+        return match head.authority.is_empty() {
+            true => Err(Malformed("empty Host")),
+            false => Ok(None),
+        };
+    };
+    let text = authority.of(&block.bytes);
+    if text.is_empty() || !target::is_authority(text) {
+        return Err(Malformed("invalid :authority"));
+    }
+    head.authority = authority;
+    match facts.host {
+        Some(host) if host.of(&block.bytes).eq_ignore_ascii_case(text) => Ok(None),
+        Some(_) => Err(Malformed(":authority and Host differ")),
+        None => {
+            let start = block.bytes.len();
+            block.bytes.extend_from_slice(b"host: ");
+            block.bytes.extend_from_within(authority.start()..authority.end());
+            let end = block.bytes.len();
+            block.bytes.extend_from_slice(b"\r\n");
+            Ok(Some(Field {
+                id: Name::Host,
+                name: Span::new(start, start + 4),
+                value: Span::new(start + 6, end),
+            }))
+        }
+    }
+}
+
+/// Makes one of the `Cookie` fields that a client may split (RFC 9113 section 8.2.3), in the place of the first.
+fn join_cookies(head: &mut Head, bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.extend_from_slice(b"cookie: ");
+    let value_start = bytes.len();
+    let mut first = None;
+    let mut place = 0;
+    head.fields.retain(|field| {
+        let is_crumb = field.id == Name::Cookie;
+        if is_crumb && first.is_some() {
+            bytes.extend_from_slice(b"; ");
+        }
+        if is_crumb {
+            bytes.extend_from_within(field.value.start()..field.value.end());
+        }
+        let keeps = !is_crumb || first.is_none();
+        if is_crumb && first.is_none() {
+            first = Some(place);
+        }
+        place += usize::from(keeps);
+        keeps
+    });
+    let value = Span::new(value_start, bytes.len());
+    bytes.extend_from_slice(b"\r\n");
+    if let Some(place) = first {
+        head.fields[place] = Field { id: Name::Cookie, name: Span::new(start, start + 6), value };
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Expects {
+    #[default]
+    Nothing,
+    Continue,
+    Unknown,
+}
+
+/// What the fields of a head say together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Facts {
+    length: Option<u64>,
+    host: Option<Span>,
+    expects: Expects,
+    cookies: usize,
+    priority: Option<Priority>,
+}
+
+impl Facts {
+    fn read(fields: &[Field], bytes: &[u8]) -> Result<Facts, HeadError> {
+        let mut facts = Facts::default();
+        for field in fields {
+            let value = || field.value.of(bytes);
+            match field.id {
+                Name::Other => match field.name.of(bytes) {
+                    [b':', ..] => return Err(Malformed("pseudo-header field after other fields")),
+                    b"priority" => facts.priority = Some(Priority::of(value())),
+                    _ => {}
+                },
+                Name::Connection
+                | Name::KeepAlive
+                | Name::ProxyConnection
+                | Name::TransferEncoding
+                | Name::Upgrade => return Err(Malformed("field of a connection")),
+                Name::Te if !value().eq_ignore_ascii_case(b"trailers") => {
+                    return Err(Malformed("te other than trailers"));
+                }
+                Name::ContentLength => {
+                    let length = scan::decimal(value()).ok_or(Malformed("invalid Content-Length"))?;
+                    if facts.length.replace(length).is_some() {
+                        return Err(Malformed("repeated Content-Length"));
+                    }
+                }
+                Name::Host if !target::is_authority(value()) => return Err(Malformed("invalid Host")),
+                Name::Host if facts.host.replace(field.value).is_some() => {
+                    return Err(Malformed("repeated Host"));
+                }
+                Name::Expect if value().eq_ignore_ascii_case(b"100-continue") => {
+                    facts.expects = Expects::Continue;
+                }
+                Name::Expect => facts.expects = Expects::Unknown,
+                Name::Cookie => facts.cookies += 1,
+                _ => {}
+            }
+        }
+        Ok(facts)
+    }
+}
+
+/// Makes the block's section a response: its status, and its `Content-Length`. The pseudo-header field is taken out of the
+/// fields.
+pub(crate) fn response(block: &mut FieldBlock) -> Result<(Status, Option<u64>), HeadError> {
+    if block.is_too_large {
+        return Err(Malformed("response head too large"));
+    }
+    if !block.is_valid {
+        return Err(Malformed("invalid byte in a field"));
+    }
+    let status = match block.iter().next() {
+        Some((b":status", digits)) if digits.len() == 3 => scan::decimal(digits),
+        _ => None,
+    };
+    let status = status.and_then(|code| Status::of(code as u16)).ok_or(Malformed("invalid :status"))?;
+    if status == Status::SWITCHING_PROTOCOLS {
+        return Err(Malformed("101 in HTTP/2"));
+    }
+    let facts = Facts::read(&block.fields[1..], &block.bytes)?;
+    block.fields.remove(0);
+    Ok((status, facts.length))
+}
+
+/// Makes the block's section trailers. Fields that would change how the message is understood are left out.
+pub(crate) fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
+    if block.is_too_large {
+        return Err(Malformed("trailers too large"));
+    }
+    if !block.is_valid {
+        return Err(Malformed("invalid byte in a field"));
+    }
+    let mut trailers = Fields::new();
+    for field in &block.fields {
+        let (name, value) = (field.name.of(&block.bytes), field.value.of(&block.bytes));
+        if name.starts_with(b":") {
+            return Err(Malformed("pseudo-header field in trailers"));
+        }
+        if field.id.may_stand_in_trailers() {
+            trailers.try_push(name, value).expect("a valid field");
+        }
+    }
+    Ok(trailers)
+}

@@ -1,0 +1,168 @@
+//! The account of what one peer makes us hold and do.
+//!
+//! Two figures. `held` is memory: each byte kept for the peer is added when it is kept and taken off when it is freed. `credit`
+//! is work: a frame that brings no request or response further costs some, a request that is served to its end earns some, and
+//! time gives a little, so that a connection that lives for days may send a ping now and then. A peer that is over half of
+//! its share is slowed: it may open one stream at a time and gets no more window. One that is over all of it
+//! is disconnected with ENHANCE_YOUR_CALM.
+
+use crate::error::ConnectionError;
+
+/// What frames cost and what earns credit, in the unit of one frame that is cheap to handle.
+pub(crate) mod price {
+    /// A frame that changes or asks something, but moves no message: PING, PRIORITY, WINDOW_UPDATE, SETTINGS, an unknown one.
+    pub(crate) const FRAME: u32 = 1;
+    /// Settings of one SETTINGS frame, or open streams that it concerns, which cost as much as a frame.
+    pub(crate) const SETTINGS_PER_FRAME: u32 = 16;
+    /// A CONTINUATION frame without a byte.
+    pub(crate) const EMPTY_CONTINUATION: u32 = 20;
+    /// A stream that the peer opens while it may not.
+    pub(crate) const REFUSED: u32 = 4;
+    /// A stream that the peer resets before its response is complete.
+    pub(crate) const RESET: u32 = 4;
+    /// A stream that we reset because of what the peer sent.
+    pub(crate) const STREAM_ERROR: u32 = 20;
+    /// Earned by a request that is served to its end.
+    pub(crate) const FINISHED: u32 = 8;
+    /// Earned by a DATA frame sent, because the peer answers it with two WINDOW_UPDATE frames at most.
+    pub(crate) const DATA_SENT: u32 = 2;
+    /// Earned with each second.
+    pub(crate) const SECOND: u32 = 2;
+}
+
+/// The share of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Bytes that may be held for the peer. Default 2 MiB.
+    pub held_bytes_max: usize,
+    /// Credit that a new connection has, and the most that it can have. Default 2,000.
+    pub credit_max: u32,
+}
+
+impl Default for Share {
+    fn default() -> Share {
+        Share { held_bytes_max: 2 << 20, credit_max: 2_000 }
+    }
+}
+
+/// The account of one connection.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    share: Share,
+    held: usize,
+    /// The most that was ever held.
+    held_peak: usize,
+    credit: u32,
+    is_slowed: bool,
+    /// When credit was last given for time, in milliseconds.
+    given_ms: Option<u64>,
+}
+
+const OVER_CREDIT: ConnectionError = ConnectionError::calm("too many frames without progress");
+const OVER_MEMORY: ConnectionError = ConnectionError::calm("too much held for the connection");
+
+impl Ledger {
+    pub(crate) fn new(share: Share) -> Ledger {
+        Ledger { share, held: 0, held_peak: 0, credit: share.credit_max, is_slowed: false, given_ms: None }
+    }
+
+    /// Gives credit for the time that has passed.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        let given = *self.given_ms.get_or_insert(now_ms);
+        let seconds = now_ms.saturating_sub(given) / 1000;
+        if seconds > 0 {
+            self.given_ms = Some(given + seconds * 1000);
+            self.earn((seconds.min(1 << 20) as u32).saturating_mul(price::SECOND));
+        }
+    }
+
+    /// Adds credit.
+    pub(crate) fn earn(&mut self, credit: u32) {
+        self.credit = self.credit.saturating_add(credit).min(self.share.credit_max);
+    }
+
+    /// Takes credit.
+    ///
+    /// # Errors
+    /// ENHANCE_YOUR_CALM where there is not enough.
+    pub(crate) fn spend(&mut self, credit: u32) -> Result<(), ConnectionError> {
+        match self.credit.checked_sub(credit) {
+            Some(left) => self.credit = left,
+            None => {
+                self.credit = 0;
+                return Err(OVER_CREDIT);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds memory that is held for the peer.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.held += bytes;
+        self.held_peak = self.held_peak.max(self.held);
+    }
+
+    /// Takes off memory that was freed.
+    pub(crate) fn free(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.held, "freed what was not held");
+        self.held = self.held.saturating_sub(bytes);
+    }
+
+    /// Fails where `more` bytes, kept elsewhere, make it more than the share.
+    ///
+    /// # Errors
+    /// ENHANCE_YOUR_CALM.
+    pub(crate) fn check(&self, more: usize) -> Result<(), ConnectionError> {
+        if self.held + more > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
+    }
+
+    /// Whether the peer is slowed: from half of its share on, until it is back at a quarter of the memory and half of the credit.
+    pub(crate) fn is_slowed(&mut self, more: usize) -> bool {
+        let (held, max) = (self.held + more, self.share.held_bytes_max);
+        let (credit, full) = (self.credit, self.share.credit_max);
+        self.is_slowed = match self.is_slowed {
+            true => held > max / 4 || credit < full / 2,
+            false => held > max / 2 || credit < full / 4,
+        };
+        self.is_slowed
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    pub(crate) fn held_peak(&self) -> usize {
+        self.held_peak
+    }
+
+    pub(crate) fn credit(&self) -> u32 {
+        self.credit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_slowed_before_it_is_disconnected_and_recovers() {
+        let mut ledger = Ledger::new(Share { held_bytes_max: 1000, credit_max: 100 });
+        ledger.hold(500);
+        assert!(!ledger.is_slowed(0) && ledger.is_slowed(1));
+        ledger.free(249);
+        assert!(ledger.is_slowed(0) && ledger.check(0).is_ok());
+        ledger.free(1);
+        assert!(!ledger.is_slowed(0));
+        assert_eq!(ledger.check(751), Err(OVER_MEMORY));
+        ledger.spend(76).unwrap();
+        assert!(ledger.is_slowed(0));
+        ledger.tick(5000);
+        ledger.tick(17_999);
+        assert!(ledger.is_slowed(0), "{}", ledger.credit());
+        ledger.tick(18_000);
+        assert!(!ledger.is_slowed(0));
+        assert_eq!(ledger.spend(51), Err(OVER_CREDIT));
+        ledger.earn(u32::MAX);
+        assert_eq!(ledger.credit(), 100);
+    }
+}

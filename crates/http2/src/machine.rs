@@ -1,0 +1,492 @@
+//! One end of an HTTP/2 connection: its state, and what every frame needs of it.
+
+use http::{Fields, Head, Limits, Span, Status};
+
+use crate::block::FieldBlock;
+use crate::decode::HpackDecoder;
+use crate::encode::HpackEncoder;
+use crate::error::{ConnectionError, ErrorCode};
+use crate::frame::{self, MAX_31_BITS, PREFACE};
+use crate::ledger::{Ledger, Share};
+use crate::priority::Priority;
+use crate::settings::{PeerSettings, TABLE_BYTES_INITIAL, WINDOW_BYTES_INITIAL, id};
+use crate::streams::{Sending, StreamTable};
+use crate::window::{ReceiveWindow, SendWindow};
+
+/// Bytes of control frames that may wait for a peer that does not read.
+pub(crate) const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that a header block over CONTINUATION frames may have beyond the limit of a head, so that a head a little above it
+/// is still refused with a response.
+const BLOCK_BYTES_MORE: usize = 16 * 1024;
+
+/// What a connection may cost, and what it allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Limits of a head and of trailers, as for HTTP/1.
+    pub head: Limits,
+    /// Streams that the peer may have open at a time (SETTINGS_MAX_CONCURRENT_STREAMS). Default 128.
+    pub streams_max: u32,
+    /// Bytes of DATA that a stream may have on the way or unread (SETTINGS_INITIAL_WINDOW_SIZE). Default 64 KiB.
+    pub stream_window: u32,
+    /// The same for all streams together; at least 65,535. Default 256 KiB.
+    pub connection_window: u32,
+    /// Bytes of the dynamic table of heads that are received (SETTINGS_HEADER_TABLE_SIZE). Default 4,096.
+    pub table_bytes_max: u32,
+    /// What the caller keeps in memory for each stream beside its head, charged to the peer. Default 4 KiB.
+    pub stream_bytes: usize,
+    /// What the peer may make this side hold and do.
+    pub share: Share,
+    /// Whether requests may be extended CONNECT (RFC 8441); a server's option. Default false.
+    pub connect_protocol: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            head: Limits::default(),
+            streams_max: 128,
+            stream_window: 64 * 1024,
+            connection_window: 256 * 1024,
+            table_bytes_max: TABLE_BYTES_INITIAL,
+            stream_bytes: 4096,
+            share: Share::default(),
+            connect_protocol: false,
+        }
+    }
+}
+
+/// What the machine made of the bytes it was fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Feed more. Bytes of an unfinished frame are not consumed: feed them again with what follows.
+    NeedMore,
+    /// The head of a request or response is in [`Machine::head`], and on the client's side in [`Machine::status`]. A server's
+    /// stream begins with it, and lives until [`Machine::release`].
+    Head {
+        /// The stream.
+        stream: u32,
+        /// Whether the message ends with its head.
+        ended: bool,
+    },
+    /// A request that a limit refuses: answer it with this status. Its body is dropped. Such a stream has to be released too.
+    Refused {
+        /// The stream.
+        stream: u32,
+        /// The status and the reason.
+        reject: http::Reject,
+    },
+    /// Content, at this place in the bytes just fed. To be granted again by [`Machine::grant`] once it is consumed.
+    Data {
+        /// The stream.
+        stream: u32,
+        /// Where the content stands; it may be empty at the end.
+        data: Span,
+        /// Whether the message ends with it.
+        ended: bool,
+    },
+    /// The message ends with the trailers in [`Machine::trailers`].
+    Trailers {
+        /// The stream.
+        stream: u32,
+    },
+    /// The peer has reset the stream.
+    Reset {
+        /// The stream.
+        stream: u32,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// The peer broke a rule on the stream, which was reset. The caller may never have seen it.
+    Aborted {
+        /// The stream.
+        stream: u32,
+        /// What the peer was told.
+        code: ErrorCode,
+        /// Why, in a few words. Never holds bytes of the peer.
+        reason: &'static str,
+    },
+    /// A window that was exhausted is open again.
+    Writable {
+        /// The stream; 0 for the connection's window, on which all streams wait.
+        stream: u32,
+    },
+    /// The client changed the priority of a stream's response.
+    Reprioritized {
+        /// The stream.
+        stream: u32,
+        /// Its new priority.
+        priority: Priority,
+    },
+    /// The peer's settings have changed, and with them maybe the windows of all streams.
+    Settings,
+    /// The peer opens or accepts no new streams. On the client's side, streams above `last_stream` are reset with REFUSED_STREAM:
+    /// their requests were not processed and may be sent again.
+    GoAway {
+        /// The highest stream that the peer processes.
+        last_stream: u32,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// The answer to [`Machine::ping`].
+    Pong {
+        /// What the ping carried.
+        payload: [u8; 8],
+    },
+}
+
+/// A header block whose CONTINUATION frames are still to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Continuation {
+    pub(crate) stream: u32,
+    pub(crate) ended: bool,
+    pub(crate) depends_on_itself: bool,
+}
+
+/// A DATA frame of which a part is still to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataRest {
+    pub(crate) stream: u32,
+    /// Bytes of content.
+    pub(crate) left: usize,
+    /// Bytes of padding after them.
+    pub(crate) padding: usize,
+    pub(crate) ended: bool,
+}
+
+/// What has to come before frames can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The client's preface.
+    Preface,
+    /// The first SETTINGS frame.
+    Settings,
+    /// Nothing more.
+    Done,
+}
+
+/// How far an orderly end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    None,
+    /// The peer knows that the connection ends; streams that it opened meanwhile are still served.
+    Announced,
+    /// Streams above this one are ignored.
+    Final(u32),
+}
+
+/// What a ping at an orderly end carries.
+pub(crate) const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
+
+/// One end of an HTTP/2 connection. The caller feeds it the bytes that arrive, acts on events, and sends what the sending methods and
+/// [`Machine::flush`] write. See [`Machine::feed`].
+#[derive(Debug)]
+pub struct Machine {
+    pub(crate) options: Options,
+    pub(crate) is_server: bool,
+    pub(crate) opening: Opening,
+    pub(crate) failed: Option<ConnectionError>,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) peer: PeerSettings,
+    pub(crate) settings_acked: bool,
+    /// The lowest stream that a GOAWAY frame of the peer has left.
+    pub(crate) peer_leaves_at: Option<u32>,
+    pub(crate) decoder: HpackDecoder,
+    pub(crate) encoder: HpackEncoder,
+    /// The section decoded last.
+    pub(crate) block: FieldBlock,
+    pub(crate) fragments: Vec<u8>,
+    pub(crate) continuation: Option<Continuation>,
+    pub(crate) data: Option<DataRest>,
+    /// Bytes of payload that are dropped as they come.
+    pub(crate) skip: usize,
+    pub(crate) streams: StreamTable,
+    /// Streams that count against the peer's limit, or on the client's side against ours.
+    pub(crate) open: u32,
+    /// The highest stream that the peer has opened.
+    pub(crate) last_peer_stream: u32,
+    /// The next stream that this side opens.
+    pub(crate) next_stream: u32,
+    pub(crate) send_window: SendWindow,
+    pub(crate) receive_window: ReceiveWindow,
+    /// Control frames to be sent.
+    pub(crate) control: Vec<u8>,
+    /// Pings whose answers are still to come.
+    pub(crate) pings: u32,
+    pub(crate) ledger: Ledger,
+    pub(crate) was_slowed: bool,
+    /// The head of the last [`Event::Head`]; on the client's side only its fields. Its spans point into [`Machine::head_bytes`].
+    pub head: Head,
+    /// The status of the last [`Event::Head`] of a client.
+    pub status: Status,
+    /// The trailers of the last [`Event::Trailers`].
+    pub trailers: Fields,
+    /// `:protocol` of the last head, where it was an extended CONNECT.
+    pub protocol: Option<Span>,
+    /// Whether `:scheme` of the last head was https.
+    pub is_https: bool,
+}
+
+impl Machine {
+    /// The server's end. The settings that a server begins with are ready to be flushed.
+    #[must_use]
+    pub fn server(options: Options) -> Machine {
+        Machine::new(options, true)
+    }
+
+    /// The client's end. The preface and the settings are ready to be flushed.
+    #[must_use]
+    pub fn client(options: Options) -> Machine {
+        Machine::new(options, false)
+    }
+
+    fn new(options: Options, is_server: bool) -> Machine {
+        let mut machine = Machine {
+            options,
+            is_server,
+            opening: if is_server { Opening::Preface } else { Opening::Settings },
+            failed: None,
+            shutdown: Shutdown::None,
+            peer: PeerSettings::default(),
+            settings_acked: false,
+            peer_leaves_at: None,
+            // The peer may use the initial size until it knows of a smaller one.
+            decoder: HpackDecoder::new(options.table_bytes_max.max(TABLE_BYTES_INITIAL) as usize),
+            encoder: HpackEncoder::default(),
+            block: FieldBlock::default(),
+            fragments: Vec::new(),
+            continuation: None,
+            data: None,
+            skip: 0,
+            streams: StreamTable::default(),
+            open: 0,
+            last_peer_stream: 0,
+            next_stream: 1,
+            send_window: SendWindow(i64::from(WINDOW_BYTES_INITIAL)),
+            receive_window: ReceiveWindow::new(WINDOW_BYTES_INITIAL, WINDOW_BYTES_INITIAL),
+            control: Vec::new(),
+            pings: 0,
+            ledger: Ledger::new(options.share),
+            was_slowed: false,
+            head: Head::default(),
+            status: Status::OK,
+            trailers: Fields::new(),
+            protocol: None,
+            is_https: false,
+        };
+        machine.announce();
+        machine
+    }
+
+    /// What each side sends first.
+    fn announce(&mut self) {
+        let options = &self.options;
+        let mut settings = vec![
+            (id::INITIAL_WINDOW_SIZE, options.stream_window.min(MAX_31_BITS)),
+            (id::MAX_HEADER_LIST_SIZE, (options.head.head_bytes_max + options.head.fields_max * 32) as u32),
+        ];
+        if options.table_bytes_max != TABLE_BYTES_INITIAL {
+            settings.push((id::HEADER_TABLE_SIZE, options.table_bytes_max));
+        }
+        if self.is_server {
+            settings.push((id::MAX_CONCURRENT_STREAMS, options.streams_max));
+            settings.push((id::NO_RFC7540_PRIORITIES, 1));
+            if options.connect_protocol {
+                settings.push((id::ENABLE_CONNECT_PROTOCOL, 1));
+            }
+        } else {
+            self.control.extend_from_slice(PREFACE);
+            settings.push((id::ENABLE_PUSH, 0));
+        }
+        frame::settings(&mut self.control, &settings);
+        self.receive_window.grow(options.connection_window);
+        if let Some(increment) = self.receive_window.update_now() {
+            frame::window_update(&mut self.control, 0, increment);
+        }
+    }
+
+    /// The bytes that the spans of [`Machine::head`] point into.
+    #[must_use]
+    pub fn head_bytes(&self) -> &[u8] {
+        &self.block.bytes
+    }
+
+    /// Takes the head that was just decoded, in exchange for buffers of another one, so that a stream keeps its head without
+    /// a copy.
+    pub fn swap_head(&mut self, head: &mut Head, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.head, head);
+        std::mem::swap(&mut self.block.bytes, bytes);
+    }
+
+    /// The priority of a stream's response.
+    #[must_use]
+    pub fn priority(&self, stream: u32) -> Priority {
+        self.streams.find(stream).map(|stream| stream.priority).unwrap_or_default()
+    }
+
+    /// What the peer has announced.
+    #[must_use]
+    pub fn peer_settings(&self) -> &PeerSettings {
+        &self.peer
+    }
+
+    /// Whether the peer has acknowledged our settings: one that never does is to be disconnected with SETTINGS_TIMEOUT.
+    #[must_use]
+    pub fn settings_acked(&self) -> bool {
+        self.settings_acked
+    }
+
+    /// Whether a header block has begun and not ended: it has to end in the time of a head.
+    #[must_use]
+    pub fn is_reading_head(&self) -> bool {
+        self.continuation.is_some() || self.opening != Opening::Done
+    }
+
+    /// Streams that are not released.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The identifiers of all streams that are not released.
+    pub fn stream_ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.streams.ids()
+    }
+
+    /// Bytes held for the peer now: heads, unread content, tables, frames to be sent, what the caller charged.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.ledger.held() + self.table_bytes()
+    }
+
+    /// The most that was held in streams at any time.
+    #[must_use]
+    pub fn held_bytes_peak(&self) -> usize {
+        self.ledger.held_peak() + self.table_bytes()
+    }
+
+    /// The peer's credit: see [`Share::credit_max`].
+    #[must_use]
+    pub fn credit(&self) -> u32 {
+        self.ledger.credit()
+    }
+
+    /// What is held beside streams.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.decoder.held_bytes()
+            + self.encoder.held_bytes()
+            + self.control.capacity()
+            + self.fragments.capacity()
+            + self.streams.held_bytes()
+    }
+
+    /// Bytes that one header block may have.
+    pub(crate) fn block_bytes_max(&self) -> usize {
+        self.options.head.head_bytes_max + BLOCK_BYTES_MORE
+    }
+
+    /// Whether the peer is slowed: it may open one stream at a time and gets no more window. When that ends, the windows that
+    /// were held back are announced.
+    pub(crate) fn is_slowed(&mut self) -> bool {
+        let more = self.table_bytes();
+        let is_slowed = self.ledger.is_slowed(more);
+        if self.was_slowed && !is_slowed {
+            self.was_slowed = false;
+            self.announce_windows();
+        }
+        self.was_slowed = is_slowed;
+        is_slowed
+    }
+
+    fn announce_windows(&mut self) {
+        for stream in self.streams.iter_mut() {
+            if let Some(increment) = stream.window_update() {
+                frame::window_update(&mut self.control, stream.id, increment);
+            }
+        }
+        if let Some(increment) = self.receive_window.update() {
+            frame::window_update(&mut self.control, 0, increment);
+        }
+    }
+
+    /// Announces the windows of one stream and of the connection where that is due.
+    pub(crate) fn update_windows(&mut self, stream: u32) {
+        if self.is_slowed() {
+            return;
+        }
+        if let Some(stream) = self.streams.find_mut(stream)
+            && let Some(increment) = stream.window_update()
+        {
+            frame::window_update(&mut self.control, stream.id, increment);
+        }
+        if let Some(increment) = self.receive_window.update() {
+            frame::window_update(&mut self.control, 0, increment);
+        }
+    }
+
+    /// Resets a stream because of what the peer sent on it.
+    pub(crate) fn stream_error(
+        &mut self,
+        stream: u32,
+        code: ErrorCode,
+        reason: &'static str,
+        price: u32,
+    ) -> Result<Event, ConnectionError> {
+        self.ledger.spend(price)?;
+        match self.streams.find_mut(stream) {
+            Some(record) if record.reset.is_some() => {}
+            Some(record) => {
+                record.reset = Some(code);
+                frame::rst_stream(&mut self.control, stream, code);
+                self.settle(stream);
+            }
+            None => {
+                frame::rst_stream(&mut self.control, stream, code);
+                self.streams.remember_reset(stream);
+            }
+        }
+        Ok(Event::Aborted { stream, code, reason })
+    }
+
+    /// To be called when a side of the stream has ended: a stream that is closed counts no more, and one that was served to
+    /// its end earns credit.
+    pub(crate) fn settle(&mut self, stream: u32) {
+        if let Some(record) = self.streams.find_mut(stream)
+            && record.is_counted
+            && record.is_closed()
+        {
+            record.is_counted = false;
+            self.open -= 1;
+            if record.reset.is_none() {
+                self.ledger.earn(crate::ledger::price::FINISHED);
+            }
+        }
+    }
+
+    /// Whether a stream has not begun.
+    pub(crate) fn is_idle(&self, stream: u32) -> bool {
+        match stream % 2 == 1 {
+            true if self.is_server => stream > self.last_peer_stream,
+            true => stream >= self.next_stream,
+            // Nobody pushes.
+            false => true,
+        }
+    }
+
+    /// Whether frames of a stream that is not there are ignored: we have reset it, or left it at the end of the connection.
+    pub(crate) fn is_left(&self, stream: u32) -> bool {
+        matches!(self.shutdown, Shutdown::Final(last) if stream > last) || self.streams.was_reset(stream)
+    }
+
+    /// Whether this side may still send the head of a message on the stream.
+    pub(crate) fn is_sending(&self, stream: u32, state: Sending) -> bool {
+        self.streams.find(stream).is_some_and(|stream| stream.reset.is_none() && stream.sending == state)
+    }
+
+    /// Ends the connection: the GOAWAY frame is ready to be flushed.
+    pub(crate) fn fail(&mut self, error: ConnectionError) {
+        if self.failed.is_none() {
+            frame::goaway(&mut self.control, self.last_peer_stream, error.code, error.reason);
+            self.failed = Some(error);
+        }
+    }
+}

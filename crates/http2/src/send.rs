@@ -1,0 +1,422 @@
+//! What this side sends: heads, content, trailers, and the caller's orders.
+
+use http::{Fields, Method, Name, Status};
+
+use crate::encode::HpackEncoder;
+use crate::error::ErrorCode;
+use crate::frame::{self, FrameHeader, HEADER_BYTES, MAX_31_BITS, PAYLOAD_BYTES_MAX, flag, kind};
+use crate::ledger::price;
+use crate::machine::{Machine, SHUTDOWN_PING, Shutdown};
+use crate::streams::{Receiving, Sending};
+
+/// A DATA frame of less than this many bytes that a window cut short earns nothing: the peer opens it in drops.
+const DRIBBLE_BYTES: usize = 256;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLine<'a> {
+    /// The method's name.
+    pub method: &'a [u8],
+    /// `http` or `https`.
+    pub scheme: &'a [u8],
+    /// `host[:port]`.
+    pub authority: &'a [u8],
+    /// The path and the query; empty for CONNECT.
+    pub path: &'a [u8],
+    /// The protocol of an extended CONNECT.
+    pub protocol: Option<&'a [u8]>,
+}
+
+/// Why a client cannot open another stream on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStream {
+    /// As many are open as the server allows: wait, or use another connection.
+    Full,
+    /// The connection ends: use another one.
+    Closing,
+    /// The server does not accept extended CONNECT.
+    NoConnectProtocol,
+}
+
+impl Machine {
+    /// Moves the control frames that are to be sent to the end of `out`. Every other sending method does this first.
+    pub fn flush(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.control);
+        self.control.clear();
+        // A burst of answers leaves no large buffer behind.
+        if self.control.capacity() > 1024 {
+            self.control = Vec::new();
+        }
+    }
+
+    /// Whether [`Machine::flush`] has something to move.
+    #[must_use]
+    pub fn wants_flush(&self) -> bool {
+        !self.control.is_empty()
+    }
+
+    /// Begins a response's head, which ends when the writer is dropped. `None` where the stream takes none: it was reset, or its response
+    /// has begun. A status of 1xx may be followed by another head.
+    pub fn respond<'a>(
+        &'a mut self,
+        stream: u32,
+        status: Status,
+        ended: bool,
+        out: &'a mut Vec<u8>,
+    ) -> Option<HeadWriter<'a>> {
+        if !self.is_sending(stream, Sending::Head) {
+            return None;
+        }
+        if !status.is_informational() {
+            self.sent_head(stream, ended);
+        }
+        let writer = self.head_writer(stream, ended, out);
+        writer.encoder.status(writer.out, status);
+        Some(writer)
+    }
+
+    /// Opens a stream with a request's head, which ends when the writer is dropped.
+    ///
+    /// # Errors
+    /// [`NoStream`] where no stream can be opened now.
+    pub fn request<'a>(
+        &'a mut self,
+        line: &RequestLine<'_>,
+        ended: bool,
+        out: &'a mut Vec<u8>,
+    ) -> Result<(u32, HeadWriter<'a>), NoStream> {
+        debug_assert!(!self.is_server);
+        self.can_request()?;
+        if line.protocol.is_some() && !self.peer.connect_protocol {
+            return Err(NoStream::NoConnectProtocol);
+        }
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        let sending = if ended { Sending::Ended } else { Sending::Body };
+        let mut record = self.new_stream(stream, Receiving::Head, sending);
+        record.method = Method::of(line.method);
+        let is_connect = record.method == Method::Connect;
+        self.add_stream(record);
+        let writer = self.head_writer(stream, ended, out);
+        writer.encoder.pseudo(writer.out, METHOD, line.method);
+        if !is_connect || line.protocol.is_some() {
+            writer.encoder.pseudo(writer.out, SCHEME, line.scheme);
+            writer.encoder.pseudo(writer.out, PATH, line.path);
+        }
+        writer.encoder.pseudo(writer.out, AUTHORITY, line.authority);
+        if let Some(protocol) = line.protocol {
+            writer.encoder.field(writer.out, b":protocol", protocol);
+        }
+        Ok((stream, writer))
+    }
+
+    /// Whether a client can open another stream now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_request(&self) -> Result<(), NoStream> {
+        let ends = self.failed.is_some() || self.peer_leaves_at.is_some() || self.shutdown != Shutdown::None;
+        if ends || self.next_stream > MAX_31_BITS {
+            return Err(NoStream::Closing);
+        }
+        if self.open >= self.peer.streams_max {
+            return Err(NoStream::Full);
+        }
+        Ok(())
+    }
+
+    fn sent_head(&mut self, stream: u32, ended: bool) {
+        if let Some(record) = self.streams.find_mut(stream) {
+            record.sending = if ended { Sending::Ended } else { Sending::Body };
+        }
+        if ended {
+            self.settle(stream);
+        }
+    }
+
+    fn head_writer<'a>(&'a mut self, stream: u32, ended: bool, out: &'a mut Vec<u8>) -> HeadWriter<'a> {
+        self.flush(out);
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        self.encoder.begin(out);
+        let frame_max = (self.peer.frame_bytes_max as usize).min(PAYLOAD_BYTES_MAX);
+        HeadWriter { encoder: &mut self.encoder, out, start, stream, ended, frame_max }
+    }
+
+    /// How many bytes of content may be sent on the stream now.
+    #[must_use]
+    pub fn sendable(&self, stream: u32) -> usize {
+        match self.streams.find(stream) {
+            Some(record) if record.reset.is_none() && record.sending == Sending::Body => {
+                record.send_window.left().min(self.send_window.left())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Writes the header of a DATA frame for as much of `len` bytes as may be sent now, at most one frame's. Returns how many;
+    /// these bytes have to follow. `ended` ends the message where all of `len` fits; an empty frame may always do so.
+    pub fn data_header(&mut self, stream: u32, len: usize, ended: bool, out: &mut Vec<u8>) -> usize {
+        if !self.is_sending(stream, Sending::Body) {
+            return 0;
+        }
+        let max = self.sendable(stream).min(self.peer.frame_bytes_max as usize).min(PAYLOAD_BYTES_MAX);
+        let taken = len.min(max);
+        let ends = ended && taken == len;
+        if taken == 0 && !ends {
+            return 0;
+        }
+        self.flush(out);
+        let flags = if ends { flag::END_STREAM } else { 0 };
+        out.extend_from_slice(&FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes());
+        self.send_window.0 -= taken as i64;
+        if let Some(record) = self.streams.find_mut(stream) {
+            record.send_window.0 -= taken as i64;
+            if ends {
+                record.sending = Sending::Ended;
+            }
+        }
+        if taken >= DRIBBLE_BYTES || self.sendable(stream) > 0 {
+            self.ledger.earn(price::DATA_SENT);
+        }
+        if ends {
+            self.settle(stream);
+        }
+        taken
+    }
+
+    /// Writes content in DATA frames, as much as may be sent now. Returns how many bytes were taken; `ended` ends the message
+    /// where that is all.
+    pub fn data(&mut self, stream: u32, content: &[u8], ended: bool, out: &mut Vec<u8>) -> usize {
+        let mut at = 0;
+        loop {
+            let taken = self.data_header(stream, content.len() - at, ended, out);
+            out.extend_from_slice(&content[at..at + taken]);
+            at += taken;
+            if taken == 0 || at == content.len() {
+                return at;
+            }
+        }
+    }
+
+    /// Ends the message with trailers. False where the stream takes none.
+    pub fn send_trailers(&mut self, stream: u32, trailers: &Fields, out: &mut Vec<u8>) -> bool {
+        if !self.is_sending(stream, Sending::Body) {
+            return false;
+        }
+        self.sent_head(stream, true);
+        self.head_writer(stream, true, out).fields(trailers);
+        true
+    }
+
+    /// Resets a stream, where it is not closed. It still has to be released.
+    pub fn reset(&mut self, stream: u32, code: ErrorCode) {
+        if let Some(record) = self.streams.find_mut(stream)
+            && !record.is_closed()
+        {
+            record.reset = Some(code);
+            frame::rst_stream(&mut self.control, stream, code);
+            self.settle(stream);
+        }
+    }
+
+    /// Gives the peer the room of `len` bytes of content that were consumed.
+    pub fn grant(&mut self, stream: u32, len: usize) {
+        let Some(record) = self.streams.find_mut(stream) else { return };
+        debug_assert!(len <= record.unread, "granted what was not received");
+        let len = len.min(record.unread);
+        record.unread -= len;
+        record.receive_window.give_back(len);
+        self.receive_window.give_back(len);
+        self.ledger.free(len);
+        self.update_windows(stream);
+    }
+
+    /// Makes the window of a stream larger, or that of the connection (stream 0).
+    pub fn grow_window(&mut self, stream: u32, size: u32) {
+        match self.streams.find_mut(stream) {
+            _ if stream == 0 => self.receive_window.grow(size),
+            Some(record) => record.receive_window.grow(size),
+            None => return,
+        }
+        self.update_windows(stream);
+    }
+
+    /// Wants no more of a message's body: what comes is dropped, and what came is the connection's again.
+    pub fn discard(&mut self, stream: u32) {
+        let Some(record) = self.streams.find_mut(stream) else { return };
+        if record.receiving == Receiving::Body {
+            record.receiving = Receiving::Discard;
+        }
+        let unread = record.unread;
+        self.grant(stream, unread);
+    }
+
+    /// Charges bytes that the caller keeps for the stream, such as a response that its client does not read. They are charged until
+    /// [`Machine::uncharge`] or the stream's release.
+    pub fn charge(&mut self, stream: u32, bytes: usize) {
+        if let Some(record) = self.streams.find_mut(stream) {
+            record.held += bytes;
+            self.ledger.hold(bytes);
+        }
+    }
+
+    /// Takes off bytes that were charged.
+    pub fn uncharge(&mut self, stream: u32, bytes: usize) {
+        if let Some(record) = self.streams.find_mut(stream) {
+            let bytes = bytes.min(record.held);
+            record.held -= bytes;
+            self.ledger.free(bytes);
+            self.is_slowed();
+        }
+    }
+
+    /// The caller is done with the stream and keeps nothing for it. A stream that is not closed is reset: without an error where only
+    /// the rest of a request is missing, because its response is complete.
+    pub fn release(&mut self, stream: u32) {
+        let Some(record) = self.streams.find(stream) else { return };
+        if !record.is_closed() {
+            let code = match record.sending {
+                Sending::Ended if self.is_server => ErrorCode::NO_ERROR,
+                _ if self.is_server => ErrorCode::INTERNAL_ERROR,
+                _ => ErrorCode::CANCEL,
+            };
+            self.reset(stream, code);
+        }
+        let Some(record) = self.streams.remove(stream) else { return };
+        if record.reset.is_some() {
+            self.streams.remember_reset(stream);
+        }
+        self.receive_window.give_back(record.unread);
+        self.ledger.free(self.options.stream_bytes + record.held + record.unread);
+        self.update_windows(0);
+    }
+
+    /// Sends a ping; [`crate::Event::Pong`] answers it.
+    pub fn ping(&mut self, payload: [u8; 8]) {
+        self.pings += 1;
+        frame::ping(&mut self.control, false, payload);
+    }
+
+    /// Begins an orderly end: the peer learns of it and opens no more streams; those that are on the way are still served. Once the peer
+    /// has answered a ping, or the caller calls [`Machine::finish_shutdown`], later ones are ignored.
+    pub fn shutdown(&mut self) {
+        if self.shutdown != Shutdown::None || self.failed.is_some() {
+            return;
+        }
+        if !self.is_server {
+            return self.finish_shutdown();
+        }
+        self.shutdown = Shutdown::Announced;
+        frame::goaway(&mut self.control, MAX_31_BITS, ErrorCode::NO_ERROR, "");
+        self.ping(SHUTDOWN_PING);
+    }
+
+    /// Whether the orderly end is complete: flush, and close.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        matches!(self.shutdown, Shutdown::Final(_)) && self.streams.len() == 0
+    }
+
+    /// Ends the connection at once, with a GOAWAY frame of that code; feeding fails from here on.
+    pub fn close(&mut self, code: ErrorCode, reason: &'static str) {
+        self.fail(crate::error::ConnectionError::new(code, reason));
+    }
+
+    /// Asks a server to change the priority of a response (RFC 9218): `u=0..7`, `i`.
+    pub fn prioritize(&mut self, stream: u32, value: &[u8]) {
+        frame::priority_update(&mut self.control, stream, value);
+    }
+}
+
+/// Places of pseudo-header fields in the static table.
+const AUTHORITY: usize = 1;
+const METHOD: usize = 2;
+const PATH: usize = 4;
+const SCHEME: usize = 6;
+
+/// Writes the fields of a head under way. What is written must come from a parsed head or from the server itself: it is
+/// not checked again, except in debug builds. The head ends when the writer is dropped.
+#[derive(Debug)]
+pub struct HeadWriter<'a> {
+    encoder: &'a mut HpackEncoder,
+    out: &'a mut Vec<u8>,
+    start: usize,
+    stream: u32,
+    ended: bool,
+    frame_max: usize,
+}
+
+impl HeadWriter<'_> {
+    /// One field, its name in any case. Fields of a connection are left out, as HTTP/2 has none (RFC 9113 section 8.2.2).
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        debug_assert!(crate::block::is_valid(&name.to_ascii_lowercase(), value), "{}", name.escape_ascii());
+        let id = Name::of(name);
+        if !matches!(
+            id,
+            Name::Connection
+                | Name::KeepAlive
+                | Name::ProxyConnection
+                | Name::TransferEncoding
+                | Name::Upgrade
+        ) {
+            self.encoder.named_field(self.out, id, name, value);
+        }
+    }
+
+    /// Every line of a block.
+    pub fn fields(&mut self, fields: &Fields) {
+        for (name, value) in fields.iter() {
+            self.field(name, value);
+        }
+    }
+
+    /// Lines in HTTP/1's form, such as those that every response carries.
+    pub fn lines(&mut self, lines: &[u8]) {
+        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r\n").unwrap_or(line);
+            if let Some(colon) = line.iter().position(|&byte| byte == b':') {
+                self.field(&line[..colon], http::scan::trim(&line[colon + 1..]));
+            }
+        }
+    }
+
+    /// `Content-Length`.
+    pub fn content_length(&mut self, length: u64) {
+        let (mut digits, mut start, mut rest) = ([0; 20], 20, length);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.encoder.named_field(self.out, Name::ContentLength, b"content-length", &digits[start..]);
+    }
+}
+
+impl Drop for HeadWriter<'_> {
+    fn drop(&mut self) {
+        let ended = if self.ended { flag::END_STREAM } else { 0 };
+        let body = self.start + HEADER_BYTES;
+        let len = self.out.len() - body;
+        let header = |len, kind, flags| FrameHeader { len, kind, flags, stream: self.stream }.bytes();
+        if len <= self.frame_max {
+            let bytes = header(len, kind::HEADERS, ended | flag::END_HEADERS);
+            self.out[self.start..body].copy_from_slice(&bytes);
+            return;
+        }
+        let block = self.out.split_off(body);
+        let (first, rest) = block.split_at(self.frame_max);
+        self.out[self.start..body].copy_from_slice(&header(first.len(), kind::HEADERS, ended));
+        self.out.extend_from_slice(first);
+        let count = rest.len().div_ceil(self.frame_max);
+        for (at, piece) in rest.chunks(self.frame_max).enumerate() {
+            let flags = if at + 1 == count { flag::END_HEADERS } else { 0 };
+            self.out.extend_from_slice(&header(piece.len(), kind::CONTINUATION, flags));
+            self.out.extend_from_slice(piece);
+        }
+    }
+}

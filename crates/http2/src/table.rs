@@ -1,0 +1,186 @@
+//! The dynamic table of HPACK (RFC 7541 section 2.3.2), for both directions.
+
+use std::collections::VecDeque;
+
+use http::Name;
+
+/// What an entry counts beside its bytes (RFC 7541 section 4.1).
+pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 32;
+
+/// An entry of the dynamic table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DynamicEntry {
+    /// Where its line begins in the table's bytes.
+    at: u32,
+    name_len: u32,
+    value_len: u32,
+    /// Which known field it is.
+    pub(crate) id: Name,
+    /// Whether name and value may stand in a message: checked once, when it enters the table.
+    pub(crate) is_valid: bool,
+}
+
+impl DynamicEntry {
+    /// What it counts against the table's size.
+    const fn size(&self) -> usize {
+        self.name_len as usize + self.value_len as usize + ENTRY_OVERHEAD_BYTES
+    }
+
+    /// Bytes of `name: value` and a line end, which is less than its size.
+    const fn line_len(&self) -> usize {
+        self.name_len as usize + self.value_len as usize + 4
+    }
+
+    /// Bytes of the name.
+    pub(crate) const fn name_len(&self) -> usize {
+        self.name_len as usize
+    }
+}
+
+/// Entries in the order in which they came. The lines stand one after another in one block, in the form in which fields
+/// are decoded, so that an indexed field is one copy.
+#[derive(Debug, Default)]
+pub(crate) struct DynamicTable {
+    lines: Vec<u8>,
+    /// The newest one is at the back.
+    entries: VecDeque<DynamicEntry>,
+    /// What the entries count together.
+    size: usize,
+    size_max: usize,
+    /// How many entries were ever added, modulo 2^32.
+    added: u32,
+}
+
+impl DynamicTable {
+    /// An empty table of at most `size_max`; it allocates when the first entry comes.
+    pub(crate) fn new(size_max: usize) -> DynamicTable {
+        DynamicTable { size_max, ..DynamicTable::default() }
+    }
+
+    /// The entry that was added as the `index`-th from the last; the newest is 0.
+    pub(crate) fn entry(&self, index: usize) -> Option<&DynamicEntry> {
+        let place = self.entries.len().checked_sub(index + 1)?;
+        self.entries.get(place)
+    }
+
+    /// Name and value of an entry of this table.
+    pub(crate) fn field(&self, entry: &DynamicEntry) -> (&[u8], &[u8]) {
+        let line = self.line(entry);
+        let (name, value) = line.split_at(entry.name_len());
+        (name, &value[2..value.len() - 2])
+    }
+
+    /// The line of an entry of this table.
+    pub(crate) fn line(&self, entry: &DynamicEntry) -> &[u8] {
+        &self.lines[entry.at as usize..entry.at as usize + entry.line_len()]
+    }
+
+    /// Number of entries.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many entries were ever added, modulo 2^32.
+    pub(crate) fn added(&self) -> u32 {
+        self.added
+    }
+
+    /// The size that it may have.
+    pub(crate) fn size_max(&self) -> usize {
+        self.size_max
+    }
+
+    /// Memory that the table holds.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.lines.capacity() + self.entries.capacity() * size_of::<DynamicEntry>()
+    }
+
+    /// Changes the size it may have; entries above it are evicted, and a table of size 0 holds no memory.
+    pub(crate) fn resize(&mut self, size_max: usize) {
+        self.size_max = size_max;
+        self.evict(size_max);
+        if size_max == 0 {
+            (self.lines, self.entries) = (Vec::new(), VecDeque::new());
+        }
+    }
+
+    fn evict(&mut self, size: usize) {
+        while self.size > size
+            && let Some(entry) = self.entries.pop_front()
+        {
+            self.size -= entry.size();
+        }
+        if self.entries.is_empty() {
+            self.lines.clear();
+        }
+    }
+
+    /// Adds an entry; one that is larger than the table empties it (RFC 7541 section 4.4). The name is written in small
+    /// letters where `lower` is set. Returns whether it was added.
+    pub(crate) fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool, lower: bool) -> bool {
+        let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
+        let Some(room) = self.size_max.checked_sub(size) else {
+            self.evict(0);
+            return false;
+        };
+        self.evict(room);
+        self.compact(name.len() + value.len() + 4);
+        let at = self.lines.len();
+        self.lines.extend_from_slice(name);
+        if lower {
+            self.lines[at..].make_ascii_lowercase();
+        }
+        self.lines.extend_from_slice(b": ");
+        self.lines.extend_from_slice(value);
+        self.lines.extend_from_slice(b"\r\n");
+        let (name_len, value_len) = (name.len() as u32, value.len() as u32);
+        self.entries.push_back(DynamicEntry { at: at as u32, name_len, value_len, id, is_valid });
+        self.size += size;
+        self.added = self.added.wrapping_add(1);
+        true
+    }
+
+    /// Moves the lines to the start of their block when it has grown to half as much again as the table may hold. So each
+    /// byte that is added moves at most two.
+    fn compact(&mut self, more: usize) {
+        if self.lines.len() + more <= self.size_max + self.size_max / 2 {
+            return;
+        }
+        let start = self.entries.front().map_or(self.lines.len(), |entry| entry.at as usize);
+        self.lines.copy_within(start.., 0);
+        self.lines.truncate(self.lines.len() - start);
+        for entry in &mut self.entries {
+            entry.at -= start as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_evicted_from_the_oldest_on_and_stay_whole() {
+        let mut table = DynamicTable::new(200);
+        for round in 0..500usize {
+            let value = vec![b'a' + (round % 26) as u8; round % 90];
+            assert!(table.add(Name::Other, b"Name", &value, true, true));
+            assert!(table.size <= 200 && table.held_bytes() < 2000, "{}", table.held_bytes());
+            let sizes: usize = table.entries.iter().map(DynamicEntry::size).sum();
+            assert_eq!(sizes, table.size);
+            for index in 0..table.len() {
+                let earlier = round - index;
+                let entry = table.entry(index).unwrap();
+                let expected = vec![b'a' + (earlier % 26) as u8; earlier % 90];
+                assert_eq!(table.field(entry), (&b"name"[..], &expected[..]));
+            }
+            assert!(table.entry(table.len()).is_none());
+        }
+        assert!(!table.add(Name::Other, b"n", &[b'v'; 168], true, false));
+        assert_eq!((table.len(), table.size), (0, 0));
+        assert!(table.add(Name::Other, b"n", &[b'v'; 167], true, false));
+        table.resize(0);
+        assert_eq!(table.held_bytes(), 0);
+    }
+}

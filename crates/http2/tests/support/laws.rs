@@ -1,0 +1,91 @@
+//! What holds for all bytes whatever: the fuzz target and the replay test call these; each panics where its law breaks.
+
+use http::Limits;
+use http2::{FieldBlock, HpackDecoder, HpackEncoder, Options, Share};
+
+use super::drive::{Conduct, run};
+use super::wire;
+
+/// Bytes as frames, to both sides: where they are cut never matters. The first byte says how the rest becomes frames and what
+/// the user does.
+pub(crate) fn frames(bytes: &[u8]) {
+    let Some((&first, rest)) = bytes.split_first() else { return };
+    let is_server = first & 1 == 0;
+    let conduct = [Conduct::Keeps, Conduct::Serves, Conduct::Hurries][usize::from(first >> 1) % 3];
+    let body = if first & 8 == 0 { expand(rest) } else { rest.to_vec() };
+    let start = if is_server { wire::client_start() } else { wire::server_start() };
+    let bytes = if first & 16 == 0 { [start, body].concat() } else { body };
+    let limits = Limits { head_bytes_max: 160, start_line_bytes_max: 60, fields_max: 4, bare_lf: false };
+    let tight = Options {
+        head: limits,
+        streams_max: 3,
+        table_bytes_max: 64,
+        connect_protocol: true,
+        share: Share { held_bytes_max: 64 * 1024, credit_max: 60 },
+        ..Options::default()
+    };
+    for options in [Options::default(), tight] {
+        let whole = run(is_server, options, conduct, [&bytes[..]]);
+        assert_eq!(whole, run(is_server, options, conduct, bytes.chunks(1)), "byte by byte");
+        assert_eq!(whole, run(is_server, options, conduct, random_cuts(&bytes)), "at random");
+    }
+}
+
+/// Bytes as header blocks: what is decoded means the same when encoded again.
+pub(crate) fn hpack(bytes: &[u8]) {
+    let limits = Limits { head_bytes_max: 4096, fields_max: 64, ..Limits::default() };
+    let (mut decoder, mut again) = (HpackDecoder::new(256), HpackDecoder::new(4096));
+    let (mut encoder, mut block, mut second) =
+        (HpackEncoder::default(), FieldBlock::default(), FieldBlock::default());
+    // The blocks of one connection: each begins with its length.
+    let mut rest = bytes;
+    while let [len, after @ ..] = rest {
+        let (wire, after) = after.split_at(usize::from(*len).min(after.len()));
+        rest = after;
+        if decoder.decode(wire, &mut block, &limits).is_err() {
+            return;
+        }
+        assert!(decoder.held_bytes() < 8 * 1024, "the table above its limit");
+        assert!(block.bytes.len() <= 4096 + 64 * 36 + 400, "a section above its limit");
+        if block.is_too_large || block.iter().any(|(name, _)| name.iter().any(u8::is_ascii_uppercase)) {
+            continue;
+        }
+        let mut wire = Vec::new();
+        encoder.section(&mut wire, block.iter());
+        let roomy = Limits { head_bytes_max: 1 << 20, fields_max: 1 << 10, ..Limits::default() };
+        again.decode(&wire, &mut second, &roomy).expect("what is encoded is decoded");
+        assert!(block.iter().eq(second.iter()), "the same fields");
+        assert_eq!((block.size, block.is_valid), (second.size, second.is_valid));
+    }
+}
+
+/// Short forms of frames, so that mutations hit their contents and not only their lengths: kind, flags, stream, length, payload.
+fn expand(mut bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let [kind, flags, stream, len, rest @ ..] = bytes {
+        let (payload, rest) = rest.split_at(usize::from(*len).min(rest.len()));
+        bytes = rest;
+        // The frames of RFC 9113 and the one of RFC 9218; now and then another one.
+        let kind = match kind {
+            0..=9 | 16 => *kind,
+            200.. => *kind,
+            other => other % 10,
+        };
+        out.extend(wire::frame(kind, *flags, u32::from(*stream), payload));
+    }
+    out
+}
+
+/// The bytes in pieces of random lengths, empty ones among them.
+fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
+    let sum = bytes.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let mut random = fastrand::Rng::with_seed(sum);
+    let longest = [2, 8, 64, 512][random.usize(..4)];
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}

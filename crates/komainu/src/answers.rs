@@ -1,0 +1,288 @@
+//! What the supervisor answers to the server's questions ([`crate::link`]).
+//!
+//! A question names what the supervisor knows from the configuration that it has read itself, or a process that is its own
+//! child.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use apps::{Launch, Usage};
+use config::Config;
+use net::Listener;
+use rustix::fs::MemfdFlags;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group,
+    pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, waitid,
+};
+
+use crate::check;
+use crate::config_files::{self, NamedFiles};
+use crate::control::Socket;
+use crate::hosting;
+use crate::link::{self, DESCRIPTORS_MAX, TEXT_BYTES_MAX};
+use crate::privilege::Identity;
+use crate::sink::open_file;
+
+/// A configuration and the text it was read from; no text if it comes from the command line.
+pub(crate) struct LoadedConfig {
+    pub(crate) config: Config,
+    pub(crate) text: Option<String>,
+}
+
+/// The state from which the supervisor answers the server's questions.
+pub(crate) struct ParentState {
+    pub(crate) identity: Identity,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) current: Mutex<LoadedConfig>,
+    /// The configuration last sent to the server, which it has not put into force yet.
+    pub(crate) offered: Mutex<Option<LoadedConfig>>,
+    pub(crate) listeners: Mutex<Vec<Listener>>,
+    pub(crate) control: Option<Socket>,
+    /// The files of the logs, in the order of [`sink::files`].
+    pub(crate) logs: [Option<PathBuf>; 2],
+    pub(crate) launched: Mutex<Launched>,
+    /// A server has served before: the next one starts even if its logs cannot be opened.
+    pub(crate) served: AtomicBool,
+    /// Why the last server could not start, as it reported it.
+    pub(crate) reason: Mutex<Option<String>>,
+}
+
+/// Processes of applications with a `user` of their own.
+#[derive(Default)]
+pub(crate) struct Launched {
+    /// Those that were started here; each leads a group, in which the workers are that it forks.
+    pub(crate) groups: Vec<Pid>,
+    /// How the last ones ended.
+    pub(crate) ended: VecDeque<(Pid, WaitStatus)>,
+}
+
+/// Number of exit statuses kept until the server asks for them.
+pub(crate) const ENDS_MAX: usize = 4096;
+/// Processes that were started here and run.
+const GROUPS_MAX: usize = 4096;
+
+/// Whether the files and users are there of applications that this process will start.
+pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
+    let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
+    launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
+}
+
+/// Refuses a process that is no child of this one.
+fn is_ours(process: &OwnedFd) -> io::Result<()> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
+}
+
+impl ParentState {
+    /// Answers one question. It names what this process knows from its own configuration, and processes that are its
+    /// own children.
+    pub(crate) fn answer(&self, link: &OwnedFd, question: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let answered = match question.split_once(' ').unwrap_or((question, "")) {
+            ("start", "") => self.hand_over(link),
+            ("config", "") => self.offer(link),
+            ("adopted", "") => {
+                if let Some(offered) = lock(&self.offered).take() {
+                    *lock(&self.current) = offered;
+                }
+                return Ok(());
+            }
+            ("open", number) => self.open(link, number),
+            ("read", path) => self.read(link, Path::new(path)),
+            ("list", path) => self.list(link, Path::new(path)),
+            ("launch", words) => self.launch(link, words, &descriptors),
+            // No answer: the process may have ended.
+            ("signal", number) => {
+                signal(number, &descriptors);
+                return Ok(());
+            }
+            ("usage", pid) => usage(link, pid),
+            ("ended", pid) => self.ended(link, pid),
+            ("descriptor", number) => descriptor(link, number, &descriptors),
+            _ => Err(io::Error::other("unknown question")),
+        };
+        answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
+    }
+
+    /// Everything that a server needs to start.
+    fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
+        let Identity { name, uid, gid, groups } = &self.identity;
+        let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+        if self.served.load(Ordering::Relaxed) {
+            link::send(link, "again", &[])?;
+        }
+        link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
+        if let Some(text) = &lock(&self.current).text {
+            link::send(link, "config", &[memory(text)?.as_fd()])?;
+        }
+        if let Some(control) = &self.control {
+            link::send(link, "control", &[control.listener.as_fd()])?;
+        }
+        for listener in lock(&self.listeners).iter() {
+            link::send(link, "listener", &[])?;
+            for some in listener.descriptors().chunks(DESCRIPTORS_MAX) {
+                link::send(link, "sockets", some)?;
+            }
+        }
+        link::send(link, "end", &[])
+    }
+
+    /// The configuration in the file now, if it is valid.
+    fn offer(&self, link: &OwnedFd) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
+        let text = check::read_text(file).map_err(io::Error::other)?;
+        let config = check::parse(file, &text).map_err(io::Error::other)?;
+        can_be_launched(&config)?;
+        let memory = memory(&text)?;
+        *lock(&self.offered) = Some(LoadedConfig { config, text: Some(text) });
+        link::send(link, "config", &[memory.as_fd()])
+    }
+
+    /// Whether the configuration in force, or the one that is being loaded, names something.
+    fn names(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
+        let is_named = |loaded: &LoadedConfig| is_named(&NamedFiles::of(&loaded.config));
+        match is_named(&lock(&self.current)) || lock(&self.offered).as_ref().is_some_and(is_named) {
+            true => Ok(()),
+            false => Err(io::Error::other("the configuration does not name it")),
+        }
+    }
+
+    /// A certificate or key that the configuration names.
+    fn read(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        self.names(|named| named.contains(path))?;
+        link::send(link, "file", &[config_files::open(path)?.as_fd()])
+    }
+
+    /// The names in a folder of certificates or keys.
+    fn list(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
+        self.names(|named| named.has_folder(folder))?;
+        let text = format!("names {}", config_files::list(folder)?.join("\n"));
+        match text.len() > TEXT_BYTES_MAX {
+            true => Err(io::Error::other(format!("{} has too many names", folder.display()))),
+            false => link::send(link, &text, &[]),
+        }
+    }
+
+    /// One of the logs, opened now.
+    fn open(&self, link: &OwnedFd, number: &str) -> io::Result<()> {
+        let index = number.parse::<usize>().ok();
+        let path = index.and_then(|index| self.logs.get(index)?.as_deref());
+        let path = path.ok_or_else(|| io::Error::other("there is no such log"))?;
+        match open_file(path)? {
+            Some(file) => link::send(link, "log", &[file.as_fd()]),
+            // A FIFO without a reader: the server asks again.
+            None => link::send(link, "log", &[]),
+        }
+    }
+}
+
+impl ParentState {
+    /// Starts a process of an application, as its configuration here says.
+    fn launch(&self, link: &OwnedFd, words: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let (name, numbers) = words.split_once(' ').unwrap_or((words, ""));
+        let numbers: Vec<usize> = numbers.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let options = {
+            let current = lock(&self.current);
+            let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
+            let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
+            hosting::options(name, app)?
+        };
+        let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let launch = match *numbers.as_slice() {
+            [_, 0, threads] => Launch::of(None, threads, &fds),
+            [worker_slot, worker_slots, threads] => {
+                Launch::of(Some(worker_slot..worker_slot.saturating_add(worker_slots)), threads, &fds)
+            }
+            _ => None,
+        };
+        let launch = launch.ok_or_else(|| io::Error::other("an incomplete question"))?;
+        let mut launched = lock(&self.launched);
+        launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
+        if launched.groups.len() >= GROUPS_MAX {
+            return Err(io::Error::other("too many processes"));
+        }
+        let pid = apps::spawn(&options, &launch)?;
+        launched.groups.push(pid);
+        drop(launched);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
+    }
+
+    /// How a process has ended.
+    fn ended(&self, link: &OwnedFd, pid: &str) -> io::Result<()> {
+        let pid = pid.parse().ok().and_then(Pid::from_raw);
+        for _ in 0..ENDED_LOOKS {
+            let found =
+                lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
+            if let Some((_, status)) = found {
+                let text = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => format!("exited {code}"),
+                    (_, signal) => format!("killed {}", signal.unwrap_or_default()),
+                };
+                return link::send(link, &text, &[]);
+            }
+            // The thread that waits is about to see it.
+            std::thread::sleep(ENDED_LOOK);
+        }
+        Err(io::Error::other("no such process has ended"))
+    }
+
+    /// Kills what the server that has ended had started.
+    pub(crate) fn kill_launched(&self) {
+        for group in std::mem::take(&mut lock(&self.launched).groups) {
+            // It fails only if no process is left in the group.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+const ENDED_LOOKS: u32 = 100;
+pub(crate) const ENDED_LOOK: Duration = Duration::from_millis(2);
+
+/// Signals a process that was started here.
+fn signal(number: &str, descriptors: &[OwnedFd]) -> Option<()> {
+    let (process, signal) = (descriptors.first()?, Signal::from_named_raw(number.parse().ok()?)?);
+    is_ours(process).ok()?;
+    pidfd_send_signal(process, signal).ok()
+}
+
+/// CPU time and memory of a process that the server has no permission to inspect.
+fn usage(link: &OwnedFd, pid: &str) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let pid = pid.parse().ok().and_then(Pid::from_raw).ok_or_else(invalid)?;
+    if pid != rustix::process::getpid() {
+        is_ours(&pidfd_open(pid, PidfdFlags::empty())?)?;
+    }
+    let found =
+        Usage::of(pid.as_raw_pid() as u32).ok_or_else(|| io::Error::other("the process has ended"))?;
+    let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
+    link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
+}
+
+/// Hands over a copy of a descriptor of a process that was started here.
+fn descriptor(link: &OwnedFd, number: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
+    let invalid = || io::Error::other("an incomplete question");
+    let process = descriptors.first().ok_or_else(invalid)?;
+    is_ours(process)?;
+    let number = number.parse().map_err(|_| invalid())?;
+    let copy = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
+    link::send(link, "descriptor", &[copy.as_fd()])
+}
+
+/// A file in memory with this text.
+fn memory(text: &str) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// No thread panics while it holds one of these.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

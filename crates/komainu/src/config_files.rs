@@ -1,0 +1,207 @@
+//! Certificates and keys that the configuration names: read through the supervisor, where there is one.
+//!
+//! The user who serves then needs no permission to read them, and a server process that was taken over cannot open them
+//! by itself. The supervisor opens only what the configuration names, and only for reading.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use config::{Action, Config, Proxy};
+use rustix::fs::OFlags;
+
+use crate::link::SupervisorLink;
+
+/// The largest such file, in bytes.
+pub(crate) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Names of a folder that are looked at, at most.
+const NAMES_MAX: usize = 4096;
+
+/// What a configuration names.
+#[derive(Debug, Default)]
+pub(crate) struct NamedFiles {
+    pub(crate) files: Vec<PathBuf>,
+    /// Folders of which every file is named.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+impl NamedFiles {
+    /// The certificates and keys of a configuration.
+    pub(crate) fn of(config: &Config) -> NamedFiles {
+        let mut named = NamedFiles::default();
+        let groups = config.upstreams.iter().map(|(_, proxy)| proxy);
+        let routes = config.sites.iter().flat_map(|site| &site.routes);
+        let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
+        let inline = actions.filter_map(|action| match action {
+            Action::Proxy(proxy) => Some(&**proxy),
+            _ => None,
+        });
+        groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
+        named
+    }
+
+    fn add_proxy(&mut self, proxy: &Proxy) {
+        let own = proxy.to.iter().filter_map(|upstream| upstream.tls.as_ref());
+        for tls in own.chain([&proxy.tls]) {
+            self.files.extend([&tls.ca, &tls.certificate, &tls.key].into_iter().flatten().cloned());
+        }
+    }
+
+    /// Whether it names this file.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        let is_plain = || path.file_name().is_some() && path.components().eq(path.iter().map(as_component));
+        self.files.iter().any(|file| file == path)
+            || (is_plain() && path.parent().is_some_and(|folder| self.has_folder(folder)))
+    }
+
+    /// Whether it names this folder.
+    pub(crate) fn has_folder(&self, path: &Path) -> bool {
+        self.folders.iter().any(|folder| folder == path)
+    }
+}
+
+/// One part of a path, as [`Path::components`] gives it.
+fn as_component(part: &std::ffi::OsStr) -> std::path::Component<'_> {
+    Path::new(part).components().next().unwrap_or(std::path::Component::CurDir)
+}
+
+/// The way to such files. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConfigFiles(Option<SupervisorLink>);
+
+impl ConfigFiles {
+    /// Through the supervisor, where there is one.
+    pub(crate) fn new(link: Option<SupervisorLink>) -> ConfigFiles {
+        ConfigFiles(link)
+    }
+
+    /// Opens a file that the configuration names, for reading. Through the supervisor it is one of the configuration in
+    /// force or of the one that is being loaded ([`NamedFiles::of`]).
+    ///
+    /// # Errors
+    /// Why it cannot be opened, with its name.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+        let Some(link) = &self.0 else { return open(path) };
+        let packet = link.ask(&format!("read {}", path.display()))?;
+        let file = packet.descriptors.into_iter().next().map(File::from);
+        file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
+    }
+
+    /// Its content.
+    ///
+    /// # Errors
+    /// As [`ConfigFiles::open`]'s; also where it is larger than 16 MiB.
+    pub(crate) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        read.map_err(|error| named(path, &error))?;
+        match bytes.len() as u64 > FILE_BYTES_MAX {
+            true => Err(named(path, &io::Error::other("it is larger than 16 MiB"))),
+            false => Ok(bytes),
+        }
+    }
+
+    /// The names in a folder that the configuration names, in order; subfolders too.
+    ///
+    /// # Errors
+    /// Why it cannot be read, with its name.
+    #[allow(dead_code)] // For folders of certificates.
+    pub(crate) fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let names = match &self.0 {
+            None => list(folder)?,
+            Some(link) => {
+                let packet = link.ask(&format!("list {}", folder.display()))?;
+                packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            }
+        };
+        Ok(names.into_iter().map(|name| folder.join(name)).collect())
+    }
+}
+
+/// Opens a file for reading, without ever waiting.
+///
+/// # Errors
+/// Why it cannot be opened, with its name.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| named(path, &error))?;
+    match file.metadata().map_err(|error| named(path, &error))?.is_file() {
+        true => Ok(file),
+        false => Err(named(path, &io::Error::other("this is no file"))),
+    }
+}
+
+/// The names in a folder, in order.
+///
+/// # Errors
+/// Why it cannot be read, with its name; where it has more than 4,096 of them.
+pub(crate) fn list(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = std::fs::read_dir(folder).map_err(|error| named(folder, &error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| named(folder, &error))?.file_name();
+        // A name that is no text, or has lines, cannot be passed on.
+        names.extend(name.into_string().ok().filter(|name| !name.contains('\n')));
+    }
+    names.sort();
+    match names.len() > NAMES_MAX {
+        true => Err(named(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names")))),
+        false => Ok(names),
+    }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_configuration_names_is_named() {
+        let named = NamedFiles { files: vec!["/etc/a.pem".into()], folders: vec!["/etc/keys".into()] };
+        for (path, wanted) in [
+            ("/etc/a.pem", true),
+            ("/etc/b.pem", false),
+            ("/etc/keys/a.pem", true),
+            ("/etc/keys/more/a.pem", false),
+            ("/etc/keys/..", false),
+            ("/etc/keys/../shadow", false),
+            ("/etc/keys/./../shadow", false),
+            ("/etc/keys", false),
+            ("", false),
+        ] {
+            assert_eq!(named.contains(Path::new(path)), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn certificates_and_keys_for_upstream_servers_are_named() {
+        let tls = config::ProxyTls {
+            ca: Some("ca".into()),
+            certificate: Some("certificate".into()),
+            key: Some("key".into()),
+            ..config::ProxyTls::default()
+        };
+        let proxy = Proxy { tls, ..Proxy::default() };
+        let route =
+            config::Route { action: Action::Proxy(Box::new(proxy.clone())), ..config::Route::default() };
+        let site = config::Site { routes: vec![route], ..config::Site::default() };
+        for config in [
+            Config { sites: vec![site], ..Config::default() },
+            Config { upstreams: vec![("a".into(), proxy)], ..Config::default() },
+        ] {
+            let named = NamedFiles::of(&config);
+            assert!(["ca", "certificate", "key"].iter().all(|file| named.contains(Path::new(file))));
+        }
+    }
+
+    #[test]
+    fn a_folder_is_no_file() {
+        let error = open(Path::new("/")).unwrap_err().to_string();
+        assert!(error.contains("cannot read /"), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Connections through TLS. Which end shook hands as the client makes no difference to what follows, so HTTP is served here
+//! over the end that did.
+
+use std::io::{Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+
+use super::rig::{FILE_BYTES, Rig, pattern};
+use crate::address::Peer;
+use crate::h1::IdleClient;
+use crate::link::Link;
+use crate::sim::{End, SimulatedWire};
+use crate::stream::Stream;
+use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
+
+/// The server's end of TLS, at the far end of a wire.
+pub(super) struct Server {
+    wire: Rc<SimulatedWire>,
+    tls: ServerConnection,
+}
+
+impl Server {
+    pub(super) fn new(wire: &Rc<SimulatedWire>) -> Server {
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(vec!["app.test".to_owned()]).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(signing_key.serialize_pem().as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let mut tls = ServerConnection::new(Arc::new(config)).unwrap();
+        tls.set_buffer_limit(None);
+        Server { wire: wire.clone(), tls }
+    }
+
+    /// Takes what has come and sends what there is to send; what it has read.
+    pub(super) fn turn(&mut self) -> Vec<u8> {
+        let bytes = self.wire.client_reads();
+        let (mut rest, mut text) = (&bytes[..], Vec::new());
+        while !rest.is_empty() {
+            self.tls.read_tls(&mut rest).unwrap();
+            self.tls.process_new_packets().unwrap();
+            // Fails once there is no more for now.
+            let _ = self.tls.reader().read_to_end(&mut text);
+        }
+        let mut out = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut out).unwrap();
+        }
+        if !out.is_empty() {
+            self.wire.client_sends(&out);
+        }
+        text
+    }
+
+    /// Whether the other end has announced its end.
+    fn has_ended(&mut self) -> bool {
+        matches!(self.tls.reader().read(&mut [0]), Ok(0))
+    }
+
+    pub(super) fn says(&mut self, bytes: &[u8]) {
+        self.tls.writer().write_all(bytes).unwrap();
+    }
+}
+
+/// Shakes hands with a [`Server`] at the far end.
+pub(super) async fn connect(stream: Stream) -> Link {
+    let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };
+    let client = TlsClient::new(&options).unwrap();
+    Link::Tls(Box::new(TlsStream::connect(stream, &client, u64::MAX).await.unwrap()))
+}
+
+/// A connection through TLS, on which the far end sends requests.
+fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
+    let wire = rig.wire(7);
+    let (stream, mut far) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
+    let engine = rig.engine.clone();
+    rig.core.spawn(async move {
+        IdleClient::new(&engine, connect(stream).await, Peer::Unix).park();
+    });
+    for _ in 0..5 {
+        rig.settle();
+        far.turn();
+    }
+    assert_eq!(rig.open(), 1);
+    (wire, far)
+}
+
+/// Lets both ends run until nothing more is sent; what the far end has read.
+fn exchange(rig: &Rig, far: &mut Server) -> Vec<u8> {
+    let mut came = Vec::new();
+    loop {
+        let before = came.len();
+        came.extend(far.turn());
+        rig.settle();
+        came.extend(far.turn());
+        if came.len() == before {
+            return came;
+        }
+    }
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: zoo\r\n\r\n")
+}
+
+#[test]
+fn requests_that_arrive_in_one_record_are_all_answered_with_files_among_them() {
+    let rig = Rig::quick();
+    let (wire, mut far) = served(&rig);
+    // A buffer for heads takes less than one record of this.
+    let requests = [get("/fixed?1").repeat(300), get("/file?7"), get("/fixed?3")].concat();
+    far.says(requests.as_bytes());
+    let came = exchange(&rig, &mut far);
+    assert!(came.ends_with(&pattern(3, 20)));
+    let file = [pattern(7, 100), pattern(0, FILE_BYTES)[7..].to_vec()].concat();
+    assert!(came.windows(file.len()).any(|window| window == file), "the file is not in the answers");
+    assert_eq!(came.windows(9).filter(|window| window == b"HTTP/1.1 ").count(), 302);
+    rig.pass(1_500);
+    assert_eq!(rig.core.running(), 0, "the idle connection is parked");
+    far.says(get("/fixed?9").as_bytes());
+    assert!(exchange(&rig, &mut far).ends_with(&pattern(9, 20)));
+    wire.client_closes();
+    rig.settle();
+    rig.assert_empty();
+}
+
+#[test]
+fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
+    let rig = Rig::quick();
+    let (_wire, mut far) = served(&rig);
+    let body = pattern(5, 40_000);
+    far.says(
+        format!("POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(),
+    );
+    far.says(&body);
+    let came = exchange(&rig, &mut far);
+    let text = String::from_utf8(came).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("0\r\n\r\n"));
+    let letters = text.split_once("\r\n\r\n").unwrap().1.bytes().filter(u8::is_ascii_lowercase).count();
+    assert!(letters >= body.len(), "{letters} of {}", body.len());
+}
+
+#[test]
+fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
+    let rig = Rig::quick();
+    let (wire, mut far) = served(&rig);
+    let ask = "GET /file?1 HTTP/1.1\r\nHost: zoo\r\nConnection: close\r\n\r\n";
+    far.says(ask.as_bytes());
+    let mut came = Vec::new();
+    // A record takes some rounds, and each takes a byte at least.
+    for _ in 0..FILE_BYTES {
+        if wire.end().is_some() {
+            break;
+        }
+        wire.set_room(3_000);
+        came.extend(far.turn());
+        rig.settle();
+    }
+    came.extend(far.turn());
+    assert!(came.ends_with(&pattern(0, FILE_BYTES)[1..]));
+    assert_eq!(wire.end(), Some(End::Fin));
+    assert!(far.has_ended(), "the end was not announced");
+    rig.assert_empty();
+}

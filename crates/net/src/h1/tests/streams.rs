@@ -1,0 +1,476 @@
+//! The toy protocol over a simulated network: many streams on one connection, with faults from a seed.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::rig::{BIG_BYTES, FILE_BYTES, Rig, pattern};
+use crate::options::{Limits, Timeouts};
+use crate::sim::{Dice, SimulatedWire};
+use crate::toy::{ENDS, FRAME_HEAD_BYTES, Frame, FrameKind, PREFACE};
+
+/// A test that hangs must fail.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What came on one stream.
+#[derive(Default, Debug)]
+struct Got {
+    status: String,
+    lines: String,
+    body: Vec<u8>,
+    trailers: String,
+    ended: bool,
+    reset: Option<u8>,
+}
+
+/// A client that speaks the toy protocol.
+struct ToyClient {
+    wire: Rc<SimulatedWire>,
+    unparsed: Vec<u8>,
+    got: BTreeMap<u32, Got>,
+    /// What the server granted, for all streams.
+    granted: BTreeMap<u32, usize>,
+    goes_away: bool,
+    /// Whether what is received is granted again at once.
+    grants: bool,
+}
+
+fn frame(kind: FrameKind, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Frame { kind, flags, id, payload }.write(&mut bytes);
+    bytes
+}
+
+fn window(id: u32, bytes: u32) -> Vec<u8> {
+    frame(FrameKind::Window, 0, id, &bytes.to_be_bytes())
+}
+
+fn get(id: u32, target: &str) -> Vec<u8> {
+    let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+    frame(FrameKind::Open, ENDS, id, head.as_bytes())
+}
+
+fn post(id: u32, target: &str) -> Vec<u8> {
+    let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+    frame(FrameKind::Open, 0, id, head.as_bytes())
+}
+
+impl ToyClient {
+    fn new(rig: &Rig, seed: u64) -> ToyClient {
+        let wire = rig.connect(seed);
+        wire.client_sends(PREFACE);
+        ToyClient {
+            wire,
+            unparsed: Vec::new(),
+            got: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            goes_away: false,
+            grants: true,
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.wire.client_sends(bytes);
+    }
+
+    /// Takes what has come, and grants it again.
+    fn read(&mut self) -> bool {
+        self.unparsed.extend(self.wire.client_reads());
+        let (mut at, mut grants) = (0, Vec::new());
+        while let Some((frame, len)) = Frame::read(&self.unparsed[at..]).unwrap() {
+            at += len;
+            let got = self.got.entry(frame.id).or_default();
+            assert!(!got.ended || frame.kind == FrameKind::Reset || frame.id == 0, "{frame:?} after the end");
+            let text = || String::from_utf8(frame.payload.to_vec()).unwrap();
+            match frame.kind {
+                FrameKind::Head => {
+                    got.status = text()[..3].to_owned();
+                    got.lines = text()[3..].to_owned();
+                }
+                FrameKind::Data => {
+                    got.body.extend_from_slice(frame.payload);
+                    if self.grants && !frame.payload.is_empty() {
+                        let len = frame.payload.len() as u32;
+                        grants.extend([window(frame.id, len), window(0, len)].concat());
+                    }
+                }
+                FrameKind::Trailers => got.trailers = text(),
+                FrameKind::Reset => got.reset = Some(frame.payload[0]),
+                FrameKind::Window => {
+                    let bytes = u32::from_be_bytes(*frame.payload.first_chunk().unwrap());
+                    *self.granted.entry(frame.id).or_default() += bytes as usize;
+                }
+                FrameKind::GoAway => self.goes_away = true,
+                _ => {}
+            }
+            let got = self.got.entry(frame.id).or_default();
+            got.ended |= frame.flags & ENDS != 0;
+        }
+        self.unparsed.drain(..at);
+        if !grants.is_empty() {
+            self.send(&grants);
+        }
+        at > 0
+    }
+
+    /// Until that is so; files are read by other threads, in their own time.
+    fn settle_until(&mut self, rig: &Rig, is_so: impl Fn(&ToyClient) -> bool) {
+        let begun = Instant::now();
+        loop {
+            self.settle(rig);
+            if is_so(self) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not come about");
+            std::thread::yield_now();
+            rig.core.run_remote();
+        }
+    }
+
+    /// Whether all of these have ended.
+    fn have_ended(&self, ids: &[u32]) -> bool {
+        ids.iter().all(|id| self.got.get(id).is_some_and(|got| got.ended))
+    }
+
+    /// Until nothing more happens.
+    fn settle(&mut self, rig: &Rig) {
+        loop {
+            rig.settle();
+            if !self.read() {
+                return;
+            }
+        }
+    }
+}
+
+fn wide() -> Rig {
+    let limits = Limits { streams_max: 2_000, ..Limits::default() };
+    Rig::new(
+        limits,
+        Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 },
+    )
+}
+
+#[test]
+fn a_stream_is_a_request_like_any_other() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 1);
+    for (id, path) in
+        [(1, "/fixed?1"), (3, "/chunked?2"), (5, "/file?7"), (7, "/nowhere"), (9, "/204"), (11, "/slow?1")]
+    {
+        client.send(&get(id, path));
+    }
+    client.settle(&rig);
+    rig.pass(1_000);
+    client.settle_until(&rig, |client| client.have_ended(&[1, 3, 5, 7, 9, 11]));
+    let got = |id: u32| &client.got[&id];
+    assert_eq!((&got(1).status[..], &got(1).body), ("200", &pattern(1, 20)));
+    assert!(got(1).lines.contains("Content-Length: 20\r\n") && got(1).lines.contains("Date: "));
+    assert!(!got(1).lines.contains("Connection"));
+    assert_eq!(got(3).body, [pattern(2, 1), pattern(2, 10), pattern(2, 5_000)].concat());
+    assert_eq!(got(3).trailers, "X-Number: 2\r\n");
+    assert!(!got(3).lines.contains("Transfer-Encoding"));
+    assert!(got(5).body == [pattern(7, 100), pattern(0, FILE_BYTES)[7..].to_vec()].concat());
+    assert_eq!((&got(7).status[..], &got(9).status[..]), ("404", "204"));
+    assert_eq!(got(11).body, pattern(1, 30));
+    assert!([1, 3, 5, 7, 9, 11].iter().all(|id| got(*id).ended && got(*id).reset.is_none()));
+    assert_eq!(rig.engine.context.counters.requests.value(), 6);
+    client.wire.client_closes();
+    rig.settle();
+    rig.assert_empty();
+}
+
+#[test]
+fn bodies_stream_both_ways_and_reading_gives_window_back() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 2);
+    client.send(&post(1, "/echo"));
+    client.send(&post(3, "/swallow"));
+    client.settle(&rig);
+    let (mut sent, mut left) = (Vec::new(), [64 * 1024usize; 2]);
+    for round in 0..200 {
+        let piece = pattern(round, 5_000);
+        if left[0] < piece.len() || left[1] < piece.len() {
+            client.settle(&rig);
+            left = [1, 3].map(|id| client.granted.remove(&id).unwrap_or(0) + left[id as usize / 2]);
+        }
+        for (at, id) in [1, 3].into_iter().enumerate() {
+            client.send(&frame(FrameKind::Data, 0, id, &piece));
+            left[at] -= piece.len();
+        }
+        sent.extend(piece);
+    }
+    client.send(&frame(FrameKind::Data, ENDS, 1, b""));
+    client.send(&frame(FrameKind::Data, ENDS, 3, b""));
+    client.settle(&rig);
+    assert!(client.got[&1].body == sent);
+    assert_eq!(client.got[&3].body, format!("{} bytes", sent.len()).into_bytes());
+    assert!(client.granted.get(&0).is_some_and(|bytes| *bytes > 500_000), "{:?}", client.granted);
+    client.wire.client_closes();
+    rig.settle();
+    rig.assert_empty();
+}
+
+#[test]
+fn a_body_that_is_never_read_is_bounded_by_its_window() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 3);
+    client.send(&post(1, "/slow"));
+    for _ in 0..13 {
+        client.send(&frame(FrameKind::Data, 0, 1, &[b'x'; 5_000]));
+    }
+    client.settle(&rig);
+    assert_eq!(rig.open(), 1);
+    client.send(&frame(FrameKind::Data, 0, 1, &[b'x'; 5_000]));
+    client.settle(&rig);
+    rig.pass(1_000);
+    assert_eq!(rig.open(), 0, "who sends more than was granted is disconnected");
+    rig.assert_empty();
+}
+
+#[test]
+fn a_thousand_streams_share_a_connection() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 4);
+    client.send(&frame(FrameKind::FirstWindow, 0, 0, &1_000u32.to_be_bytes()));
+    for n in 0..1_000 {
+        client.send(&get(n * 2 + 1, &format!("/big?{n}")));
+    }
+    client.settle(&rig);
+    for n in 0..1_000u32 {
+        let got = &client.got[&(n * 2 + 1)];
+        assert!(
+            got.ended && got.body == pattern(u64::from(n), BIG_BYTES),
+            "stream {n}: {} bytes",
+            got.body.len()
+        );
+    }
+    client.wire.client_closes();
+    rig.settle();
+    rig.assert_empty();
+}
+
+#[test]
+fn urgent_streams_come_first_and_others_take_turns() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 5);
+    client.grants = false;
+    client.wire.set_room(0);
+    for (id, flags) in [(1, 3 << 4), (3, 3 << 4), (5, 1 << 4 | 8), (7, 1 << 4 | 8)] {
+        let head = "GET /big?0 HTTP/1.1\r\nHost: a\r\n\r\n";
+        client.send(&frame(FrameKind::Open, ENDS | flags, id, head.as_bytes()));
+    }
+    rig.settle();
+    let mut order = Vec::new();
+    client.wire.set_room(usize::MAX);
+    rig.settle();
+    let bytes = client.wire.client_reads();
+    let mut at = 0;
+    while let Some((frame, len)) = Frame::read(&bytes[at..]).unwrap() {
+        at += len;
+        if frame.kind == FrameKind::Data {
+            order.push(frame.id);
+        }
+    }
+    let first_of = |id: u32| order.iter().position(|other| *other == id).unwrap();
+    let last_of = |id: u32| order.iter().rposition(|other| *other == id).unwrap();
+    assert!(last_of(5) < first_of(7), "one after the other: {order:?}");
+    assert!(first_of(1) < last_of(3) && first_of(3) < last_of(1), "in turns: {order:?}");
+    assert_eq!(FRAME_HEAD_BYTES, 8);
+    client.wire.client_resets();
+    rig.settle();
+    rig.assert_empty();
+}
+
+#[test]
+fn a_stream_without_progress_is_reset_and_the_others_go_on() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 6);
+    client.send(&frame(FrameKind::FirstWindow, 0, 0, &0u32.to_be_bytes()));
+    client.send(&get(1, "/fixed?1"));
+    client.send(&post(3, "/echo"));
+    client.settle(&rig);
+    assert_eq!((&client.got[&1].status[..], client.got[&1].body.len()), ("200", 0));
+    client.send(&frame(FrameKind::FirstWindow, 0, 0, &1_000u32.to_be_bytes()));
+    rig.pass(2_500);
+    client.send(&get(5, "/fixed?5"));
+    client.settle(&rig);
+    assert_eq!((&client.got[&3].status[..], client.got[&3].ended), ("408", false), "no body within its time");
+    rig.pass(5_000);
+    client.settle(&rig);
+    assert_eq!((client.got[&1].reset, client.got[&3].reset), (Some(3), Some(3)));
+    assert_eq!((client.got[&5].ended, client.got[&5].reset), (true, None));
+    rig.pass(10_000);
+    rig.assert_empty();
+}
+
+#[test]
+fn a_million_streams_that_are_reset_and_never_read_cost_little() {
+    let limits = Limits { streams_max: 100, ..Limits::default() };
+    let rig = Rig::new(limits, Timeouts::default());
+    let client = ToyClient::new(&rig, 7);
+    client.wire.set_room(0);
+    let mut most = 0;
+    let mut id = 1;
+    'flood: for _ in 0..1_000 {
+        let mut burst = Vec::new();
+        for _ in 0..1_000 {
+            burst.extend(get(id, "/big?1"));
+            burst.extend(frame(FrameKind::Reset, 0, id, &[4]));
+            id += 2;
+        }
+        client.send(&burst);
+        while client.wire.unread() > 0 {
+            let unread = client.wire.unread();
+            rig.turn();
+            rig.core.memory().add_up();
+            most = most.max(rig.core.memory().budget().held_bytes());
+            assert!(rig.core.running() <= 102, "{} tasks", rig.core.running());
+            if client.wire.unread() == unread && !rig.core.has_ready() {
+                // The server takes no more until its client reads.
+                break 'flood;
+            }
+        }
+    }
+    assert!(most < 3 * 1024 * 1024, "{most} bytes held");
+    rig.pass(60_000);
+    rig.assert_empty();
+}
+
+#[test]
+fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 8);
+    client.send(&get(1, "/slow?1"));
+    client.settle(&rig);
+    rig.engine.context.draining.set(true);
+    rig.pass(1_100);
+    client.settle(&rig);
+    assert!(client.goes_away && client.got[&1].ended);
+    assert_eq!(client.got[&1].body, pattern(1, 30));
+    rig.pass(1_100);
+    assert_eq!(rig.open(), 0);
+    rig.assert_empty();
+}
+
+#[test]
+fn a_failing_handler_costs_its_stream_alone() {
+    let rig = wide();
+    let mut client = ToyClient::new(&rig, 9);
+    for (id, path) in [
+        (1, "/panic"),
+        (3, "/cut"),
+        (5, "/short"),
+        (7, "/fail"),
+        (9, "/silent"),
+        (11, "/late-fail?1"),
+        (13, "/fixed?1"),
+    ] {
+        client.send(&get(id, path));
+    }
+    client.settle(&rig);
+    let status = |id: u32| (&client.got[&id].status[..], client.got[&id].ended, client.got[&id].reset);
+    assert_eq!(
+        (status(1), status(7), status(9)),
+        (("500", true, None), ("500", true, None), ("500", true, None))
+    );
+    assert_eq!((status(3), status(5)), (("200", false, Some(3)), ("200", false, Some(3))));
+    assert_eq!((status(11), status(13)), (("200", true, None), ("200", true, None)));
+    client.wire.client_closes();
+    rig.settle();
+    rig.assert_empty();
+}
+
+/// Random streams, windows, resets, room and ends, from a seed. Whatever happens, nothing stays behind, what is whole is right, and
+/// memory is bounded by what the client may have sent and what it has not taken.
+#[test]
+fn seeds() {
+    let paths = [
+        "/fixed",
+        "/chunked",
+        "/big",
+        "/file",
+        "/slow",
+        "/echo",
+        "/swallow",
+        "/offload",
+        "/late-echo",
+        "/cut",
+        "/panic",
+    ];
+    for seed in 0..150 {
+        let rig = wide();
+        let mut client = ToyClient::new(&rig, seed);
+        let dice = Dice::new(seed ^ 0x70f);
+        client.grants = dice.once_in(2);
+        let first = [0, 1, 1_000, 65_536][dice.roll(4) as usize];
+        client.send(&frame(FrameKind::FirstWindow, 0, 0, &u32::to_be_bytes(first)));
+        let (mut next, mut bodies): (u32, BTreeMap<u32, usize>) = (1, BTreeMap::new());
+        for _ in 0..300 {
+            match dice.roll(12) {
+                0..=3 => {
+                    let path = paths[dice.roll(paths.len() as u64) as usize];
+                    let posts = path.ends_with("echo") || path == "/swallow";
+                    let target = format!("{path}?{next}");
+                    client.send(&if posts { post(next, &target) } else { get(next, &target) });
+                    if posts {
+                        bodies.insert(next, 64 * 1024);
+                    }
+                    next += 2;
+                }
+                4..=6 => {
+                    let Some((&id, left)) = bodies.iter_mut().nth(dice.roll(1 + next as u64 / 8) as usize)
+                    else {
+                        continue;
+                    };
+                    *left += client.granted.remove(&id).unwrap_or(0);
+                    let len = (dice.roll(9_000) as usize).min(*left);
+                    if len > 0 {
+                        *left -= len;
+                        client.send(&frame(FrameKind::Data, 0, id, &pattern(u64::from(id), len)));
+                    } else {
+                        client.send(&frame(FrameKind::Data, ENDS, id, b""));
+                        bodies.remove(&id);
+                    }
+                }
+                7 => {
+                    let id = dice.roll(u64::from(next)) as u32 | 1;
+                    client.send(&frame(FrameKind::Reset, 0, id, &[4]));
+                    bodies.remove(&id);
+                }
+                8 => client.send(&window(dice.roll(u64::from(next)) as u32, dice.roll(100_000) as u32)),
+                9 => client.wire.set_room([0, 10, 10_000, usize::MAX][dice.roll(4) as usize]),
+                10 => rig.pass(dice.roll(500)),
+                _ => {
+                    rig.settle();
+                    client.read();
+                }
+            }
+            rig.core.memory().add_up();
+            let held = rig.core.memory().budget().held_bytes() as usize;
+            let streams = client.got.len().max(next as usize / 2) + 1;
+            assert!(held < 512 * 1024 + streams * 250_000, "seed {seed}: {held} bytes for {streams} streams");
+        }
+        match dice.roll(4) {
+            0 => client.wire.client_resets(),
+            1 => client.wire.client_closes(),
+            2 => client.wire.client_half_closes(),
+            _ => {}
+        }
+        let begun = Instant::now();
+        while rig.core.tasks_alive() > 0 && begun.elapsed() < PATIENCE {
+            rig.pass(1_000);
+            std::thread::yield_now();
+            rig.core.run_remote();
+        }
+        rig.assert_empty();
+        rig.core.memory().add_up();
+        assert_eq!(rig.core.memory().budget().held_bytes(), 0, "seed {seed}");
+        client.read();
+        for (id, got) in &client.got {
+            if got.ended && got.status == "200" && got.body.len() == BIG_BYTES {
+                assert!(got.body == pattern(u64::from(*id), BIG_BYTES), "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! What moves the bytes of one exchange: the closed list of lanes.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::encode::Lines;
+use http::{BodySize, Fields, Head, Length, Reject, Status};
+
+use crate::conn::Conn;
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::filters::DefaultFields;
+use crate::inbound::BodyChunk;
+use crate::mux::StreamLane;
+use crate::source::Source;
+use crate::spill::{SpillError, SpillQuota};
+use crate::wait::Interest;
+
+/// Nobody asks that of a lane that cannot switch.
+const NO_SWITCH: Fault = Fault::Broken("a stream carries nothing but HTTP");
+
+/// What carries one request and its response.
+pub(crate) enum Lane<'c> {
+    /// An HTTP/1 connection, for as long as this request takes.
+    H1(&'c mut Conn),
+    /// A stream of a multiplexed connection.
+    Stream(&'c mut StreamLane),
+}
+
+/// Waiting: the source of a lane, and what of it is known otherwise.
+impl Lane<'_> {
+    pub(crate) fn core(&self) -> &Core {
+        match self {
+            Lane::H1(conn) => conn.link.core(),
+            Lane::Stream(stream) => &stream.conn().core,
+        }
+    }
+
+    /// What a task waits for.
+    pub(crate) fn source(&self) -> &Source {
+        match self {
+            Lane::H1(conn) => conn.link.stream().source(),
+            Lane::Stream(stream) => stream.source(),
+        }
+    }
+
+    /// Whether this is met already by what the source does not know: bytes that TLS has decrypted, or that have been loaded
+    /// from a disk.
+    pub(crate) fn holds(&self, interest: Interest) -> bool {
+        match self {
+            Lane::H1(conn) => conn.has_loaded() || conn.link.holds(interest),
+            Lane::Stream(stream) => stream.has_loaded(),
+        }
+    }
+
+    /// What of an interest the source can be waited for.
+    pub(crate) fn waitable(&self, interest: Interest) -> Interest {
+        match self {
+            Lane::H1(conn) => conn.waitable(interest),
+            Lane::Stream(stream) => stream.waitable(interest),
+        }
+    }
+
+    /// Counts bytes moved; after many of them others get their turn, however fast this client is.
+    pub(crate) async fn moved(&mut self, bytes: usize) {
+        match self {
+            Lane::H1(conn) => conn.moved(bytes).await,
+            Lane::Stream(stream) => stream.moved(bytes).await,
+        }
+    }
+
+    /// Counts work against the turn, as if so many bytes had been moved.
+    pub(crate) fn count_moved(&mut self, bytes: usize) {
+        match self {
+            Lane::H1(conn) => conn.moved_bytes += bytes,
+            Lane::Stream(stream) => stream.count_moved(bytes),
+        }
+    }
+}
+
+/// The connection and its limits.
+impl Lane<'_> {
+    /// The address that the client connected to.
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        match self {
+            Lane::H1(conn) => conn.local_address(),
+            Lane::Stream(stream) => stream.conn().local,
+        }
+    }
+
+    /// The port of that address. Cheap.
+    pub(crate) fn local_port(&self) -> Option<u16> {
+        match self {
+            Lane::H1(conn) => conn.local_port(),
+            Lane::Stream(stream) => stream.conn().local.map(|local| local.port()),
+        }
+    }
+
+    /// Sets what the request holds beside the lane's own buffers; called before a wait that may be long.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        match self {
+            Lane::H1(conn) => {
+                conn.request_bytes = bytes;
+                conn.settle();
+            }
+            Lane::Stream(stream) => stream.hold(bytes),
+        }
+    }
+
+    /// Counts the streams that the core compresses.
+    pub(crate) fn encoders(&self) -> &Rc<Cell<usize>> {
+        match self {
+            Lane::H1(conn) => &conn.context().encoders,
+            Lane::Stream(stream) => &stream.conn().context().encoders,
+        }
+    }
+
+    /// Whether the server is stopping.
+    pub(crate) fn is_draining(&self) -> bool {
+        match self {
+            Lane::H1(conn) => conn.context().draining.get(),
+            Lane::Stream(stream) => stream.conn().context().draining.get(),
+        }
+    }
+
+    pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
+        match self {
+            Lane::H1(conn) => (conn.body_ms, conn.write_ms) = (body_ms, write_ms),
+            Lane::Stream(stream) => stream.set_timeouts(body_ms, write_ms),
+        }
+    }
+
+    pub(crate) fn body_ms(&self) -> u64 {
+        match self {
+            Lane::H1(conn) => conn.body_ms,
+            Lane::Stream(stream) => stream.body_ms(),
+        }
+    }
+
+    /// Milliseconds that the client may take no byte of the response.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        match self {
+            Lane::H1(conn) => conn.patience_ms(),
+            Lane::Stream(stream) => stream.patience_ms(),
+        }
+    }
+
+    /// No further request is taken from this client.
+    pub(crate) fn close_after(&mut self) {
+        match self {
+            Lane::H1(conn) => conn.keep_alive = false,
+            Lane::Stream(_) => {}
+        }
+    }
+}
+
+/// The request.
+impl Lane<'_> {
+    /// The head, and the bytes that its spans refer to.
+    pub(crate) fn head(&self) -> (&Head, &[u8]) {
+        match self {
+            Lane::H1(conn) => conn.head(),
+            Lane::Stream(stream) => stream.head(),
+        }
+    }
+
+    pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        match self {
+            Lane::H1(conn) => conn.limit_body(bytes_max),
+            Lane::Stream(stream) => stream.limit_body(bytes_max),
+        }
+    }
+
+    /// The place of the next piece of the body in the input; `None` at its end. `has_begun` says that a response is under
+    /// way: then no `100 Continue` is sent.
+    pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
+        match self {
+            Lane::H1(conn) => conn.body_piece(has_begun).await,
+            Lane::Stream(stream) => stream.body_piece(has_begun).await,
+        }
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
+        match self {
+            Lane::H1(conn) => conn.try_body_piece(has_begun),
+            Lane::Stream(stream) => stream.try_body_piece(has_begun),
+        }
+    }
+
+    /// The bytes of a piece.
+    pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
+        match self {
+            Lane::H1(conn) => conn.work.input.slice(start, end),
+            Lane::Stream(stream) => stream.slice(start, end),
+        }
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        match self {
+            Lane::H1(conn) => conn.work.machine.body().map(http::body::Body::trailers),
+            Lane::Stream(stream) => stream.trailers(),
+        }
+    }
+
+    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
+        match self {
+            Lane::H1(conn) => conn.awaits_continue(),
+            Lane::Stream(stream) => stream.awaits_continue(),
+        }
+    }
+}
+
+/// The response.
+impl Lane<'_> {
+    /// Sends the head. Returns how much body the client gets.
+    pub(crate) fn begin(
+        &mut self,
+        status: Status,
+        length: Length,
+        own: DefaultFields,
+        lines: impl FnOnce(&mut Lines<'_>),
+    ) -> BodySize {
+        match self {
+            Lane::H1(conn) => conn.begin(status, length, own, lines),
+            Lane::Stream(stream) => stream.begin(status, length, own, lines),
+        }
+    }
+
+    /// Sends an interim response.
+    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+        match self {
+            Lane::H1(conn) => conn.inform(status, lines),
+            Lane::Stream(stream) => stream.inform(status, lines),
+        }
+    }
+
+    /// Body bytes, at least one.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match self {
+            Lane::H1(conn) => conn.send(bytes).await,
+            Lane::Stream(stream) => stream.send(bytes).await,
+        }
+    }
+
+    /// The same, without waiting: what the client does not take now is kept in memory.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match self {
+            Lane::H1(conn) => conn.offer_body(bytes),
+            Lane::Stream(stream) => stream.offer(bytes),
+        }
+    }
+
+    /// A range of a file as body bytes, counted in `sent`.
+    pub(crate) async fn send_file(
+        &mut self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        len: u64,
+        sent: &mut u64,
+    ) -> Result<(), Fault> {
+        match self {
+            Lane::H1(conn) => conn.send_file(file, at, len, sent).await,
+            Lane::Stream(stream) => stream.send_file(file, at, len, sent).await,
+        }
+    }
+
+    /// The body is complete.
+    pub(crate) fn finish(&mut self, trailers: &Fields) {
+        match self {
+            Lane::H1(conn) => conn.finish(trailers),
+            Lane::Stream(stream) => stream.finish(trailers),
+        }
+    }
+
+    pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
+        match self {
+            Lane::H1(conn) => conn.flush().await,
+            Lane::Stream(stream) => stream.flush().await,
+        }
+    }
+
+    /// Sends what the client takes now; true where nothing is left.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        match self {
+            Lane::H1(conn) => conn.try_flush(),
+            Lane::Stream(stream) => stream.try_flush(),
+        }
+    }
+
+    /// The same, also where no room has been reported: see [`crate::Stream::assume_writable`].
+    pub(crate) fn flush_anyway(&mut self) -> Result<bool, Fault> {
+        match self {
+            Lane::H1(conn) => conn.flush_anyway(),
+            Lane::Stream(stream) => stream.try_flush(),
+        }
+    }
+
+    /// Bytes that wait in memory to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        match self {
+            Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.is_behind())),
+            Lane::Stream(stream) => stream.backlog(),
+        }
+    }
+
+    /// Moves what was collected to a temporary file; `announced` bytes are still to come.
+    pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
+        match self {
+            Lane::H1(conn) => conn.spill(quota, announced).await,
+            Lane::Stream(stream) => stream.spill(quota, announced).await,
+        }
+    }
+
+    /// Whether a temporary file holds a part of what waits to be sent.
+    pub(crate) fn overflows(&self) -> bool {
+        match self {
+            Lane::H1(conn) => conn.overflows(),
+            Lane::Stream(stream) => stream.overflows(),
+        }
+    }
+
+    /// Bytes that wait there.
+    pub(crate) fn overflow_bytes(&self) -> u64 {
+        match self {
+            Lane::H1(conn) => conn.overflow_bytes(),
+            Lane::Stream(stream) => stream.overflow_bytes(),
+        }
+    }
+}
+
+/// What only an HTTP/1 connection can do: to carry something else after HTTP.
+impl Lane<'_> {
+    /// Whether it can now: the request's body has been read.
+    pub(crate) fn can_switch(&self) -> bool {
+        match self {
+            Lane::H1(conn) => conn.work.machine.body_ended(),
+            Lane::Stream(_) => false,
+        }
+    }
+
+    pub(crate) fn switch(&mut self) {
+        match self {
+            Lane::H1(conn) => conn.switch(),
+            Lane::Stream(_) => {}
+        }
+    }
+
+    /// Bytes received after the switch: `None` where there are none now, 0 at the end.
+    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        match self {
+            Lane::H1(conn) => conn.try_raw(buffer),
+            Lane::Stream(_) => Err(NO_SWITCH),
+        }
+    }
+
+    /// Gives memory back before a wait that may be long.
+    pub(crate) fn shed(&mut self) {
+        match self {
+            Lane::H1(conn) => conn.shed(),
+            Lane::Stream(_) => {}
+        }
+    }
+
+    pub(crate) fn shutdown_write(&mut self) {
+        match self {
+            Lane::H1(conn) => conn.link.shutdown_write(),
+            Lane::Stream(_) => {}
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The life of a multiplexed connection: its task moves bytes between the link and the machine, and each stream is a task of
+//! its own.
+//!
+//! ```text
+//! link ──▶ machine ──events──▶ streams (a task each, woken through their sources)
+//!   ◀── machine.out ◀──turns── what they have written
+//! ```
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use http::{BodySize, Fields, Reject};
+
+use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
+use crate::exchange::{Exchange, Request};
+use crate::fault::Fault;
+use crate::lane::Lane;
+use crate::link::Link;
+use crate::memory::Pressure;
+use crate::mux::{MuxConn, MuxEvent, MuxProtocol, ResetReason, StreamLane};
+use crate::service::{Engine, Service, guarded};
+use crate::source::READ;
+use crate::state::{ReplyState, RequestState};
+#[cfg(any(test, feature = "sim"))]
+use crate::toy;
+use crate::wait;
+
+/// Room to read into.
+const INPUT_BYTES: usize = 32 * 1024;
+/// Bytes moved before other connections get their turn.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// What a refused stream or a frame without data weighs against that.
+const EVENT_WEIGHT_BYTES: usize = 64;
+/// How often a connection looks whether the server is stopping, or its client is too slow.
+const LOOK_MS: u64 = 1_000;
+
+/// What the first bytes of a connection tell of its protocol.
+#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))] // no protocol yet but the one for tests
+pub(crate) enum Opening {
+    Http1,
+    /// More bytes must come.
+    Undecided,
+    Multiplexed(Box<dyn MuxProtocol>),
+}
+
+/// What protocol a connection speaks that has sent something.
+pub(crate) fn opening(conn: &Conn) -> Opening {
+    #[cfg(any(test, feature = "sim"))]
+    if conn.served == 0 && toy::is_spoken() {
+        let input = conn.work.input.head();
+        if input.starts_with(toy::PREFACE) {
+            return Opening::Multiplexed(Box::new(toy::ToyMachine::new()));
+        }
+        if toy::PREFACE.starts_with(input) {
+            return Opening::Undecided;
+        }
+    }
+    let _ = conn;
+    Opening::Http1
+}
+
+/// Bytes between the link and the machine.
+struct Wire {
+    link: Link,
+    /// Received and not taken by the machine.
+    input: Vec<u8>,
+    /// The peer has closed its sending side.
+    ended: bool,
+    /// Bytes of the machine's output that were sent.
+    sent: usize,
+    /// When the client last took bytes.
+    progress_ms: u64,
+    moved_bytes: usize,
+}
+
+/// Serves a connection whose client has begun to speak the machine's protocol, to its end.
+pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
+    let (client, local) = (conn.direct(), conn.local_address());
+    let Conn { link, permit, peer, mut work, .. } = conn;
+    let input = work.input.rest().to_vec();
+    work.release(&engine.context.works);
+    let conn = Rc::new(MuxConn::new(permit, (peer, client, local), machine));
+    let now_ms = conn.core.now_ms();
+    let mut wire = Wire { link, input, ended: false, sent: 0, progress_ms: now_ms, moved_bytes: 0 };
+    // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
+    let ended = run(&engine, &conn, &mut wire).await;
+    conn.tell_all(true);
+    if ended.is_ok() {
+        wire.link.announce_end();
+        // It is on its way unless the client does not read.
+        let _ = wire.link.try_flush();
+    }
+}
+
+async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
+    let (limits, timeouts) = (conn.context().limits, conn.context().timeouts);
+    let (mut served, mut goes_away) = (0u32, false);
+    let mut idle_since_ms = conn.core.now_ms();
+    loop {
+        // Read first, in case bytes were received with those that told the protocol.
+        let fed = feed(engine, conn, wire, &mut served, goes_away);
+        conn.fill_out(wire.sent + OUT_BYTES_MAX);
+        let written = write(conn, wire);
+        fed?;
+        written?;
+        let max = limits.requests_per_connection_max;
+        let leaves = conn.context().draining.get() || max > 0 && served >= max;
+        if leaves && !std::mem::replace(&mut goes_away, true) {
+            conn.machine.borrow_mut().go_away();
+            continue;
+        }
+        if conn.live() > 0 {
+            idle_since_ms = conn.core.now_ms();
+        }
+        let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.is_behind();
+        let is_over = goes_away || wire.ended || conn.machine.borrow().is_peer_leaving();
+        if conn.live() == 0 && !waits && (is_over || conn.context().connection_limit.crowded()) {
+            return Ok(());
+        }
+        let idle_ms = if served == 0 { timeouts.head_ms } else { timeouts.idle_ms };
+        let now_ms = conn.core.now_ms();
+        if conn.live() == 0 && now_ms >= idle_since_ms.saturating_add(idle_ms)
+            || waits && now_ms >= wire.progress_ms.saturating_add(timeouts.write_ms)
+        {
+            return Err(Fault::Timeout);
+        }
+        if !waits {
+            wire.progress_ms = now_ms;
+        }
+        if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
+            conn.core.yield_now().await;
+            continue;
+        }
+        wait(conn, wire, waits).await?;
+    }
+}
+
+/// Waits for the client, for a stream that has something to send or has ended, or for a moment.
+async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault> {
+    let reads = wire.reads(conn);
+    conn.weigh_own(wire.input.capacity());
+    let interest = wire.link.interest(reads, waits);
+    let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
+    let look_ms = conn.core.now_ms() + LOOK_MS;
+    let waited = wait::either(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
+    conn.news.clear(READ);
+    match waited {
+        Err(Fault::Timeout) => Ok(()),
+        waited => waited,
+    }
+}
+
+impl Wire {
+    /// Whether more is read from this client now: not while it takes nothing of what is sent to it.
+    fn reads(&self, conn: &MuxConn) -> bool {
+        let waiting = conn.machine.borrow_mut().out().len() - self.sent;
+        !self.ended && waiting < OUT_BYTES_MAX && conn.live() <= conn.context().limits.streams_max
+    }
+}
+
+/// Reads what is there and hands it to the streams.
+fn feed<S: Service>(
+    engine: &Rc<Engine<S>>,
+    conn: &Rc<MuxConn>,
+    wire: &mut Wire,
+    served: &mut u32,
+    goes_away: bool,
+) -> Result<(), Fault> {
+    let limits = conn.context().limits;
+    while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
+        let mut at = 0;
+        while at < wire.input.len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
+            let fed = conn.machine.borrow_mut().feed(&wire.input[at..], &limits.head, conn.core.now_ms());
+            let (consumed, event) = match fed {
+                Ok((0, None)) => break,
+                Ok(fed) => fed,
+                Err(fault) => return Err(fault),
+            };
+            at += consumed;
+            wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
+            match event {
+                None => {}
+                Some(MuxEvent::Request(id, _)) if goes_away || conn.live() >= limits.streams_max => {
+                    conn.machine.borrow_mut().reset(id, ResetReason::Refused);
+                }
+                Some(MuxEvent::Request(id, request)) => {
+                    wire.moved_bytes += REQUEST_WEIGHT_BYTES;
+                    *served = served.saturating_add(1);
+                    let refused = request.refused;
+                    let lane = StreamLane::open(conn, id, *request);
+                    conn.core.spawn(answer(engine.clone(), lane, refused));
+                }
+                Some(MuxEvent::Data(id, bytes, ended)) => {
+                    conn.receive(id, bytes);
+                    if ended {
+                        conn.end_input(id, Fields::new());
+                    }
+                }
+                Some(MuxEvent::End(id, trailers)) => conn.end_input(id, trailers),
+                Some(MuxEvent::Priority(id, priority)) => conn.prioritize(id, priority),
+                Some(MuxEvent::Reset(id)) => conn.cut(id),
+                Some(MuxEvent::Writable(id)) => conn.unblock(id),
+            }
+        }
+        wire.input.drain(..at);
+        if wire.input.is_empty() {
+            wire.input.shrink_to(0);
+        }
+        if !wire.reads(conn) || !wire.read(conn)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+impl Wire {
+    /// Reads more; false where nothing is there now, or nothing will come.
+    fn read(&mut self, conn: &MuxConn) -> Result<bool, Fault> {
+        let filled = self.input.len();
+        // A machine may need a whole frame, which is no longer than this, or a part of it at the end of the buffer.
+        self.input.resize(filled + INPUT_BYTES, 0);
+        let read = self.link.try_read(&mut self.input[filled..]);
+        self.input.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+        match read? {
+            Some(0) => {
+                self.ended = true;
+                conn.tell_all(false);
+                Ok(false)
+            }
+            Some(len) => {
+                self.moved_bytes += len;
+                Ok(true)
+            }
+            None => {
+                if self.input.is_empty() {
+                    self.input.shrink_to(0);
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Writes what the client takes now, frames more, and so on.
+fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
+    loop {
+        let mut machine = conn.machine.borrow_mut();
+        let out = machine.out();
+        if wire.sent == out.len() {
+            out.clear();
+            out.shrink_to(OUT_BYTES_MAX);
+            wire.sent = 0;
+            drop(machine);
+            if wire.link.is_behind() && wire.link.try_flush()? {
+                wire.progress_ms = conn.core.now_ms();
+            }
+            conn.fill_out(OUT_BYTES_MAX);
+            if conn.machine.borrow_mut().out().is_empty() || wire.moved_bytes >= TURN_BYTES_MAX {
+                return Ok(());
+            }
+            continue;
+        }
+        let sent = wire.link.try_write(&[&out[wire.sent..]], false)?;
+        wire.sent += sent;
+        wire.moved_bytes += sent;
+        if sent == 0 {
+            // What was sent makes room, once it is much.
+            if wire.sent >= OUT_BYTES_MAX {
+                out.drain(..wire.sent);
+                wire.sent = 0;
+            }
+            return Ok(());
+        }
+        wire.progress_ms = conn.core.now_ms();
+    }
+}
+
+/// One request: the task of a stream.
+async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused: Option<Reject>) {
+    lane.attend();
+    let conn = lane.conn().clone();
+    let (core, source) = (conn.core.clone(), lane.source_rc());
+    let mut state = RequestState::new(conn.peer, conn.client, core.now_ms());
+    let served = {
+        let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));
+        match refused {
+            Some(reject) => Err(Fault::Reject(reject)),
+            None if core.memory().pressure() >= Pressure::Critical => {
+                Box::pin(exchange.refuse_for_memory()).await
+            }
+            None => guarded(&source, &core, pin!(engine.service.serve(&mut exchange))).await,
+        }
+    };
+    let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));
+    let fault = served.and_then(|()| exchange.end(&Fields::new())).err();
+    let is_whole = match &fault {
+        None => true,
+        Some(fault) if exchange.state.reply == ReplyState::Unsent => exchange.answer_fault(fault).await,
+        Some(_) => matches!(exchange.state.reply, ReplyState::Done | ReplyState::Body(BodySize::None)),
+    };
+    if is_whole && fault.is_some() {
+        // It was whole before its handler failed, or is the page that says so.
+        let _ = exchange.end(&Fields::new());
+    }
+    conn.context().counters.requests.add(1);
+    let request = Request::of(&state, lane.head());
+    engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
+    drop(state);
+    lane.hold(0);
+    if is_whole {
+        // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
+        let _ = lane.flush().await;
+    }
+}

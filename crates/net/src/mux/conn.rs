@@ -1,0 +1,244 @@
+//! A multiplexed connection as its task and the tasks of its streams share it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use http::Fields;
+
+use super::protocol::{MuxProtocol, ResetReason, StreamPriority};
+use super::shared::StreamShared;
+use super::turns::Turns;
+use crate::address::{Client, Peer};
+use crate::core::Core;
+use crate::permit::{ConnectionPermit, Context};
+use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+
+/// Bytes of one stream that are framed together.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
+/// What a connection holds beside what is counted: its task above all.
+const CONNECTION_BYTES: usize = 2 * 1024;
+
+/// What the tasks of one connection share.
+pub(crate) struct MuxConn {
+    pub(crate) core: Core,
+    pub(crate) permit: ConnectionPermit,
+    pub(crate) peer: Peer,
+    /// Who sends requests, unless a request says more.
+    pub(crate) client: Client,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
+    streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
+    turns: RefCell<Turns>,
+    /// Ready to read where a stream has something to send, or has ended.
+    pub(crate) news: Rc<Source>,
+    /// What its streams hold.
+    streams_bytes: Cell<usize>,
+    /// What the connection's task holds.
+    own_bytes: Cell<usize>,
+}
+
+impl MuxConn {
+    pub(crate) fn new(
+        permit: ConnectionPermit,
+        (peer, client, local): (Peer, Client, Option<SocketAddr>),
+        machine: Box<dyn MuxProtocol>,
+    ) -> MuxConn {
+        let core = permit.context().core.clone();
+        let news = core.add_source();
+        news.clear(WRITE);
+        MuxConn {
+            core,
+            permit,
+            peer,
+            client,
+            local,
+            machine: RefCell::new(machine),
+            streams: RefCell::default(),
+            turns: RefCell::default(),
+            news,
+            streams_bytes: Cell::new(0),
+            own_bytes: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.permit.context()
+    }
+
+    /// Streams whose tasks have not ended.
+    pub(crate) fn live(&self) -> usize {
+        self.streams.borrow().len()
+    }
+
+    /// Adds a stream. Its readiness: it can be written, and nothing has come.
+    pub(crate) fn add(&self, stream: &Rc<StreamShared>) {
+        self.streams.borrow_mut().insert(stream.id, stream.clone());
+    }
+
+    /// The stream's task has ended.
+    pub(crate) fn remove(&self, stream: &StreamShared) {
+        self.streams.borrow_mut().remove(&stream.id);
+        self.weigh_stream(stream, 0);
+        self.core.deregister(&stream.source);
+        let whole = stream.output.borrow().ended && stream.input.borrow().ended;
+        let mut machine = self.machine.borrow_mut();
+        match stream.is_reset() {
+            true => machine.close(stream.id),
+            false if whole => machine.close(stream.id),
+            false if stream.output.borrow().ended => machine.reset(stream.id, ResetReason::Answered),
+            false => machine.reset(stream.id, ResetReason::Failed),
+        }
+        drop(machine);
+        self.notify();
+    }
+
+    /// Lets the connection's task run soon.
+    pub(crate) fn notify(&self) {
+        self.core.raise(&self.news, READ);
+    }
+
+    /// A stream has something to send.
+    pub(crate) fn enqueue(&self, stream: &Rc<StreamShared>) {
+        self.turns.borrow_mut().push(stream);
+        self.notify();
+    }
+
+    // ---- memory ----
+
+    /// A stream holds so many bytes now.
+    pub(crate) fn weigh_stream(&self, stream: &StreamShared, bytes: usize) {
+        let before = stream.held_bytes.replace(bytes);
+        self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
+        self.weigh();
+    }
+
+    /// The connection's task holds so many.
+    pub(crate) fn weigh_own(&self, bytes: usize) {
+        self.own_bytes.set(bytes + self.machine.borrow().held_bytes());
+        self.weigh();
+    }
+
+    fn weigh(&self) {
+        self.permit.hold(CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get());
+    }
+
+    // ---- what the connection's task does to its streams ----
+
+    /// Body bytes of a request.
+    pub(crate) fn receive(&self, id: u32, bytes: &[u8]) {
+        let Some(stream) = self.stream(id) else {
+            // Nobody reads them.
+            return self.machine.borrow_mut().grant(id, bytes.len());
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        stream.input.borrow_mut().bytes.extend_from_slice(bytes);
+        self.weigh_stream(&stream, stream.held_bytes.get() + bytes.len());
+        self.core.raise(&stream.source, READ);
+    }
+
+    /// The request is complete.
+    pub(crate) fn end_input(&self, id: u32, trailers: Fields) {
+        if let Some(stream) = self.stream(id) {
+            let mut input = stream.input.borrow_mut();
+            (input.ended, input.trailers) = (true, trailers);
+            drop(input);
+            self.core.raise(&stream.source, READ);
+        }
+    }
+
+    /// The client wants a response sooner or later than before. A stream that stands in line keeps its place until its next turn.
+    pub(crate) fn prioritize(&self, id: u32, priority: StreamPriority) {
+        if let Some(stream) = self.stream(id) {
+            stream.priority.set(priority);
+        }
+    }
+
+    /// The peer has reset a stream.
+    pub(crate) fn cut(&self, id: u32) {
+        if let Some(stream) = self.stream(id) {
+            stream.cut();
+            self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
+        }
+    }
+
+    /// The connection is over, or the peer has closed its sending side: all streams learn of it.
+    pub(crate) fn tell_all(&self, is_gone: bool) {
+        for stream in self.streams.borrow().values() {
+            if is_gone {
+                stream.cut();
+            }
+            let bits = if is_gone { READ | WRITE | HALF_CLOSED | GONE } else { READ | HALF_CLOSED };
+            stream.input.borrow_mut().cut = true;
+            self.core.raise(&stream.source, bits);
+        }
+    }
+
+    /// More may be sent on a stream, or on all of them.
+    pub(crate) fn unblock(&self, id: Option<u32>) {
+        let mut turns = self.turns.borrow_mut();
+        match id {
+            Some(id) => {
+                if let Some(stream) = self.stream(id).filter(|stream| stream.output.borrow().is_waiting()) {
+                    turns.push(&stream);
+                }
+            }
+            None => {
+                let streams = self.streams.borrow();
+                let mut waiting: Vec<_> =
+                    streams.values().filter(|stream| stream.output.borrow().is_waiting()).collect();
+                waiting.sort_unstable_by_key(|stream| stream.id);
+                waiting.into_iter().for_each(|stream| turns.push(stream));
+            }
+        }
+    }
+
+    /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
+    pub(crate) fn fill_out(&self, bytes_max: usize) {
+        let mut machine = self.machine.borrow_mut();
+        while machine.out().len() < bytes_max {
+            let Some(stream) = self.turns.borrow_mut().pop() else { return };
+            let mut output = stream.output.borrow_mut();
+            if stream.is_reset() || !output.is_waiting() {
+                continue;
+            }
+            let waiting = output.bytes.len() - output.at;
+            let len = waiting.min(machine.capacity(stream.id)).min(PIECE_BYTES_MAX);
+            if len == 0 && waiting > 0 {
+                // Blocked: it comes back when a window opens.
+                continue;
+            }
+            let is_last = len == waiting && output.end.is_some();
+            let end = if is_last { output.end.take() } else { None };
+            let has_trailers = end.as_ref().is_some_and(|trailers| !trailers.is_empty());
+            if len > 0 || is_last && !has_trailers {
+                let piece = &output.bytes[output.at..output.at + len];
+                machine.data(stream.id, piece, is_last && !has_trailers);
+            }
+            if let Some(trailers) = end.filter(|_| has_trailers) {
+                machine.trailers(stream.id, &trailers);
+            }
+            output.sent(len);
+            output.ended = is_last;
+            let waits = output.is_waiting();
+            drop(output);
+            self.core.raise(&stream.source, WRITE);
+            if waits {
+                self.turns.borrow_mut().push_again(stream);
+            }
+        }
+    }
+
+    fn stream(&self, id: u32) -> Option<Rc<StreamShared>> {
+        self.streams.borrow().get(&id).cloned()
+    }
+}
+
+impl Drop for MuxConn {
+    fn drop(&mut self) {
+        self.core.deregister(&self.news);
+    }
+}

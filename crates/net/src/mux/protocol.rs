@@ -1,0 +1,103 @@
+//! What a multiplexed protocol has to do for its connection.
+
+use http::{Fields, Head, Limits, Reject, Status};
+
+use crate::fault::Fault;
+
+/// How soon a stream's data is sent among others (RFC 9218).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamPriority {
+    /// 0 to 7; 0 is the most urgent, 3 the default.
+    pub(crate) urgency: u8,
+    /// Whether streams of the same urgency take turns; else the oldest is sent first.
+    pub(crate) incremental: bool,
+}
+
+/// A request as a machine has read it.
+pub(crate) struct StreamRequest {
+    pub(crate) head: Head,
+    /// What the head's spans refer to.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) priority: StreamPriority,
+    /// Why it is refused with a response, if it is: the head may be incomplete then.
+    pub(crate) refused: Option<Reject>,
+    /// Whether nothing follows the head.
+    pub(crate) ended: bool,
+}
+
+/// What the machine made of bytes received.
+#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))] // no protocol yet but the one for tests
+pub(crate) enum MuxEvent<'b> {
+    /// A new stream, and its request. Streams have rising numbers.
+    Request(u32, Box<StreamRequest>),
+    /// Body bytes, within the window that was granted; and whether the request ends with them.
+    Data(u32, &'b [u8], bool),
+    /// The request is complete, with these trailers.
+    End(u32, Fields),
+    /// The client wants a response sooner or later than before.
+    Priority(u32, StreamPriority),
+    /// The peer gives the stream up.
+    Reset(u32),
+    /// More may be sent: on this stream, or on all of them.
+    Writable(Option<u32>),
+}
+
+/// Why a stream is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResetReason {
+    /// The request was not looked at: it may be sent again.
+    Refused,
+    /// The response is complete, and the rest of the request is not wanted.
+    Answered,
+    /// The response cannot be completed.
+    Failed,
+}
+
+/// A protocol without I/O and clocks. It owns framing, both ends of each window and its own account of cheap frames; calls for
+/// streams that it does not know, because the peer has reset them, do nothing.
+pub(crate) trait MuxProtocol {
+    /// Takes bytes received; says how many of them are done with, and what they were. Without progress and event it needs
+    /// more. `now_ms` is the core's time.
+    ///
+    /// # Errors
+    /// The connection is over; what the peer is to know of it stands in [`MuxProtocol::out`].
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        now_ms: u64,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
+
+    /// Bytes of data that the windows allow on a stream now.
+    fn capacity(&self, id: u32) -> usize;
+
+    /// A response head, interim ones too. `lines` are field lines as HTTP/1 writes them. With `ends` nothing follows it.
+    fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool);
+
+    /// Body bytes, at most [`MuxProtocol::capacity`].
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
+
+    /// Trailers, which end the response.
+    fn trailers(&mut self, id: u32, trailers: &Fields);
+
+    /// So many body bytes were read: the peer may send as many more.
+    fn grant(&mut self, id: u32, bytes: usize);
+
+    /// Ends a stream before its time. It is forgotten.
+    fn reset(&mut self, id: u32, reason: ResetReason);
+
+    /// Both sides of the stream have ended. It is forgotten.
+    fn close(&mut self, id: u32);
+
+    /// Announces that no further stream is taken.
+    fn go_away(&mut self);
+
+    /// Whether the peer takes no further part: nothing but what is under way will come.
+    fn is_peer_leaving(&self) -> bool;
+
+    /// Bytes to send.
+    fn out(&mut self) -> &mut Vec<u8>;
+
+    /// Bytes of memory that it holds.
+    fn held_bytes(&self) -> usize;
+}

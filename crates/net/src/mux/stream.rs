@@ -1,0 +1,521 @@
+//! One stream of a multiplexed connection: the lane of one request.
+
+use std::future::poll_fn;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::encode::{Lines, Outgoing};
+use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
+
+use super::conn::MuxConn;
+use super::protocol::StreamRequest;
+use super::shared::{OUT_BYTES_MAX, StreamShared};
+use crate::fault::Fault;
+use crate::file;
+use crate::filters::DefaultFields;
+use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
+use crate::memory::Pressure;
+use crate::source::{GONE, READ, Source, WRITE};
+use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
+use crate::wait::{self, Interest};
+
+/// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
+const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
+/// Bytes of a file that are read together.
+const FILE_BYTES: usize = 64 * 1024;
+/// Bytes that a stream moves before others get their turn.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// What a stream holds beside its buffers: its future above all.
+const STREAM_BYTES: usize = 4 * 1024;
+/// The most that a client may go without taking a byte of a response while memory is critically short.
+const WRITE_MS_SHORT: u64 = 5_000;
+
+/// What the task of a stream holds. Dropping it ends the stream, which the peer learns of where the response is not whole.
+pub(crate) struct StreamLane {
+    conn: Rc<MuxConn>,
+    shared: Rc<StreamShared>,
+    head: Head,
+    head_bytes: Vec<u8>,
+    /// The piece of the body that the handler reads.
+    piece: Vec<u8>,
+    /// Bytes of it for which no window was granted yet.
+    ungranted_bytes: usize,
+    /// Content that the body may still have.
+    allowed_bytes: u64,
+    body_begun: bool,
+    /// The request's, once its body has been read.
+    trailers: Option<Fields>,
+    /// `100 Continue` is due before the body is read.
+    continue_due: bool,
+    /// What a slow client has not taken, in a file: it comes after what the connection has, and before `rest`.
+    overflow: Option<Box<Overflow>>,
+    rest: Vec<u8>,
+    /// The response ends after those, with these trailers.
+    end: Option<Fields>,
+    body_ms: u64,
+    write_ms: u64,
+    moved_bytes: usize,
+    request_bytes: usize,
+}
+
+impl StreamLane {
+    /// A stream that the peer has opened; its task registers itself with [`StreamLane::attend`].
+    pub(crate) fn open(conn: &Rc<MuxConn>, id: u32, request: StreamRequest) -> StreamLane {
+        let source = conn.core.add_source();
+        let shared = Rc::new(StreamShared::new(id, source, request.priority));
+        shared.input.borrow_mut().ended = request.ended;
+        conn.add(&shared);
+        let (limits, timeouts) = (conn.context().limits, conn.context().timeouts);
+        let lane = StreamLane {
+            conn: conn.clone(),
+            shared,
+            continue_due: request.head.expects_continue,
+            head: request.head,
+            head_bytes: request.bytes,
+            piece: Vec::new(),
+            ungranted_bytes: 0,
+            allowed_bytes: limits.body_bytes_max,
+            body_begun: false,
+            trailers: None,
+            end: None,
+            overflow: None,
+            rest: Vec::new(),
+            body_ms: timeouts.body_ms,
+            write_ms: timeouts.write_ms,
+            moved_bytes: 0,
+            request_bytes: 0,
+        };
+        lane.weigh();
+        lane
+    }
+
+    /// The current task is run when the stream is cut, whatever it waits for.
+    pub(crate) fn attend(&self) {
+        let task = self.conn.core.current();
+        self.shared.source.wait_read(task);
+        self.shared.source.wait_write(task);
+    }
+
+    pub(crate) fn conn(&self) -> &Rc<MuxConn> {
+        &self.conn
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.shared.source
+    }
+
+    pub(crate) fn source_rc(&self) -> Rc<Source> {
+        self.shared.source.clone()
+    }
+
+    pub(crate) fn head(&self) -> (&Head, &[u8]) {
+        (&self.head, &self.head_bytes)
+    }
+
+    fn pressure(&self) -> Pressure {
+        self.conn.core.memory().pressure()
+    }
+
+    // ---- memory and turns ----
+
+    fn weigh(&self) {
+        let (input, output) = (self.shared.input.borrow(), self.shared.output.borrow());
+        let buffers = input.bytes.capacity() + output.bytes.capacity();
+        let own = self.piece.capacity() + self.rest.capacity() + self.head_bytes.capacity();
+        drop((input, output));
+        self.conn.weigh_stream(&self.shared, STREAM_BYTES + buffers + own + self.request_bytes);
+    }
+
+    /// Sets what the request holds, called before a wait that may be long.
+    pub(crate) fn hold(&mut self, bytes: usize) {
+        self.request_bytes = bytes;
+        self.weigh();
+    }
+
+    pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
+        (self.body_ms, self.write_ms) = (body_ms, write_ms);
+    }
+
+    pub(crate) fn body_ms(&self) -> u64 {
+        self.body_ms
+    }
+
+    /// Milliseconds that the client may take no byte of the response.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        if self.pressure() >= Pressure::Critical { self.write_ms.min(WRITE_MS_SHORT) } else { self.write_ms }
+    }
+
+    pub(crate) fn count_moved(&mut self, bytes: usize) {
+        self.moved_bytes += bytes;
+    }
+
+    /// Counts bytes moved; after many of them others get their turn.
+    pub(crate) async fn moved(&mut self, bytes: usize) {
+        self.moved_bytes += bytes;
+        if self.moved_bytes >= TURN_BYTES_MAX {
+            self.moved_bytes = 0;
+            self.conn.core.yield_now().await;
+        }
+    }
+
+    // ---- the request's body ----
+
+    /// Sets the most content that the body may have, as long as nobody has begun to read it.
+    pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
+        if self.body_begun {
+            return Ok(());
+        }
+        self.allowed_bytes = bytes_max;
+        match self.head.body {
+            BodySize::Known(length) if length > bytes_max => Err(http::body::TOO_LARGE),
+            _ => Ok(()),
+        }
+    }
+
+    /// The place of the next piece of the body in what [`StreamLane::slice`] is about; `None` at its end.
+    pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
+        loop {
+            match self.try_body_piece(has_begun)? {
+                BodyChunk::Data(start, end) => {
+                    self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
+                    return Ok(Some((start, end)));
+                }
+                BodyChunk::End => return Ok(None),
+                BodyChunk::Pending => {
+                    self.weigh();
+                    let until_ms = self.conn.core.now_ms().saturating_add(self.body_ms);
+                    wait::ready(&self.conn.core, &self.shared.source, Interest(READ), until_ms).await?;
+                }
+            }
+        }
+    }
+
+    /// The same without waiting. What was returned before has been read: the peer may send as much again.
+    pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
+        if !self.body_begun {
+            self.limit_body(self.allowed_bytes)?;
+            self.body_begun = true;
+        }
+        let granted = std::mem::take(&mut self.ungranted_bytes);
+        if granted > 0 {
+            self.conn.machine.borrow_mut().grant(self.shared.id, granted);
+            self.conn.notify();
+        }
+        self.piece.clear();
+        let mut input = self.shared.input.borrow_mut();
+        if !input.bytes.is_empty() {
+            std::mem::swap(&mut self.piece, &mut input.bytes);
+            drop(input);
+            self.continue_due = false;
+            self.ungranted_bytes = self.piece.len();
+            let left = self.allowed_bytes.checked_sub(self.piece.len() as u64);
+            self.allowed_bytes = left.ok_or(http::body::TOO_LARGE)?;
+            return Ok(BodyChunk::Data(0, self.piece.len()));
+        }
+        if input.ended || self.head.body == BodySize::None {
+            self.trailers.get_or_insert_with(|| std::mem::take(&mut input.trailers));
+            return Ok(BodyChunk::End);
+        }
+        if self.shared.is_reset() {
+            return Err(Fault::Gone);
+        }
+        if input.cut {
+            return Err(Fault::Reject(Reject::bad("body cut short")));
+        }
+        drop(input);
+        self.shared.source.clear(READ);
+        if std::mem::take(&mut self.continue_due) && !has_begun {
+            self.send_head(Status::CONTINUE, b"", false);
+        }
+        Ok(BodyChunk::Pending)
+    }
+
+    /// The bytes of a piece.
+    pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
+        &self.piece[start..end]
+    }
+
+    /// The request's trailers, once its body has ended.
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        self.trailers.as_ref()
+    }
+
+    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
+        let input = self.shared.input.borrow();
+        self.continue_due &= input.bytes.is_empty() && !input.ended;
+        Ok(self.continue_due)
+    }
+
+    // ---- the response ----
+
+    fn send_head(&self, status: Status, lines: &[u8], ends: bool) {
+        self.conn.machine.borrow_mut().head(self.shared.id, status, lines, ends);
+        self.conn.notify();
+    }
+
+    /// Sends the head. Returns how much body the client gets.
+    pub(crate) fn begin(
+        &mut self,
+        status: Status,
+        length: Length,
+        own: DefaultFields,
+        lines: impl FnOnce(&mut Lines<'_>),
+    ) -> BodySize {
+        let outgoing = Outgoing::decide(self.head.method, Version::Http2, status, length, true);
+        let mut block = Vec::new();
+        self.conn.core.clock().with_common(|common| block.extend_from_slice(own.of(common)));
+        if let Some(length) = outgoing.length {
+            let mut lines = Lines::new(&mut block);
+            lines.begin(b"Content-Length");
+            lines.number(length);
+            lines.end();
+        }
+        lines(&mut Lines::new(&mut block));
+        let body = outgoing.framing.size();
+        let ends = body == BodySize::None;
+        self.send_head(status, &block, ends);
+        self.shared.output.borrow_mut().ended = ends;
+        body
+    }
+
+    /// Sends an interim response.
+    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+        let mut block = Vec::new();
+        lines(&mut Lines::new(&mut block));
+        self.send_head(status, &block, false);
+    }
+
+    /// Body bytes, at least one.
+    pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        if self.overflow.is_some() {
+            Box::pin(self.drain()).await?;
+        }
+        while !bytes.is_empty() {
+            let short = self.pressure() >= Pressure::High;
+            let max = if short { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX };
+            let waiting = self.shared.output.borrow().len();
+            let (piece, rest) = bytes.split_at(bytes.len().min(max.saturating_sub(waiting)));
+            if piece.is_empty() {
+                self.wait_writable().await?;
+                continue;
+            }
+            self.enqueue(piece)?;
+            bytes = rest;
+            self.moved(piece.len()).await;
+        }
+        Ok(())
+    }
+
+    /// The same, without waiting: what the client does not take now is kept in memory.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.overflow.is_none() {
+            return self.enqueue(bytes);
+        }
+        self.rest.extend_from_slice(bytes);
+        self.weigh();
+        Ok(())
+    }
+
+    fn enqueue(&self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.shared.is_reset() {
+            return Err(Fault::Gone);
+        }
+        self.shared.output.borrow_mut().push(bytes);
+        self.weigh();
+        self.conn.enqueue(&self.shared);
+        Ok(())
+    }
+
+    /// A range of a file as body bytes, counted in `total`.
+    pub(crate) async fn send_file(
+        &mut self,
+        file: BorrowedFd<'_>,
+        mut at: u64,
+        len: u64,
+        total: &mut u64,
+    ) -> Result<(), Fault> {
+        let end = at + len;
+        while at < end {
+            let core = self.conn.core.clone();
+            let bytes = file::read(&core, file, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
+            at += bytes.len() as u64;
+            self.send(&bytes).await?;
+            *total += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The body is complete.
+    pub(crate) fn finish(&mut self, trailers: &Fields) {
+        if self.shared.output.borrow().ended {
+            return;
+        }
+        match self.overflow {
+            // What a file holds comes first.
+            Some(_) => self.end = Some(trailers.clone()),
+            None => {
+                self.shared.output.borrow_mut().end = Some(trailers.clone());
+                self.conn.enqueue(&self.shared);
+            }
+        }
+    }
+
+    /// Waits until the connection has sent all that was written.
+    pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
+        if self.overflow.is_some() {
+            Box::pin(self.drain()).await?;
+        }
+        while !self.try_flush()? {
+            self.wait_writable().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the connection has taken all that was written.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
+        if self.overflow.is_some() && !self.try_drain()? {
+            return Ok(false);
+        }
+        if self.shared.is_reset() {
+            return Err(Fault::Gone);
+        }
+        let is_empty = !self.shared.output.borrow().is_waiting();
+        if !is_empty {
+            // Ready again once the connection has taken some of it.
+            self.shared.source.clear(WRITE);
+        }
+        Ok(is_empty)
+    }
+
+    /// Bytes that wait in memory to be sent.
+    pub(crate) fn backlog(&self) -> usize {
+        self.shared.output.borrow().len() + self.rest.len()
+    }
+
+    async fn wait_writable(&mut self) -> Result<(), Fault> {
+        self.weigh();
+        self.shared.source.clear(WRITE);
+        loop {
+            let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
+            match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
+                // It is another stream's turn: whether the client reads at all, the connection's task watches.
+                Err(Fault::Timeout) if self.shared.in_line.get() => {}
+                waited => break waited?,
+            }
+        }
+        match self.shared.source.ready() & GONE != 0 {
+            true => Err(Fault::Gone),
+            false => Ok(()),
+        }
+    }
+
+    // ---- what a slow client has not taken, in a file ----
+
+    /// Moves what waits to a file; `announced` bytes are still to come. What could not be moved stays where it is.
+    pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
+        let core = self.conn.core.clone();
+        if self.overflow.is_none() {
+            let waiting = self.backlog() as u64;
+            if waiting == 0 {
+                return Ok(());
+            }
+            let file = SpillFile::create(&core, quota, announced.saturating_add(waiting)).await?;
+            self.overflow = Some(Box::new(Overflow { file, writing: false }));
+            // What comes from the file goes this way again: all of it in order.
+            let mut output = self.shared.output.borrow_mut();
+            let at = output.at;
+            self.rest = output.bytes.split_off(at);
+            (output.bytes, output.at) = (Vec::new(), 0);
+        }
+        let Some(overflow) = &mut self.overflow else { return Ok(()) };
+        overflow.writing = true;
+        let (bytes, written, result) = overflow.file.append(&core, std::mem::take(&mut self.rest), 0).await;
+        overflow.writing = false;
+        self.rest = bytes;
+        self.rest.drain(..written);
+        let is_empty = overflow.file.is_empty();
+        if self.pressure() >= Pressure::High {
+            self.rest.shrink_to_fit();
+        }
+        if is_empty {
+            // A stream that has been cut learns of it at its next call.
+            let _ = self.leave_file();
+        }
+        self.weigh();
+        result
+    }
+
+    /// Nothing is left in the file: what comes after it is the connection's.
+    fn leave_file(&mut self) -> Result<(), Fault> {
+        self.overflow = None;
+        let rest = std::mem::take(&mut self.rest);
+        self.shared.output.borrow_mut().end = self.end.take();
+        self.enqueue(&rest)
+    }
+
+    /// Moves bytes of the file to the connection, as far as it takes them; true where nothing is left.
+    fn try_drain(&mut self) -> Result<bool, Fault> {
+        let core = self.conn.core.clone();
+        loop {
+            let Some(overflow) = &mut self.overflow else { return Ok(true) };
+            if overflow.writing || self.shared.is_reset() {
+                return Err(Fault::Gone);
+            }
+            if overflow.file.unread() == 0 {
+                self.leave_file()?;
+                return Ok(true);
+            }
+            let room = FILE_BYTES.saturating_sub(self.shared.output.borrow().len());
+            if room == 0 {
+                self.shared.source.clear(WRITE);
+                return Ok(false);
+            }
+            let Some((file, at, len)) = overflow.file.window(&core) else { return Ok(false) };
+            let bytes = file::read_loaded(file, at, len.min(room))?;
+            overflow.file.sent(bytes.len() as u64);
+            self.moved_bytes += bytes.len();
+            self.enqueue(&bytes)?;
+        }
+    }
+
+    /// Moves all of the file.
+    async fn drain(&mut self) -> Result<(), Fault> {
+        while !self.try_drain()? {
+            match self.is_loading() {
+                true => poll_fn(|_| if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }).await,
+                false => self.wait_writable().await?,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn overflows(&self) -> bool {
+        self.overflow.is_some()
+    }
+
+    pub(crate) fn overflow_bytes(&self) -> u64 {
+        self.overflow.as_ref().map_or(0, |overflow| overflow.file.unread())
+    }
+
+    fn is_loading(&self) -> bool {
+        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
+    }
+
+    pub(crate) fn has_loaded(&self) -> bool {
+        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
+    }
+
+    /// What of `client` the source can be waited for.
+    pub(crate) fn waitable(&self, client: Interest) -> Interest {
+        if self.is_loading() { client.without_write() } else { client }
+    }
+}
+
+impl Drop for StreamLane {
+    fn drop(&mut self) {
+        self.conn.remove(&self.shared);
+    }
+}

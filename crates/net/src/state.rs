@@ -1,0 +1,118 @@
+//! The state of one request and of the response to it, whatever lane carries them.
+
+use std::rc::Rc;
+
+use http::{BodySize, EmptySegments, Status};
+
+use crate::address::{Client, Peer};
+use crate::fault::Fault;
+use crate::filters::Filters;
+use crate::page::ErrorPages;
+
+/// How far the response of a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReplyState {
+    /// No head yet.
+    #[default]
+    Unsent,
+    /// The head is out; so much of the body is still to come. `None` also where the client gets no body (HEAD, 304).
+    Body(BodySize),
+    /// All of it is out.
+    Done,
+}
+
+/// What is known of a request beside its head, and how far its response is.
+pub(crate) struct RequestState {
+    /// The other end of the connection.
+    pub(crate) peer: Peer,
+    /// Who sends the request.
+    pub(crate) client: Client,
+    /// What becomes of empty segments in its path.
+    pub(crate) empty_segments: EmptySegments,
+    /// When its head was whole.
+    pub(crate) started_ms: u64,
+    pub(crate) reply: ReplyState,
+    pub(crate) status: Status,
+    /// Content bytes of the response.
+    pub(crate) body_sent: u64,
+    /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
+    pub(crate) filters: Filters,
+    /// The site's pages for errors.
+    pub(crate) pages: Option<Rc<ErrorPages>>,
+    /// Bytes of memory that the handler holds.
+    pub(crate) handler_bytes: usize,
+}
+
+impl RequestState {
+    pub(crate) fn new(peer: Peer, client: Client, started_ms: u64) -> RequestState {
+        RequestState {
+            peer,
+            client,
+            empty_segments: EmptySegments::Merge,
+            started_ms,
+            reply: ReplyState::Unsent,
+            status: Status::OK,
+            body_sent: 0,
+            filters: Filters::default(),
+            pages: None,
+            handler_bytes: 0,
+        }
+    }
+
+    /// A response head of that status has been sent, and so much body follows.
+    pub(crate) fn begun(&mut self, status: Status, body: BodySize) {
+        self.status = status;
+        self.reply = ReplyState::Body(body);
+    }
+
+    /// Counts body bytes that are about to be sent. Returns what is to come after them; `None` where they are not sent,
+    /// because the client gets no body.
+    pub(crate) fn take(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
+        let ReplyState::Body(size) = self.reply else {
+            return Err(Fault::Broken("body written outside a response"));
+        };
+        if len == 0 || size == BodySize::None {
+            return Ok(None);
+        }
+        self.body_sent += len;
+        after(size, len).map(Some)
+    }
+
+    /// The body is complete.
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+        match std::mem::replace(&mut self.reply, ReplyState::Done) {
+            ReplyState::Body(BodySize::Known(left)) => {
+                self.reply = ReplyState::Body(BodySize::Known(left));
+                Err(Fault::Broken("less body written than announced"))
+            }
+            ReplyState::Unsent => {
+                self.reply = ReplyState::Unsent;
+                Err(Fault::Broken("no response"))
+            }
+            ReplyState::Body(_) | ReplyState::Done => Ok(()),
+        }
+    }
+
+    /// Bytes of the body still to come, as far as they were announced.
+    pub(crate) fn announced_bytes(&self) -> u64 {
+        match self.reply {
+            ReplyState::Body(BodySize::Known(left)) => left,
+            _ => 0,
+        }
+    }
+}
+
+/// The part of a body that remains after `len` bytes of it.
+pub(crate) fn after(size: BodySize, len: u64) -> Result<BodySize, Fault> {
+    match size {
+        BodySize::Unknown => Ok(BodySize::Unknown),
+        BodySize::None | BodySize::Known(_) => {
+            let left = if let BodySize::Known(left) = size { left } else { 0 };
+            match left.checked_sub(len) {
+                None => Err(Fault::Broken("more body written than announced")),
+                Some(0) => Ok(BodySize::None),
+                Some(left) => Ok(BodySize::Known(left)),
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! How the server speaks TLS to its clients: which site a name belongs to, what certificate it presents, and what it demands.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
+use rustls::pki_types::CertificateRevocationListDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache, StoresServerSessions,
+    WebPkiClientVerifier,
+};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
+
+use super::certificate::{ServerCertificate, certificates};
+use super::store::CertificateStore;
+use super::tickets::{TicketKeys, Ticketer};
+
+/// The protocol by which a certificate authority looks whether the server has a name (RFC 8737).
+const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
+/// TLS 1.2 sessions kept for clients that resume by session ID.
+const SESSIONS_MAX: usize = 4096;
+/// Tickets sent after a TLS 1.3 handshake: a browser opens two connections at once.
+const TICKETS_PER_HANDSHAKE: usize = 2;
+
+/// What holds for all sites.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// Refuse TLS 1.2.
+    pub tls13_only: bool,
+    /// The application protocols (ALPN), in the server's order of preference.
+    pub protocols: Vec<Vec<u8>>,
+    /// Where the keys of session tickets come from; `None` for no resumption, by tickets or IDs.
+    pub tickets: Option<TicketKeys>,
+}
+
+impl Default for TlsOptions {
+    /// TLS 1.2 and 1.3, HTTP/1.1, tickets of this process.
+    fn default() -> TlsOptions {
+        TlsOptions {
+            tls13_only: false,
+            protocols: vec![b"http/1.1".to_vec()],
+            tickets: Some(TicketKeys::own()),
+        }
+    }
+}
+
+/// A site that is reached through TLS.
+#[derive(Clone, Debug, Default)]
+pub struct TlsSite {
+    /// Its certificates. With several, a client is shown one for the name that it wants, whose signatures it verifies; of these the first.
+    pub certificates: Vec<ServerCertificate>,
+    /// Whether those of the [`CertificateStore`] are its certificates too.
+    pub automatic: bool,
+    /// What clients show to be let in.
+    pub client: Option<ClientCertificates>,
+}
+
+/// Certificates that clients show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// The authorities that sign them (PEM).
+    pub authorities_pem: Vec<u8>,
+    /// Certificate revocation lists of those authorities (PEM).
+    pub revoked_pem: Vec<Vec<u8>>,
+    /// Whether a client without one is refused.
+    pub required: bool,
+}
+
+impl ClientCertificates {
+    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.authorities_pem)? {
+            roots.add(certificate).map_err(|error| format!("certificate authority: {error}"))?;
+        }
+        let mut lists = Vec::new();
+        for pem in &self.revoked_pem {
+            let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+            let found = found.map_err(|error| format!("certificate revocation list: {error}"))?;
+            if found.is_empty() {
+                return Err("there is no certificate revocation list in the PEM text".into());
+            }
+            lists.extend(found);
+        }
+        let has_lists = !lists.is_empty();
+        let mut builder =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).with_crls(lists);
+        if has_lists {
+            // Of intermediate authorities there are rarely lists.
+            builder = builder.only_check_end_entity_revocation().allow_unknown_revocation_status();
+        }
+        if !self.required {
+            builder = builder.allow_unauthenticated();
+        }
+        builder.build().map_err(|error| format!("client certificates: {error}"))
+    }
+
+    /// A number for exactly this policy.
+    fn digest(&self) -> Vec<u8> {
+        let mut all = vec![u8::from(self.required)];
+        for text in std::iter::once(&self.authorities_pem).chain(&self.revoked_pem) {
+            all.extend_from_slice(&text.len().to_be_bytes());
+            all.extend_from_slice(text);
+        }
+        digest(&SHA256, &all).as_ref().to_vec()
+    }
+}
+
+/// The server's side of TLS, shared by all cores; what it is set to can be replaced while it serves. Clones are the same.
+#[derive(Clone)]
+pub struct TlsAcceptor(Arc<Shared>);
+
+struct Shared {
+    store: CertificateStore,
+    table: RwLock<Arc<SiteTable>>,
+    sessions: Arc<dyn StoresServerSessions>,
+}
+
+/// Finds the site of a host, as requests do.
+type SiteFinder = Box<dyn Fn(&str) -> Option<usize> + Send + Sync>;
+
+struct SiteTable {
+    find: SiteFinder,
+    sites: Vec<Option<SiteTls>>,
+    challenge: Arc<ServerConfig>,
+}
+
+struct SiteTls {
+    presented: Presented,
+    config: Arc<ServerConfig>,
+    /// The same, but the client's order of cipher suites counts.
+    client_order: Arc<ServerConfig>,
+    policy: u64,
+}
+
+/// The certificates of a site.
+#[derive(Clone, Debug)]
+struct Presented {
+    certificates: Arc<[ServerCertificate]>,
+    store: Option<CertificateStore>,
+}
+
+/// How a handshake continues.
+pub(super) struct Admission {
+    pub(super) config: Arc<ServerConfig>,
+    /// Which policy on client certificates holds; 0 for none.
+    pub(super) policy: u64,
+    /// It ends with the handshake: a certificate authority looks whether the server has the name.
+    pub(super) is_challenge: bool,
+}
+
+/// Why no certificate is presented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdmitted {
+    /// No site that is reached through TLS has the name.
+    UnknownName,
+    /// The site has no certificate for the name yet.
+    NoCertificate,
+    /// The client verifies the signatures of none of them.
+    NoSignature,
+}
+
+impl TlsAcceptor {
+    /// TLS for the sites that `find` finds by host (in lower case, an IP address where the client names no host): `sites` in the same order,
+    /// `None` for those that are not reached through TLS.
+    ///
+    /// # Errors
+    /// What is wrong with the authorities or lists for client certificates, in words.
+    pub fn new(
+        options: &TlsOptions,
+        find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
+        sites: Vec<Option<TlsSite>>,
+        store: CertificateStore,
+    ) -> Result<TlsAcceptor, String> {
+        let sessions: Arc<dyn StoresServerSessions> = match options.tickets {
+            Some(_) => ServerSessionMemoryCache::new(SESSIONS_MAX),
+            None => Arc::new(NoServerSessionStorage {}),
+        };
+        let table = SiteTable::new(options, Box::new(find), sites, &store, &sessions)?;
+        Ok(TlsAcceptor(Arc::new(Shared { store, table: RwLock::new(Arc::new(table)), sessions })))
+    }
+
+    /// Replaces all that [`TlsAcceptor::new`] has set but the store: handshakes that begin from now on see it.
+    ///
+    /// # Errors
+    /// As [`TlsAcceptor::new`]; then everything stays as it was.
+    pub fn replace(
+        &self,
+        options: &TlsOptions,
+        find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
+        sites: Vec<Option<TlsSite>>,
+    ) -> Result<(), String> {
+        let table = SiteTable::new(options, Box::new(find), sites, &self.0.store, &self.0.sessions)?;
+        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        Ok(())
+    }
+
+    /// The certificates that are obtained while the server runs.
+    #[must_use]
+    pub fn store(&self) -> &CertificateStore {
+        &self.0.store
+    }
+
+    /// The policy on client certificates that holds for a host; 0 for none.
+    #[must_use]
+    pub fn policy(&self, host: &str) -> u64 {
+        let table = self.table();
+        let site = (table.find)(host).and_then(|site| table.sites.get(site)?.as_ref());
+        site.map_or(0, |site| site.policy)
+    }
+
+    fn table(&self) -> Arc<SiteTable> {
+        self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
+    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<Admission, NotAdmitted> {
+        let table = self.table();
+        let name = hello.server_name().unwrap_or(address);
+        let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
+        if is_challenge && self.0.store.challenge_of(name).is_some() {
+            return Ok(Admission { config: table.challenge.clone(), policy: 0, is_challenge });
+        }
+        let site = (table.find)(name).and_then(|site| table.sites.get(site)?.as_ref());
+        let site = site.ok_or(NotAdmitted::UnknownName)?;
+        let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
+            if *not == NotAdmitted::NoCertificate {
+                self.0.store.miss(name);
+            }
+        })?;
+        let prefers_chacha = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
+        let mut config = match prefers_chacha {
+            Some(suite) if is_chacha(*suite) => site.client_order.clone(),
+            _ => site.config.clone(),
+        };
+        if hello.server_name().is_none() {
+            // The resolver does not know the address that stands for the name.
+            Arc::make_mut(&mut config).cert_resolver =
+                Arc::new(SingleCertAndKey::from(chosen.certified_key()));
+        }
+        Ok(Admission { config, policy: site.policy, is_challenge: false })
+    }
+}
+
+impl fmt::Debug for TlsAcceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsAcceptor").finish_non_exhaustive()
+    }
+}
+
+impl SiteTable {
+    fn new(
+        options: &TlsOptions,
+        find: SiteFinder,
+        sites: Vec<Option<TlsSite>>,
+        store: &CertificateStore,
+        sessions: &Arc<dyn StoresServerSessions>,
+    ) -> Result<SiteTable, String> {
+        let site = |site: TlsSite| {
+            let digest = site.client.as_ref().map_or_else(Vec::new, ClientCertificates::digest);
+            let presented = Presented {
+                certificates: site.certificates.into(),
+                store: site.automatic.then(|| store.clone()),
+            };
+            let mut config = config(options, site.client.as_ref(), Arc::new(presented.clone()))?;
+            if let Some(keys) = &options.tickets {
+                config.ticketer = Arc::new(Ticketer::new(keys.clone(), &digest));
+                config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
+            }
+            // A session that is kept by its ID does not know which certificates it was admitted for.
+            config.session_storage = match site.client {
+                Some(_) => Arc::new(NoServerSessionStorage {}),
+                None => sessions.clone(),
+            };
+            if options.tickets.is_none() {
+                config.send_tls13_tickets = 0;
+            }
+            let policy = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes).max(1));
+            let mut client_order = config.clone();
+            client_order.ignore_client_order = false;
+            Ok(SiteTls { presented, config: Arc::new(config), client_order: Arc::new(client_order), policy })
+        };
+        let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, String>>()?;
+        let mut challenge = config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
+        challenge.alpn_protocols = vec![CHALLENGE_PROTOCOL.to_vec()];
+        challenge.send_tls13_tickets = 0;
+        challenge.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(SiteTable { find, sites, challenge: Arc::new(challenge) })
+    }
+}
+
+/// Clients without AES in their processor put ChaCha20 first.
+fn is_chacha(suite: CipherSuite) -> bool {
+    matches!(preference(suite), 2 | 5)
+}
+
+/// The place of suites that this server does not have.
+const OTHERS: u8 = 6;
+
+/// AES-128 before AES-256, which is a third more work for a strength that nobody can use.
+fn preference(suite: CipherSuite) -> u8 {
+    use CipherSuite as Suite;
+    match suite {
+        Suite::TLS13_AES_128_GCM_SHA256 => 0,
+        Suite::TLS13_AES_256_GCM_SHA384 => 1,
+        Suite::TLS13_CHACHA20_POLY1305_SHA256 => 2,
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 | Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => 3,
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 | Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => 4,
+        Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => 5,
+        _ => OTHERS,
+    }
+}
+
+fn config(
+    options: &TlsOptions,
+    client: Option<&ClientCertificates>,
+    resolver: Arc<dyn ResolvesServerCert>,
+) -> Result<ServerConfig, String> {
+    let mut crypto = provider::default_provider();
+    crypto.cipher_suites.sort_by_key(|suite| preference(suite.suite()));
+    let crypto = Arc::new(crypto);
+    let versions: &[&SupportedProtocolVersion] =
+        if options.tls13_only { &[&TLS13] } else { &[&TLS13, &TLS12] };
+    let builder = ServerConfig::builder_with_provider(crypto.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| error.to_string())?;
+    let builder = match client {
+        Some(client) => builder.with_client_cert_verifier(client.verifier(&crypto)?),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(resolver);
+    config.alpn_protocols.clone_from(&options.protocols);
+    config.ignore_client_order = true;
+    Ok(config)
+}
+
+impl Presented {
+    /// The certificate for a name: one that is for it before one that is not, and of those one whose signatures the client verifies.
+    fn choose(&self, name: &str, schemes: &[SignatureScheme]) -> Result<ServerCertificate, NotAdmitted> {
+        let issued = self.store.as_ref().map_or_else(Vec::new, |store| store.certificates(name));
+        let own = || self.certificates.iter();
+        let for_it = own().filter(|certificate| certificate.info().is_for(name));
+        let mut any = false;
+        for certificate in for_it.chain(&issued).chain(own()) {
+            if certificate.signs(schemes) {
+                return Ok(certificate.clone());
+            }
+            any = true;
+        }
+        Err(if any { NotAdmitted::NoSignature } else { NotAdmitted::NoCertificate })
+    }
+}
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        // A client that names no host has been given its certificate already.
+        self.choose(hello.server_name()?, hello.signature_schemes()).ok().map(|chosen| chosen.certified_key())
+    }
+}
+
+#[derive(Debug)]
+struct ChallengeResolver(CertificateStore);
+
+impl ResolvesServerCert for ChallengeResolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.challenge_of(hello.server_name()?)?.certified_key())
+    }
+}

@@ -1,0 +1,333 @@
+//! A handshake with a client, from its first byte to the first byte of HTTP: driven by whoever waits for the socket.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read};
+use std::rc::Rc;
+
+use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
+use rustls::{Error, PeerIncompatible, ProtocolVersion};
+
+use super::acceptor::{NotAdmitted, TlsAcceptor};
+use super::certificate::CertificateInfo;
+use super::{TlsSocket, reason};
+use crate::stream::Stream;
+
+/// What is known of a connection that a client has made through TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSession {
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'static str,
+    /// The cipher suite by its name in the registry of IANA.
+    pub cipher: &'static str,
+    /// The host that the client asked for (SNI), in lower case.
+    pub server_name: Option<Box<str>>,
+    /// Whether it continues with the keys of an earlier connection.
+    pub resumed: bool,
+    /// Which policy on client certificates has admitted it ([`TlsAcceptor::policy`]); 0 for none.
+    pub policy: u64,
+    /// The certificate that the client has shown, once it is verified.
+    pub client: Option<ClientIdentity>,
+}
+
+/// A client's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// What it says of itself.
+    pub info: CertificateInfo,
+    /// The certificate in DER.
+    pub der: Box<[u8]>,
+}
+
+/// A handshake that has begun.
+pub struct TlsHandshake {
+    acceptor: TlsAcceptor,
+    state: State,
+    /// The first byte of all, which shows what does not speak TLS.
+    first: Option<u8>,
+}
+
+enum State {
+    /// The client's first message is awaited.
+    Hello(Box<Acceptor>),
+    Running {
+        tls: Box<ServerConnection>,
+        policy: u64,
+        is_challenge: bool,
+    },
+    Over,
+}
+
+/// How far a handshake is.
+pub enum HandshakeStep {
+    /// It waits until the socket can be read.
+    Reads,
+    /// It waits until the socket can be written.
+    Writes,
+    /// It is complete: HTTP begins.
+    Done(Box<ServerConnection>, Rc<TlsSession>),
+    /// A certificate authority has seen what it came for.
+    Challenged,
+}
+
+/// Why a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandshakeFailure {
+    /// The reason, in words.
+    pub reason: &'static str,
+    /// The host that the client asked for, where it did and it matters.
+    pub name: Option<Box<str>>,
+    /// Whether the client seems to speak HTTP without TLS.
+    pub is_http: bool,
+    /// Whether the client went away, which needs no remark where it had said nothing.
+    pub is_gone: bool,
+}
+
+impl HandshakeFailure {
+    pub(crate) fn of(reason: &'static str) -> HandshakeFailure {
+        HandshakeFailure { reason, name: None, is_http: false, is_gone: false }
+    }
+}
+
+impl fmt::Display for HandshakeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{} (server name {name:?})", self.reason),
+            None => f.write_str(self.reason),
+        }
+    }
+}
+
+impl TlsHandshake {
+    /// A handshake of which these bytes are read already.
+    ///
+    /// # Errors
+    /// Where they are more than a first message can have.
+    pub fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
+        let mut hello = Box::<Acceptor>::default();
+        let mut rest = begun;
+        while !rest.is_empty() {
+            match hello.read_tls(&mut rest) {
+                Ok(1..) => {}
+                _ => return Err(HandshakeFailure::of("the first TLS message is too long")),
+            }
+        }
+        let first = begun.first().copied();
+        Ok(TlsHandshake { acceptor: acceptor.clone(), state: State::Hello(hello), first })
+    }
+
+    /// Whether the client has sent anything.
+    pub fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Continues as far as the socket allows.
+    ///
+    /// # Errors
+    /// Why it failed; the client has been sent an alert, if it was there to receive one.
+    pub fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Over) {
+                State::Hello(mut hello) => match hello.accept() {
+                    Ok(Some(accepted)) => self.state = self.begin(accepted, stream)?,
+                    Ok(None) => {
+                        let mut socket = FirstBytes { stream, first: &mut self.first };
+                        let read = hello.read_tls(&mut socket);
+                        self.state = State::Hello(hello);
+                        if !received(read)? {
+                            return Ok(HandshakeStep::Reads);
+                        }
+                    }
+                    Err((error, alert)) => return Err(self.refused(&error, alert, stream)),
+                },
+                State::Running { mut tls, policy, is_challenge } => {
+                    if !sent(&mut tls, stream)? {
+                        self.state = State::Running { tls, policy, is_challenge };
+                        return Ok(HandshakeStep::Writes);
+                    }
+                    if !tls.is_handshaking() {
+                        if is_challenge {
+                            tls.send_close_notify();
+                            // The authority has what it wants, and may be gone.
+                            let _ = sent(&mut tls, stream);
+                            return Ok(HandshakeStep::Challenged);
+                        }
+                        let session = session(&tls, policy)?;
+                        return Ok(HandshakeStep::Done(tls, Rc::new(session)));
+                    }
+                    let came = received(tls.read_tls(&mut TlsSocket(stream)))?;
+                    if came && let Err(error) = tls.process_new_packets() {
+                        // The alert for the client.
+                        let _ = sent(&mut tls, stream);
+                        return Err(failure(&error, tls.server_name()));
+                    }
+                    self.state = State::Running { tls, policy, is_challenge };
+                    if !came {
+                        return Ok(HandshakeStep::Reads);
+                    }
+                }
+                State::Over => return Err(HandshakeFailure::of("the handshake is over")),
+            }
+        }
+    }
+
+    /// The client's first message is here: finds the site, and answers.
+    fn begin(&self, accepted: Accepted, stream: &Stream) -> Result<State, HandshakeFailure> {
+        let hello = accepted.client_hello();
+        let name: Option<Box<str>> = hello.server_name().map(Into::into);
+        let address = match name {
+            Some(_) => String::new(),
+            None => stream
+                .local_address()
+                .map_or_else(String::new, |address| address.ip().to_canonical().to_string()),
+        };
+        let admission = self.acceptor.admit(&hello, &address).map_err(|not| {
+            let (alert, reason) = match not {
+                NotAdmitted::UnknownName if name.is_none() => {
+                    (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
+                }
+                NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
+                NotAdmitted::NoCertificate => (INTERNAL_ERROR, "there is no certificate for this name"),
+                NotAdmitted::NoSignature => {
+                    (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
+                }
+            };
+            // The client may be gone.
+            let _ = stream.try_write(&[&[ALERT, 3, 3, 0, 2, FATAL, alert]], false);
+            HandshakeFailure { name: name.clone(), ..HandshakeFailure::of(reason) }
+        })?;
+        let tls = accepted.into_connection(admission.config).map_err(|(error, alert)| {
+            write_alert(alert, stream);
+            failure(&error, name.as_deref())
+        })?;
+        Ok(State::Running {
+            tls: Box::new(tls),
+            policy: admission.policy,
+            is_challenge: admission.is_challenge,
+        })
+    }
+
+    fn refused(&self, error: &Error, alert: AcceptedAlert, stream: &Stream) -> HandshakeFailure {
+        let is_tls = self.first == Some(HANDSHAKE);
+        if is_tls {
+            write_alert(alert, stream);
+            return failure(error, None);
+        }
+        let is_http = self.first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'\r');
+        let reason =
+            if is_http { "the client speaks HTTP without TLS" } else { "the client does not speak TLS" };
+        HandshakeFailure { is_http, ..HandshakeFailure::of(reason) }
+    }
+}
+
+// RFC 8446 sections 5.1 and 6.
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const FATAL: u8 = 2;
+const HANDSHAKE_FAILURE: u8 = 40;
+const INTERNAL_ERROR: u8 = 80;
+const UNRECOGNIZED_NAME: u8 = 112;
+
+fn write_alert(mut alert: AcceptedAlert, stream: &Stream) {
+    // Some bytes into an empty socket; the client may be gone.
+    let _ = alert.write(&mut TlsSocket(stream));
+}
+
+/// Whether something was read; false where nothing is there.
+fn received(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
+    match read {
+        Ok(0) => Err(HandshakeFailure { is_gone: true, ..HandshakeFailure::of("the client disconnected") }),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Err(HandshakeFailure::of("a TLS message is too long"))
+        }
+        Err(_) => Err(HandshakeFailure { is_gone: true, ..HandshakeFailure::of("the client disconnected") }),
+    }
+}
+
+/// Whether all is sent.
+fn sent(tls: &mut ServerConnection, stream: &Stream) -> Result<bool, HandshakeFailure> {
+    while tls.wants_write() {
+        match tls.write_tls(&mut TlsSocket(stream)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(_) => {
+                return Err(HandshakeFailure {
+                    is_gone: true,
+                    ..HandshakeFailure::of("the client disconnected")
+                });
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeFailure> {
+    let shown = tls.peer_certificates().and_then(<[_]>::first);
+    let client = shown.map(|certificate| {
+        let info = CertificateInfo::of_der(certificate);
+        let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;
+        Ok(ClientIdentity { info, der: Box::from(&**certificate) })
+    });
+    Ok(TlsSession {
+        version: match tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            _ => "TLSv1.2",
+        },
+        cipher: tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or_default(),
+        server_name: tls.server_name().map(Into::into),
+        resumed: tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
+        policy,
+        client: client.transpose()?,
+    })
+}
+
+fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
+    let reason = match error {
+        Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon) => "no shared cipher suite",
+        Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon) => "no shared key exchange group",
+        Error::PeerIncompatible(
+            PeerIncompatible::ServerDoesNotSupportTls12Or13
+            | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
+            | PeerIncompatible::SupportedVersionsExtensionRequired
+            | PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled,
+        ) => "no shared TLS version",
+        Error::PeerIncompatible(PeerIncompatible::NoSignatureSchemesInCommon) => "no shared signature scheme",
+        Error::PeerIncompatible(_) => "the client's TLS lacks what this server needs",
+        Error::NoCertificatesPresented => "the client shows no certificate",
+        Error::InvalidCertificate(rustls::CertificateError::Revoked) => "the client's certificate is revoked",
+        Error::InvalidCertificate(_) => client_certificate(error),
+        Error::NoApplicationProtocol => "no shared application protocol (ALPN)",
+        Error::AlertReceived(_) => "the client refused the server's certificate or answer",
+        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "an invalid TLS message",
+        Error::InappropriateHandshakeMessage { .. } => "an invalid TLS message",
+        _ => "the TLS handshake failed",
+    };
+    HandshakeFailure { name: name.map(Into::into), ..HandshakeFailure::of(reason) }
+}
+
+fn client_certificate(error: &Error) -> &'static str {
+    match reason(error) {
+        "the certificate has expired" => "the client's certificate has expired",
+        "the certificate is not valid yet" => "the client's certificate is not valid yet",
+        "the certificate's issuer is not trusted" => "the issuer of the client's certificate is not trusted",
+        _ => "the client's certificate is not valid",
+    }
+}
+
+/// A socket whose first byte is remembered.
+struct FirstBytes<'s> {
+    stream: &'s Stream,
+    first: &'s mut Option<u8>,
+}
+
+impl Read for FirstBytes<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = TlsSocket(self.stream).read(buffer)?;
+        if self.first.is_none() {
+            *self.first = buffer[..len].first().copied();
+        }
+        Ok(len)
+    }
+}

@@ -1,0 +1,111 @@
+//! Certificates that are obtained while the server runs, by name.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::certificate::ServerCertificate;
+
+/// Certificates that another thread obtains while the server runs (ACME), and those that prove to a certificate authority that
+/// the server has a name (TLS-ALPN-01). Clones are the same store.
+#[derive(Clone, Default)]
+pub struct CertificateStore(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    names: RwLock<Names>,
+    missing: RwLock<Option<MissingReport>>,
+}
+
+/// Called with a name for which a client wanted a certificate and there was none.
+type MissingReport = Arc<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Default)]
+struct Names {
+    /// By exact name in lower case, or by `*.` and the domain above.
+    issued: HashMap<String, Vec<ServerCertificate>>,
+    challenges: HashMap<String, ServerCertificate>,
+}
+
+impl CertificateStore {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> CertificateStore {
+        CertificateStore::default()
+    }
+
+    /// Presents a certificate for these names from now on: exact ones, `*.example.com`, IP addresses. It replaces the one before whose
+    /// key is of the same kind; a name may have an ECDSA and an RSA certificate.
+    pub fn install(&self, names: &[impl AsRef<str>], certificate: &ServerCertificate) {
+        self.change(|all| {
+            for name in names {
+                let issued = all.issued.entry(name.as_ref().to_ascii_lowercase()).or_default();
+                issued.retain(|before| !before.is_kind_of(certificate));
+                issued.push(certificate.clone());
+            }
+        });
+    }
+
+    /// Forgets the certificates of these names.
+    pub fn remove(&self, names: &[impl AsRef<str>]) {
+        self.change(|all| {
+            for name in names {
+                all.issued.remove(&name.as_ref().to_ascii_lowercase());
+            }
+        });
+    }
+
+    /// Answers TLS-ALPN-01 (RFC 8737) for a name with this certificate, or no longer.
+    pub fn challenge(&self, name: &str, certificate: Option<ServerCertificate>) {
+        let name = name.to_ascii_lowercase();
+        self.change(|all| match certificate {
+            Some(certificate) => _ = all.challenges.insert(name, certificate),
+            None => _ = all.challenges.remove(&name),
+        });
+    }
+
+    /// The certificates of a name, those of the exact name first.
+    #[must_use]
+    pub fn certificates(&self, name: &str) -> Vec<ServerCertificate> {
+        let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
+        let wildcard = name.split_once('.').map(|(_, domain)| format!("*.{domain}"));
+        let keys = [Some(name), wildcard.as_deref()];
+        keys.into_iter().flatten().filter_map(|key| names.issued.get(key)).flatten().cloned().collect()
+    }
+
+    /// Every name with its certificates.
+    #[must_use]
+    pub fn all(&self) -> Vec<(String, Vec<ServerCertificate>)> {
+        let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
+        names.issued.iter().map(|(name, issued)| (name.clone(), issued.clone())).collect()
+    }
+
+    /// Calls `report` with each name for which a client wanted a certificate and there was none. It must return at once: a serving
+    /// thread calls it.
+    pub fn report_missing(&self, report: impl Fn(&str) + Send + Sync + 'static) {
+        *self.0.missing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
+    }
+
+    pub(super) fn challenge_of(&self, name: &str) -> Option<ServerCertificate> {
+        let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
+        names.challenges.get(name).cloned()
+    }
+
+    pub(super) fn miss(&self, name: &str) {
+        let report = self.0.missing.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(report) = report {
+            report(name);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Names)) {
+        change(&mut self.0.names.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl fmt::Debug for CertificateStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("CertificateStore").field("names", &names.issued.keys()).finish_non_exhaustive()
+    }
+}

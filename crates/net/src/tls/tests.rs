@@ -1,0 +1,391 @@
+//! A server's side of TLS against clients in memory.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256};
+use rustls::crypto::aws_lc_rs as provider;
+use rustls::server::{Acceptor, ServerConnection};
+use rustls::{CipherSuite, ClientConfig, ClientConnection, NamedGroup, SignatureScheme};
+
+use super::acceptor::NotAdmitted;
+use super::*;
+
+fn issue(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> ServerCertificate {
+    let key = match algorithm == &PKCS_RSA_SHA256 {
+        // Making one takes a second.
+        true => KeyPair::from_pem(RSA_KEY).unwrap(),
+        false => KeyPair::generate_for(algorithm).unwrap(),
+    };
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    ServerCertificate::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap()
+}
+
+fn ecdsa(names: &[&str]) -> ServerCertificate {
+    issue(names, &PKCS_ECDSA_P256_SHA256)
+}
+
+/// Sites by name; the first is found by `""`.
+fn acceptor(sites: Vec<(&'static str, TlsSite)>, store: &CertificateStore) -> TlsAcceptor {
+    let (names, sites): (Vec<&str>, Vec<_>) =
+        sites.into_iter().map(|(name, site)| (name, Some(site))).unzip();
+    let find = move |host: &str| {
+        let named = |pattern: &&str| super::certificate::covers(pattern, host);
+        names.iter().position(named).or_else(|| names.iter().position(|name| name.is_empty()))
+    };
+    TlsAcceptor::new(&TlsOptions::default(), find, sites, store.clone()).unwrap()
+}
+
+fn site(certificates: &[ServerCertificate]) -> TlsSite {
+    TlsSite { certificates: certificates.to_vec(), ..TlsSite::default() }
+}
+
+/// What a client wants.
+struct Client {
+    config: ClientConfig,
+}
+
+impl Client {
+    fn new() -> Client {
+        Client::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut CryptoProvider)) -> Client {
+        let mut crypto = provider::default_provider();
+        change(&mut crypto);
+        let crypto = Arc::new(crypto);
+        let mut config = ClientConfig::builder_with_provider(crypto.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(crypto)))
+            .with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        Client { config }
+    }
+
+    /// Only with these signatures verified.
+    fn verifying(schemes: &'static [SignatureScheme]) -> Client {
+        #[derive(Debug)]
+        struct Only(AnyCertificate, &'static [SignatureScheme]);
+        impl ServerCertVerifier for Only {
+            fn verify_server_cert(
+                &self,
+                _: &CertificateDer<'_>,
+                _: &[CertificateDer<'_>],
+                _: &ServerName<'_>,
+                _: &[u8],
+                _: UnixTime,
+            ) -> Result<ServerCertVerified, rustls::Error> {
+                Ok(ServerCertVerified::assertion())
+            }
+            fn verify_tls12_signature(
+                &self,
+                message: &[u8],
+                certificate: &CertificateDer<'_>,
+                signed: &DigitallySignedStruct,
+            ) -> Result<HandshakeSignatureValid, rustls::Error> {
+                self.0.verify_tls12_signature(message, certificate, signed)
+            }
+            fn verify_tls13_signature(
+                &self,
+                message: &[u8],
+                certificate: &CertificateDer<'_>,
+                signed: &DigitallySignedStruct,
+            ) -> Result<HandshakeSignatureValid, rustls::Error> {
+                self.0.verify_tls13_signature(message, certificate, signed)
+            }
+            fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+                self.1.to_vec()
+            }
+        }
+        let mut client = Client::new();
+        let crypto = Arc::new(provider::default_provider());
+        client.config.dangerous().set_certificate_verifier(Arc::new(Only(AnyCertificate(crypto), schemes)));
+        client
+    }
+
+    fn connect(
+        &self,
+        acceptor: &TlsAcceptor,
+        name: &str,
+    ) -> Result<(ClientConnection, ServerConnection), NotAdmitted> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut client = ClientConnection::new(Arc::new(self.config.clone()), name).unwrap();
+        let mut hello = Acceptor::default();
+        let mut wire = Vec::new();
+        client.write_tls(&mut wire).unwrap();
+        let mut rest = &wire[..];
+        let accepted = loop {
+            hello.read_tls(&mut rest).unwrap();
+            if let Some(accepted) = hello.accept().unwrap() {
+                break accepted;
+            }
+        };
+        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1")?;
+        let mut server = accepted.into_connection(admission.config).unwrap();
+        while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
+            let mut wire = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut wire).unwrap();
+            }
+            let mut rest = &wire[..];
+            while !rest.is_empty() {
+                client.read_tls(&mut rest).unwrap();
+                client.process_new_packets().unwrap();
+            }
+            let mut wire = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut wire).unwrap();
+            }
+            let mut rest = &wire[..];
+            while !rest.is_empty() {
+                server.read_tls(&mut rest).unwrap();
+                server.process_new_packets().unwrap();
+            }
+        }
+        Ok((client, server))
+    }
+
+    /// The names of the certificate that it is shown.
+    fn shown(&self, acceptor: &TlsAcceptor, name: &str) -> Result<Vec<String>, NotAdmitted> {
+        let (client, _) = self.connect(acceptor, name)?;
+        Ok(CertificateInfo::of_der(&client.peer_certificates().unwrap()[0]).unwrap().names)
+    }
+}
+
+#[test]
+fn a_name_has_its_certificate_and_a_stranger_is_refused() {
+    let store = CertificateStore::new();
+    let one = || site(&[ecdsa(&["one.test"])]);
+    let wild = || site(&[ecdsa(&["*.wild.test"]), ecdsa(&["exact.wild.test"])]);
+    let strict = acceptor(vec![("one.test", one()), ("*.wild.test", wild())], &store);
+    let client = Client::new();
+    assert_eq!(client.shown(&strict, "one.test").unwrap(), ["one.test"]);
+    assert_eq!(client.shown(&strict, "any.wild.test").unwrap(), ["*.wild.test"]);
+    assert_eq!(
+        client.shown(&strict, "exact.wild.test").unwrap(),
+        ["*.wild.test"],
+        "the first that is for it"
+    );
+    assert_eq!(client.shown(&strict, "two.test").unwrap_err(), NotAdmitted::UnknownName);
+    assert_eq!(client.shown(&strict, "10.0.0.1").unwrap_err(), NotAdmitted::UnknownName);
+    let lenient = acceptor(vec![("", site(&[ecdsa(&["default.test"])])), ("one.test", one())], &store);
+    assert_eq!(client.shown(&lenient, "two.test").unwrap(), ["default.test"]);
+    assert_eq!(client.shown(&lenient, "10.0.0.1").unwrap(), ["default.test"], "a client that names no host");
+    assert_eq!(client.shown(&lenient, "one.test").unwrap(), ["one.test"]);
+}
+
+#[test]
+fn a_client_is_shown_the_certificate_whose_signatures_it_verifies() {
+    let both = site(&[ecdsa(&["a.test"]), issue(&["a.test", "rsa.test"], &PKCS_RSA_SHA256)]);
+    let acceptor = acceptor(vec![("a.test", both)], &CertificateStore::new());
+    assert_eq!(Client::new().shown(&acceptor, "a.test").unwrap(), ["a.test"]);
+    let rsa_only = Client::verifying(&[SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256]);
+    assert_eq!(rsa_only.shown(&acceptor, "a.test").unwrap(), ["a.test", "rsa.test"]);
+    let neither = Client::verifying(&[SignatureScheme::ED25519]);
+    assert_eq!(neither.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoSignature);
+}
+
+#[test]
+fn certificates_come_and_go_while_the_server_runs() {
+    let store = CertificateStore::new();
+    let automatic = || TlsSite { automatic: true, ..TlsSite::default() };
+    let acceptor = acceptor(vec![("a.test", automatic()), ("*.a.test", automatic())], &store);
+    let missing = Arc::new(Mutex::new(Vec::new()));
+    let reported = missing.clone();
+    store.report_missing(move |name| reported.lock().unwrap().push(name.to_owned()));
+    let client = Client::new();
+    assert_eq!(client.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
+    assert_eq!(*missing.lock().unwrap(), ["a.test"]);
+    store.install(&["A.test", "*.a.test"], &ecdsa(&["a.test", "first.test"]));
+    assert_eq!(client.shown(&acceptor, "a.test").unwrap(), ["a.test", "first.test"]);
+    assert_eq!(client.shown(&acceptor, "b.a.test").unwrap(), ["a.test", "first.test"]);
+    store.install(&["a.test"], &ecdsa(&["a.test", "second.test"]));
+    assert_eq!(client.shown(&acceptor, "a.test").unwrap(), ["a.test", "second.test"]);
+    store.install(&["a.test"], &issue(&["a.test"], &PKCS_RSA_SHA256));
+    assert_eq!(store.certificates("a.test").len(), 2, "an RSA key beside");
+    store.remove(&["a.test"]);
+    assert_eq!(client.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
+    store.challenge("a.test", Some(ecdsa(&["challenge.test"])));
+    assert!(
+        client.shown(&acceptor, "a.test").is_err(),
+        "a challenge's certificate is for its protocol alone"
+    );
+    let mut authority = Client::new();
+    authority.config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+    assert_eq!(authority.shown(&acceptor, "a.test").unwrap(), ["challenge.test"]);
+    store.challenge("a.test", None);
+    assert!(authority.shown(&acceptor, "a.test").is_err());
+}
+
+#[test]
+fn an_address_has_a_certificate_for_clients_that_name_no_host() {
+    let store = CertificateStore::new();
+    let automatic = TlsSite { automatic: true, ..TlsSite::default() };
+    let acceptor = acceptor(vec![("", automatic)], &store);
+    store.install(&["192.0.2.1"], &ecdsa(&["address.test"]));
+    assert_eq!(Client::new().shown(&acceptor, "10.0.0.1").unwrap(), ["address.test"]);
+}
+
+#[test]
+fn what_is_negotiated() {
+    let acceptor = acceptor(vec![("", site(&[ecdsa(&["a.test"])]))], &CertificateStore::new());
+    let suite = |client: &Client| {
+        let (connection, _) = client.connect(&acceptor, "a.test").unwrap();
+        (
+            connection.negotiated_cipher_suite().unwrap().suite(),
+            connection.negotiated_key_exchange_group().unwrap().name(),
+        )
+    };
+    // A client of OpenSSL's order: AES-256 first.
+    let (cipher, group) = suite(&Client::new());
+    assert_eq!((cipher, group), (CipherSuite::TLS13_AES_128_GCM_SHA256, NamedGroup::X25519MLKEM768));
+    let mobile = Client::with(|crypto| {
+        crypto
+            .cipher_suites
+            .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+        crypto.kx_groups.retain(|group| group.name() == NamedGroup::X25519);
+    });
+    assert_eq!(suite(&mobile), (CipherSuite::TLS13_CHACHA20_POLY1305_SHA256, NamedGroup::X25519));
+    let old = Client::with(|crypto| crypto.cipher_suites.retain(|suite| suite.tls13().is_none()));
+    assert_eq!(suite(&old).0, CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
+}
+
+#[test]
+fn a_session_resumes_on_another_server_with_the_same_secret() {
+    let certificate = ecdsa(&["a.test"]);
+    let server = |secret: u8| {
+        let options = TlsOptions {
+            tickets: Some(TicketKeys::given(vec![vec![secret; 48]]).unwrap()),
+            ..TlsOptions::default()
+        };
+        let sites = vec![Some(site(std::slice::from_ref(&certificate)))];
+        TlsAcceptor::new(&options, |_| Some(0), sites, CertificateStore::new()).unwrap()
+    };
+    let mut client = Client::new();
+    client.config.resumption = Resumption::in_memory_sessions(4);
+    let resumed = |acceptor: &TlsAcceptor| {
+        let (_, server) = client.connect(acceptor, "a.test").unwrap();
+        server.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    };
+    assert_eq!([resumed(&server(1)), resumed(&server(1)), resumed(&server(2))], [false, true, false]);
+}
+
+#[test]
+fn a_policy_on_client_certificates_has_a_number_and_its_own_sessions() {
+    let authority = ecdsa(&["authority.test"]);
+    let pem = |certificate: &ServerCertificate| {
+        let der = certificate.chain_der().next().unwrap().to_vec();
+        rcgen_pem(&der)
+    };
+    let client = |required| ClientCertificates {
+        authorities_pem: pem(&authority),
+        required,
+        ..ClientCertificates::default()
+    };
+    let with = |client| TlsSite { client, ..site(&[ecdsa(&["a.test"])]) };
+    let acceptor = acceptor(
+        vec![
+            ("a.test", with(Some(client(false)))),
+            ("b.test", with(Some(client(true)))),
+            ("c.test", with(None)),
+        ],
+        &CertificateStore::new(),
+    );
+    let policies = ["a.test", "b.test", "c.test", "d.test"].map(|name| acceptor.policy(name));
+    assert!(policies[0] != policies[1] && policies[0] != 0 && policies[1] != 0, "{policies:?}");
+    assert_eq!(policies[2..], [0, 0]);
+    let broken = ClientCertificates { authorities_pem: b"none".to_vec(), ..ClientCertificates::default() };
+    let replaced = acceptor.replace(&TlsOptions::default(), |_| Some(0), vec![Some(with(Some(broken)))]);
+    assert!(replaced.unwrap_err().contains("no certificate"));
+    assert_eq!(acceptor.policy("a.test"), policies[0], "all stays as it was");
+}
+
+fn rcgen_pem(der: &[u8]) -> Vec<u8> {
+    let made = std::process::Command::new("openssl")
+        .args(["x509", "-inform", "DER"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut openssl = made.unwrap();
+    std::io::Write::write_all(&mut openssl.stdin.take().unwrap(), der).unwrap();
+    openssl.wait_with_output().unwrap().stdout
+}
+
+#[test]
+fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let folder = std::env::temp_dir().join(format!(
+        "komainu-keys-{}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    ));
+    std::fs::create_dir_all(&folder).unwrap();
+    let script = "set -e
+        openssl ecparam -name prime256v1 -genkey -out ec.key
+        openssl pkcs8 -topk8 -nocrypt -in ec.key -out ec8.key
+        openssl req -x509 -new -key ec.key -subj /CN=a.test -addext subjectAltName=DNS:A.test -days 2 -out ec.crt
+        openssl rsa -in rsa8.key -traditional -out rsa1.key
+        openssl req -x509 -new -key rsa8.key -subj /CN=b.test -days 2 -out rsa8.crt
+        openssl pkcs8 -topk8 -in ec.key -passout pass:x -out locked.key
+        cat ec.crt ec.key > both.pem";
+    std::fs::write(folder.join("rsa8.key"), RSA_KEY).unwrap();
+    let made = std::process::Command::new("sh").args(["-c", script]).current_dir(&folder).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let load = |chain: &str, key: &str| ServerCertificate::from_pem(&read(chain), &read(key));
+    for (chain, key) in [
+        ("ec.crt", "ec.key"),
+        ("ec.crt", "ec8.key"),
+        ("rsa8.crt", "rsa1.key"),
+        ("rsa8.crt", "rsa8.key"),
+        ("both.pem", "both.pem"),
+    ] {
+        load(chain, key).unwrap_or_else(|error| panic!("{chain}, {key}: {error}"));
+    }
+    let info = load("ec.crt", "ec.key").unwrap().info().clone();
+    assert_eq!((info.names, info.subject.as_str()), (vec!["a.test".to_owned()], "CN=a.test"));
+    assert!(load("ec.crt", "rsa8.key").unwrap_err().contains("does not belong"));
+    assert!(load("ec.crt", "locked.key").unwrap_err().contains("encrypted"));
+    assert!(load("ec.crt", "ec.crt").unwrap_err().contains("no private key"));
+    assert!(load("ec.key", "ec.key").unwrap_err().contains("no certificate"));
+    let names = ["ec.crt", "ec.key", "rsa8.crt", "rsa8.key", "both.pem"];
+    let files = names.iter().map(|name| (folder.join(name), read(name))).collect();
+    assert_eq!(ServerCertificate::from_folder(&folder, &files).unwrap().len(), 3);
+    let none = ServerCertificate::from_folder(&folder.join("none"), &files);
+    assert!(none.unwrap_err().contains("NAME.key"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A key for tests, because making one takes a second.
+const RSA_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYwggSiAgEAAoIBAQCias3Uy0OcXGQ2
+Q6KJrt8GIW2Q2HJQM9305xRI1r9iyL9tulcZ3krxjTyAXqSrmnJUbaVP4uPhwd0s
+HAP342oas/aukz7VhETVpHALF/vBrfGimS3Geq1Ry5NulRlY+JYhiyN91GAYKuoy
+v/WJpX7Vdj5Q+S/sKX6yYqpclQul0GSE2WGqWdjfpu+4qTGAeXTvET4yqoZeFjJB
+fWVDTz98vuwFTS7er4eaeMLsjcd+kbEmrBVbQEOhptc/4EpMhR0vnIWi57ljQqi0
+EX1dL1V3af0TpiSDqNu1QBcRlK4yYDG2CP9O8t+2B/8fkOh9ggaDYmvT5d7rqj0/
+Yo0m1b+NAgMBAAECggEAF2wuK2Q156iGVjIKUG9M4AI1nhgs4iacuYsSqI95scoQ
+G0eudH9TkQLEiSG8/zdqigT2/G6U3RObbRdMNjVQcbHm3xXCj8G/uIy6kMsAZlXK
+vV94U8GQ2bUxWZb8fRF6ezNo5qZYRlv4AuIei593i1q+UWiiUd1JFXo3pdrjv2Fz
+rx2fwpWLnW/o0Ikr/pkqEy7jzTIlOtbmU7iifh9vI+2+jB+Mqki4iuVdVeG00bpH
+7wC099cJyCwbxM31pXAeMaossIrIoHY0gm2QmV5YZ+PKYVmTcVSjBgPpqxRdVBXx
+6m3zoGKmA27hgtUYZPW/qvZgEW3vp7w/kITepzBH8QKBgQDPfuIiiLLU2eVKRZ3P
+jUDsRtYPIiAVJtuffKzje3/8tyWhvt6Fyrvuov2tza04qVlzr/XE4Iidl57svRo0
+u/epkHa3GOfO//SgeXmJb4Ogb5n4foYY7/GpFVlP8lznQv3nCthffO+8RS/mso7C
+DH76En5YJLpEu8ALW/7fCo10fQKBgQDIYk042vZW6fxIDOHAA4JMgKHCpHDHqYsV
+QQwQZ09FR/R9lkl6A1uDJT7nZGSo0vSMAalSCtZENE1agi9q7F/7zeOGDNIdXxBG
+qMrcZiATh0oKmv2VXHGYtYEsAVxtbDssEkAYirvbTQMAcRvuJBUvrLQGXPFZzFkU
+DVkSNpy0UQKBgBXFHjy5Uun6IpB0VWZdT556oCLeVbdiaFCHaCxF3NvK62vY9sfa
+yXT0LOF7Xt0/B1+X6pVJaYv/SHFWNdWqkwV7Xrk/J7MUL7pWhGXjCVBf5SupOrCL
+HDO9Ra2ZpB2vbaw7+w+psA10xN3Thh7d6MScBB2DXPexKykF8eu807KRAoGAJM9i
+DiqzC/5JuNac9c/vNKyAiqf4i8UKZqofVDgWKMzyDcv4zXAmdG34Izue/iBaigmY
+GBkjiT3uY8z8dvDbJP+KZ0qdooWfEMvbECe2hr/YiyAzqydjOsFE7FeHqhYyvILR
+wXBi2ANKpN8iWVnJhot8OpsCPxO53WQiU6UynjECgYB0kD9e+sMgzlDi4OP8FXWb
+vDv8zuEecy/vUYAGjQdQzWiRTekgyWofJu0DSI4rmpn5pDMMP7CeunFmOE+HqQHu
+F6/9AVVNDt/MIfsn5gF6wCABnkSVnH5Fuwtl+6A/R7xzk2XDS7j8aye4t+Idxv6k
+Scorl0p8niA1IRH/stRpNQ==
+-----END PRIVATE KEY-----
+";

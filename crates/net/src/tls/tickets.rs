@@ -1,0 +1,242 @@
+//! Session tickets (RFC 8446 section 4.6.1, RFC 5077): sealed under keys that change with time.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand;
+use rustls::server::ProducesTickets;
+
+/// Each key seals tickets for so long, and opens them for as long again.
+const PERIOD_S: u64 = 12 * 60 * 60;
+/// A secret of a file has at least so many bytes.
+pub(super) const SECRET_BYTES_MIN: usize = 32;
+const NAME_BYTES: usize = 16;
+
+/// What the keys of session tickets are derived from. Clones are the same keys. All cores share them; servers that are given the same
+/// secrets resume each other's sessions, and so does a server after its restart.
+#[derive(Clone)]
+pub struct TicketKeys(Arc<Source>);
+
+enum Source {
+    /// Of this process alone: a secret for each period, forgotten afterwards, so that what was sealed with it stays sealed.
+    Own(RwLock<Vec<(u64, Vec<u8>)>>),
+    /// Secrets from files. The first seals.
+    Given(Vec<Vec<u8>>),
+}
+
+impl TicketKeys {
+    /// Keys of this process alone, which end with it.
+    #[must_use]
+    pub fn own() -> TicketKeys {
+        TicketKeys(Arc::new(Source::Own(RwLock::default())))
+    }
+
+    /// Keys derived from secrets that other servers may have as well. The first seals tickets; all open them.
+    ///
+    /// # Errors
+    /// Where a secret is shorter than 32 bytes, or there is none.
+    pub fn given(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
+        if secrets.is_empty() {
+            return Err("no secret for session tickets".into());
+        }
+        if let Some(short) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
+            return Err(format!(
+                "a secret for session tickets has at least {SECRET_BYTES_MIN} bytes, and this one has {}: \
+                 make one with `openssl rand -out FILE 48`",
+                short.len()
+            ));
+        }
+        Ok(TicketKeys(Arc::new(Source::Given(secrets))))
+    }
+
+    /// The secret that seals in a period.
+    fn sealing(&self, period: u64) -> Option<Vec<u8>> {
+        match &*self.0 {
+            Source::Given(secrets) => secrets.first().cloned(),
+            Source::Own(secrets) => {
+                let find = |secrets: &[(u64, Vec<u8>)]| {
+                    secrets.iter().find(|(of, _)| *of == period).map(|(_, secret)| secret.clone())
+                };
+                if let Some(secret) = find(&secrets.read().unwrap_or_else(PoisonError::into_inner)) {
+                    return Some(secret);
+                }
+                let mut secrets = secrets.write().unwrap_or_else(PoisonError::into_inner);
+                if let Some(secret) = find(&secrets) {
+                    return Some(secret);
+                }
+                let mut secret = vec![0; SECRET_BYTES_MIN];
+                rand::fill(&mut secret).ok()?;
+                secrets.retain(|(of, _)| of.abs_diff(period) <= 1);
+                secrets.push((period, secret.clone()));
+                Some(secret)
+            }
+        }
+    }
+
+    /// The secrets that open what was sealed in this period or the one before, with their periods. A server whose clock is ahead may
+    /// have sealed in the next one.
+    fn opening(&self, period: u64) -> Vec<(u64, Vec<u8>)> {
+        match &*self.0 {
+            Source::Given(secrets) => {
+                let periods = [Some(period), period.checked_sub(1), period.checked_add(1)];
+                let all = periods.into_iter().flatten();
+                all.flat_map(|period| secrets.iter().map(move |secret| (period, secret.clone()))).collect()
+            }
+            Source::Own(secrets) => {
+                let secrets = secrets.read().unwrap_or_else(PoisonError::into_inner);
+                secrets.iter().filter(|(of, _)| of.abs_diff(period) <= 1).cloned().collect()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TicketKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketKeys")
+    }
+}
+
+/// Seals the tickets of one policy: sessions that one policy on client certificates has admitted are not resumed under another.
+pub(super) struct Ticketer {
+    keys: TicketKeys,
+    policy: Vec<u8>,
+    clock: fn() -> u64,
+}
+
+impl Ticketer {
+    pub(super) fn new(keys: TicketKeys, policy: &[u8]) -> Ticketer {
+        Ticketer { keys, policy: policy.to_vec(), clock: unix_s }
+    }
+
+    fn derive(&self, secret: &[u8], period: u64, what: &[u8]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, secret));
+        context.update(b"komainu session ticket ");
+        context.update(what);
+        context.update(&period.to_be_bytes());
+        context.update(&self.policy);
+        context.sign()
+    }
+
+    fn key(&self, secret: &[u8], period: u64) -> Option<LessSafeKey> {
+        let bytes = self.derive(secret, period, b"key ");
+        UnboundKey::new(&AES_256_GCM, bytes.as_ref()).ok().map(LessSafeKey::new)
+    }
+
+    fn name(&self, secret: &[u8], period: u64) -> [u8; NAME_BYTES] {
+        let bytes = self.derive(secret, period, b"name ");
+        *bytes.as_ref().first_chunk().expect("SHA-256 has 32 bytes")
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        PERIOD_S as u32
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let period = (self.clock)() / PERIOD_S;
+        let secret = self.keys.sealing(period)?;
+        let name = self.name(&secret, period);
+        let mut nonce = [0; NONCE_LEN];
+        rand::fill(&mut nonce).ok()?;
+        let mut ticket = [&name[..], &nonce[..]].concat();
+        let mut sealed = plain.to_vec();
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        self.key(&secret, period)?.seal_in_place_append_tag(nonce, Aad::from(name), &mut sealed).ok()?;
+        ticket.append(&mut sealed);
+        Some(ticket)
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let period = (self.clock)() / PERIOD_S;
+        let secrets = self.keys.opening(period);
+        let (period, secret) = secrets.into_iter().find(|(of, secret)| self.name(secret, *of) == *name)?;
+        let mut plain = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let len = self.key(&secret, period)?.open_in_place(nonce, Aad::from(*name), &mut plain).ok()?.len();
+        plain.truncate(len);
+        Some(plain)
+    }
+}
+
+impl fmt::Debug for Ticketer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticketer")
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(keys: &TicketKeys, policy: &[u8], clock: fn() -> u64) -> Ticketer {
+        Ticketer { clock, ..Ticketer::new(keys.clone(), policy) }
+    }
+
+    const EARLY: fn() -> u64 = || 1_000 * PERIOD_S + 5;
+    const NEXT: fn() -> u64 = || 1_001 * PERIOD_S + 5;
+    const LATE: fn() -> u64 = || 1_002 * PERIOD_S + 5;
+
+    #[test]
+    fn a_ticket_opens_within_its_period_and_the_next_and_then_no_more() {
+        let secret = || vec![7; 48];
+        for keys in [TicketKeys::own(), TicketKeys::given(vec![secret()]).unwrap()] {
+            let ticket = at(&keys, b"", EARLY).encrypt(b"a session").unwrap();
+            assert_eq!(at(&keys, b"", EARLY).decrypt(&ticket).unwrap(), b"a session");
+            assert_eq!(at(&keys, b"", NEXT).decrypt(&ticket).unwrap(), b"a session");
+            assert_eq!(at(&keys, b"", LATE).decrypt(&ticket), None);
+            let ahead = at(&keys, b"", NEXT).encrypt(b"a session").unwrap();
+            assert_eq!(
+                at(&keys, b"", EARLY).decrypt(&ahead).unwrap(),
+                b"a session",
+                "a clock that is behind"
+            );
+        }
+    }
+
+    #[test]
+    fn servers_with_one_secret_open_each_others_tickets_and_others_do_not() {
+        let ticketer = |secrets: &[u8]| {
+            let secrets = secrets.iter().map(|&byte| vec![byte; 32]).collect();
+            at(&TicketKeys::given(secrets).unwrap(), b"policy", EARLY)
+        };
+        let ticket = ticketer(&[1]).encrypt(b"a session").unwrap();
+        assert_eq!(ticketer(&[1]).decrypt(&ticket).unwrap(), b"a session");
+        assert_eq!(ticketer(&[2, 1]).decrypt(&ticket).unwrap(), b"a session", "the secret before");
+        assert_eq!(ticketer(&[2]).decrypt(&ticket), None);
+        let other_policy = Ticketer { policy: b"other".to_vec(), ..ticketer(&[1]) };
+        assert_eq!(other_policy.decrypt(&ticket), None);
+        assert_eq!(at(&TicketKeys::own(), b"policy", EARLY).decrypt(&ticket), None);
+    }
+
+    #[test]
+    fn a_changed_ticket_does_not_open() {
+        let ticketer = at(&TicketKeys::own(), b"", EARLY);
+        let ticket = ticketer.encrypt(b"a session").unwrap();
+        for index in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[index] ^= 1;
+            assert_eq!(ticketer.decrypt(&changed), None, "byte {index}");
+            assert_eq!(ticketer.decrypt(&ticket[..index]), None, "cut at {index}");
+        }
+    }
+
+    #[test]
+    fn a_short_secret_is_refused() {
+        assert!(TicketKeys::given(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
+        assert!(TicketKeys::given(Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,380 @@
+//! A toy multiplexed protocol for tests: frames of streams with windows both ways, resets, and an end. It is what HTTP/2 is to a
+//! connection, without compression, settings and history, so that handlers are tested over streams of which a test can
+//! see every byte.
+//!
+//! A client begins with [`PREFACE`]. A frame is a kind, flags, a stream's number (4 bytes), a length (2 bytes), and as many
+//! bytes. Requests are HTTP/1 heads in an `OPEN` frame.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
+
+use crate::fault::Fault;
+use crate::mux::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+
+mod connection;
+
+pub use connection::{ToyConnection, ToyResponse};
+
+/// What a client sends first.
+pub const PREFACE: &[u8] = b"TOY * HTTP/2.0\r\n\r\n";
+/// Bytes of a frame before its payload.
+pub const FRAME_HEAD_BYTES: usize = 8;
+/// Bytes that a client may send on a stream before it is granted more.
+pub const STREAM_WINDOW_BYTES: usize = 64 * 1024;
+/// Bytes that it may send on all streams together.
+pub const CONNECTION_WINDOW_BYTES: usize = 1024 * 1024;
+
+/// Whether servers of this process speak it.
+static IS_SPOKEN: AtomicBool = AtomicBool::new(false);
+
+/// Lets all servers of this process speak it on every address.
+pub fn speak() {
+    IS_SPOKEN.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_spoken() -> bool {
+    cfg!(test) || IS_SPOKEN.load(Ordering::Relaxed)
+}
+
+/// The flag of a frame that is the last one of its side.
+pub const ENDS: u8 = 1;
+
+/// The kind of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum FrameKind {
+    /// A request head, from a client. Bits 4 to 6 of the flags are its urgency, bit 3 says that it is not incremental.
+    Open = 1,
+    /// A response head: three digits, then field lines.
+    Head,
+    /// Body bytes.
+    Data,
+    /// Trailer lines, which end a side.
+    Trailers,
+    /// One byte: 1 refused, 2 answered, 3 failed, 4 given up by the client.
+    Reset,
+    /// 4 bytes: so much more may be sent on the stream, or with number 0 on all together.
+    Window,
+    /// From a client: 4 bytes, what may be sent on streams that it opens from now on. Default [`STREAM_WINDOW_BYTES`].
+    FirstWindow,
+    /// From the server: no further stream is taken.
+    GoAway,
+    /// From a client, and returned to it.
+    Ping,
+    /// From a client: the flags are those of `OPEN`.
+    Priority,
+}
+
+impl FrameKind {
+    fn of(byte: u8) -> Option<FrameKind> {
+        use FrameKind::{Data, FirstWindow, GoAway, Head, Open, Ping, Priority, Reset, Trailers, Window};
+        [Open, Head, Data, Trailers, Reset, Window, FirstWindow, GoAway, Ping, Priority]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'b> {
+    /// What it is.
+    pub kind: FrameKind,
+    /// [`ENDS`], and what the kind says.
+    pub flags: u8,
+    /// The stream; 0 for all.
+    pub id: u32,
+    /// Its content.
+    pub payload: &'b [u8],
+}
+
+impl<'b> Frame<'b> {
+    /// The frame at the start of `bytes`, and its length; `None` where more bytes must come.
+    ///
+    /// # Errors
+    /// 400 for an unknown kind.
+    pub fn read(bytes: &'b [u8]) -> Result<Option<(Frame<'b>, usize)>, Reject> {
+        let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
+        let [kind, flags, a, b, c, d, high, low] = *head;
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        let kind = FrameKind::of(kind).ok_or(Reject::bad("unknown frame"))?;
+        let Some(payload) = rest.get(..len) else { return Ok(None) };
+        let frame = Frame { kind, flags, id: u32::from_be_bytes([a, b, c, d]), payload };
+        Ok(Some((frame, FRAME_HEAD_BYTES + len)))
+    }
+
+    /// Appends it.
+    ///
+    /// # Panics
+    /// Where the payload is longer than a frame holds.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let len = u16::try_from(self.payload.len()).expect("a payload that fits a frame");
+        out.extend_from_slice(&[self.kind as u8, self.flags]);
+        out.extend_from_slice(&self.id.to_be_bytes());
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(self.payload);
+    }
+}
+
+/// What the server's side knows of a stream.
+struct ToyStream {
+    /// Bytes that may be sent.
+    send_bytes: usize,
+    /// Bytes that the client may send.
+    receive_bytes: usize,
+    /// Received, and not granted again.
+    unread_bytes: usize,
+    /// Body bytes still to come, where the head said how many.
+    left: Option<u64>,
+    received_end: bool,
+}
+
+/// The server's side.
+pub(crate) struct ToyMachine {
+    begun: bool,
+    head: RequestHead,
+    streams: HashMap<u32, ToyStream>,
+    last_id: u32,
+    first_window: usize,
+    send_bytes: usize,
+    receive_bytes: usize,
+    /// Bytes read, of which the client has not been told.
+    owed_bytes: usize,
+    out: Vec<u8>,
+}
+
+impl ToyMachine {
+    pub(crate) fn new() -> ToyMachine {
+        ToyMachine {
+            begun: false,
+            head: RequestHead::default(),
+            streams: HashMap::new(),
+            last_id: 0,
+            first_window: STREAM_WINDOW_BYTES,
+            send_bytes: CONNECTION_WINDOW_BYTES,
+            receive_bytes: CONNECTION_WINDOW_BYTES,
+            owed_bytes: 0,
+            out: Vec::new(),
+        }
+    }
+
+    fn frame(&mut self, kind: FrameKind, flags: u8, id: u32, payload: &[u8]) {
+        Frame { kind, flags, id, payload }.write(&mut self.out);
+    }
+
+    fn open(&mut self, frame: Frame<'_>, limits: &Limits) -> Result<MuxEvent<'static>, Reject> {
+        if frame.id <= self.last_id {
+            return Err(Reject::bad("numbers of streams rise"));
+        }
+        self.last_id = frame.id;
+        self.head.reset();
+        let bytes = frame.payload.to_vec();
+        let parsed = self.head.parse(&bytes, limits);
+        let refused = match parsed {
+            Ok(true) => None,
+            Ok(false) => Some(Reject::bad("incomplete head")),
+            Err(reject) => Some(reject),
+        };
+        let ends = frame.flags & ENDS != 0;
+        let mut head = http::Head::clone(&self.head);
+        head.version = Version::Http2;
+        head.body = match (ends, head.body) {
+            (true, _) => BodySize::None,
+            (false, BodySize::Known(length)) => BodySize::Known(length),
+            (false, _) => BodySize::Unknown,
+        };
+        let left = if let BodySize::Known(length) = head.body { Some(length) } else { None };
+        let stream = ToyStream {
+            send_bytes: self.first_window,
+            receive_bytes: STREAM_WINDOW_BYTES,
+            unread_bytes: 0,
+            left,
+            received_end: ends,
+        };
+        self.streams.insert(frame.id, stream);
+        let request = StreamRequest { head, bytes, priority: priority(frame.flags), refused, ended: ends };
+        Ok(MuxEvent::Request(frame.id, Box::new(request)))
+    }
+
+    fn data<'b>(&mut self, frame: Frame<'b>) -> Result<Option<MuxEvent<'b>>, Reject> {
+        let len = frame.payload.len();
+        self.receive_bytes =
+            self.receive_bytes.checked_sub(len).ok_or(Reject::bad("more sent than was granted"))?;
+        let Some(stream) = self.streams.get_mut(&frame.id) else {
+            self.owe(len);
+            return Ok(None);
+        };
+        stream.receive_bytes =
+            stream.receive_bytes.checked_sub(len).ok_or(Reject::bad("more sent than was granted"))?;
+        stream.unread_bytes += len;
+        if stream.received_end {
+            return Err(Reject::bad("data after the end"));
+        }
+        if let Some(left) = &mut stream.left {
+            *left = left.checked_sub(len as u64).ok_or(Reject::bad("more content than announced"))?;
+        }
+        let ends = frame.flags & ENDS != 0;
+        stream.received_end = ends;
+        if ends && stream.left.is_some_and(|left| left > 0) {
+            return Err(Reject::bad("an end in the wrong place"));
+        }
+        Ok(Some(MuxEvent::Data(frame.id, frame.payload, ends)))
+    }
+
+    fn window(&mut self, frame: Frame<'_>) -> Result<Option<MuxEvent<'static>>, Reject> {
+        let more = frame.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes)) as usize;
+        if frame.id == 0 {
+            self.send_bytes += more;
+            return Ok(Some(MuxEvent::Writable(None)));
+        }
+        let Some(stream) = self.streams.get_mut(&frame.id) else { return Ok(None) };
+        stream.send_bytes += more;
+        Ok(Some(MuxEvent::Writable(Some(frame.id))))
+    }
+
+    /// So many bytes were read: the client may send as many again. It is told once they are many.
+    fn owe(&mut self, bytes: usize) {
+        self.owed_bytes += bytes;
+        if self.owed_bytes >= CONNECTION_WINDOW_BYTES / 4 {
+            let owed = std::mem::take(&mut self.owed_bytes);
+            self.receive_bytes += owed;
+            self.frame(FrameKind::Window, 0, 0, &(owed as u32).to_be_bytes());
+        }
+    }
+
+    fn forget(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.remove(&id) else { return false };
+        self.owe(stream.unread_bytes);
+        if self.streams.is_empty() {
+            self.streams.shrink_to(16);
+        }
+        true
+    }
+
+    fn take<'b>(&mut self, frame: Frame<'b>, limits: &Limits) -> Result<Option<MuxEvent<'b>>, Reject> {
+        let ends = frame.flags & ENDS != 0;
+        match frame.kind {
+            FrameKind::Open => self.open(frame, limits).map(Some),
+            FrameKind::Data if !frame.payload.is_empty() => self.data(frame),
+            FrameKind::Data | FrameKind::Trailers if ends => {
+                let Some(stream) = self.streams.get_mut(&frame.id) else { return Ok(None) };
+                if std::mem::replace(&mut stream.received_end, true)
+                    || stream.left.is_some_and(|left| left > 0)
+                {
+                    return Err(Reject::bad("an end in the wrong place"));
+                }
+                Ok(Some(MuxEvent::End(frame.id, fields(frame.payload))))
+            }
+            FrameKind::Reset => Ok(self.forget(frame.id).then_some(MuxEvent::Reset(frame.id))),
+            FrameKind::Window => self.window(frame),
+            FrameKind::Priority => Ok(Some(MuxEvent::Priority(frame.id, priority(frame.flags)))),
+            FrameKind::FirstWindow => {
+                let bytes = frame.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+                self.first_window = bytes as usize;
+                Ok(None)
+            }
+            FrameKind::Ping => {
+                self.frame(FrameKind::Ping, 0, 0, frame.payload);
+                Ok(None)
+            }
+            _ => Err(Reject::bad("a frame in the wrong place")),
+        }
+    }
+}
+
+fn priority(flags: u8) -> StreamPriority {
+    StreamPriority { urgency: flags >> 4 & 7, incremental: flags & 8 == 0 }
+}
+
+/// Field lines as fields.
+fn fields(lines: &[u8]) -> Fields {
+    let mut fields = Fields::new();
+    for line in lines.split(|&byte| byte == b'\n') {
+        if let Some(colon) = line.iter().position(|&byte| byte == b':') {
+            // An invalid one is left out.
+            let _ = fields.try_push(&line[..colon], line[colon + 1..].trim_ascii());
+        }
+    }
+    fields
+}
+
+impl MuxProtocol for ToyMachine {
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        _now_ms: u64,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+        if !self.begun {
+            self.begun = bytes.starts_with(PREFACE);
+            return Ok((if self.begun { PREFACE.len() } else { 0 }, None));
+        }
+        let Some((frame, len)) = Frame::read(bytes)? else { return Ok((0, None)) };
+        let event = self.take(frame, limits)?;
+        Ok((len, event))
+    }
+
+    fn capacity(&self, id: u32) -> usize {
+        self.streams.get(&id).map_or(0, |stream| stream.send_bytes.min(self.send_bytes))
+    }
+
+    fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
+        if self.streams.contains_key(&id) {
+            let payload = [&status.digits()[..], lines].concat();
+            self.frame(FrameKind::Head, u8::from(ends), id, &payload);
+        }
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.send_bytes -= bytes.len();
+        self.send_bytes -= bytes.len();
+        self.frame(FrameKind::Data, u8::from(ends), id, bytes);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        if self.streams.contains_key(&id) {
+            self.frame(FrameKind::Trailers, ENDS, id, trailers.wire());
+        }
+    }
+
+    fn grant(&mut self, id: u32, bytes: usize) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.unread_bytes -= bytes;
+        let is_open = !stream.received_end;
+        if is_open {
+            stream.receive_bytes += bytes;
+        }
+        self.owe(bytes);
+        if is_open {
+            self.frame(FrameKind::Window, 0, id, &(bytes as u32).to_be_bytes());
+        }
+    }
+
+    fn reset(&mut self, id: u32, reason: ResetReason) {
+        if self.forget(id) {
+            self.frame(FrameKind::Reset, 0, id, &[reason as u8 + 1]);
+        }
+    }
+
+    fn close(&mut self, id: u32) {
+        self.forget(id);
+    }
+
+    fn go_away(&mut self) {
+        self.frame(FrameKind::GoAway, 0, 0, b"");
+    }
+
+    fn is_peer_leaving(&self) -> bool {
+        false
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.out.capacity() + self.streams.capacity() * (size_of::<ToyStream>() + 16)
+    }
+}

@@ -1,0 +1,133 @@
+//! Waits of tasks for sources, whatever feeds those: a descriptor, or the task of a multiplexed connection.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+
+/// What a task waits for on a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest(pub(crate) u8);
+
+impl Interest {
+    /// That the peer has closed its sending side, or is gone.
+    pub const END: Interest = Interest(HALF_CLOSED | GONE);
+
+    /// Nothing, or either direction, or both.
+    #[must_use]
+    pub const fn of(read: bool, write: bool) -> Interest {
+        Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
+    }
+
+    /// Whether it is, among others, that there is something to read.
+    #[must_use]
+    pub(crate) const fn is_to_read(self) -> bool {
+        self.0 & READ != 0
+    }
+
+    /// The same, but not that it can be written.
+    #[must_use]
+    pub(crate) const fn without_write(self) -> Interest {
+        Interest(self.0 & !WRITE)
+    }
+
+    fn is_met(self, source: &Source) -> bool {
+        source.ready() & self.0 != 0
+    }
+
+    /// Whoever polls with `cx` is to run when it is met.
+    fn wait(self, core: &Core, source: &Source, cx: &Context<'_>) {
+        if self.0 & (READ | HALF_CLOSED | GONE) != 0 {
+            core.wait_read(source, cx);
+        }
+        if self.0 & WRITE != 0 {
+            core.wait_write(source, cx);
+        }
+    }
+}
+
+/// Waits until a source can do what is wanted of it.
+///
+/// # Errors
+/// [`Fault::Timeout`] at the deadline.
+pub(crate) async fn ready(
+    core: &Core,
+    source: &Source,
+    interest: Interest,
+    deadline_ms: u64,
+) -> Result<(), Fault> {
+    if interest.is_met(source) {
+        return Ok(());
+    }
+    // A wait that was given up may have left its own end behind.
+    source.take_expired();
+    source.set_deadline(deadline_ms);
+    let result = poll_fn(|cx| {
+        if interest.is_met(source) {
+            return Poll::Ready(Ok(()));
+        }
+        if source.take_expired() {
+            if core.now_ms() >= deadline_ms {
+                return Poll::Ready(Err(Fault::Timeout));
+            }
+            source.set_deadline(deadline_ms);
+        }
+        interest.wait(core, source, cx);
+        Poll::Pending
+    })
+    .await;
+    source.set_deadline(u64::MAX);
+    result
+}
+
+/// Waits until one of two sources can do what is wanted of it, with one deadline for both, or until `is_done`, for which
+/// somebody else wakes the task.
+///
+/// # Errors
+/// [`Fault::Timeout`] at the deadline.
+pub(crate) async fn either(
+    core: &Core,
+    both: [(&Source, Interest); 2],
+    deadline_ms: u64,
+    is_done: impl Fn() -> bool,
+) -> Result<(), Fault> {
+    if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
+        return Ok(());
+    }
+    for (source, _) in both {
+        source.take_expired();
+        source.set_deadline(deadline_ms);
+    }
+    let result = poll_fn(|cx| {
+        if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
+            return Poll::Ready(Ok(()));
+        }
+        for (source, interest) in both {
+            if source.take_expired() {
+                if core.now_ms() >= deadline_ms {
+                    return Poll::Ready(Err(Fault::Timeout));
+                }
+                // The deadline of an earlier wait, reported late.
+                source.set_deadline(deadline_ms);
+            }
+            interest.wait(core, source, cx);
+        }
+        Poll::Pending
+    })
+    .await;
+    for (source, _) in both {
+        source.set_deadline(u64::MAX);
+    }
+    result
+}
+
+/// Whether `source` can do what is wanted; if not, whoever polls with `cx` waits for that, without a deadline.
+pub(crate) fn is_met_or_waits(core: &Core, source: &Source, interest: Interest, cx: &Context<'_>) -> bool {
+    let met = interest.is_met(source);
+    if !met {
+        interest.wait(core, source, cx);
+    }
+    met
+}

@@ -1,0 +1,124 @@
+//! Type names: one name is one type in the whole workspace.
+
+use std::collections::BTreeMap;
+
+use crate::tidy::finding::TidyFinding;
+use crate::tidy::source::{SourceFile, Token, closing};
+use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
+
+const DECLARING: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
+
+/// A name that types of several crates may share.
+struct Twin {
+    name: &'static str,
+    /// Why. A reader of the list must see that the types are the same idea.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers and for the test of the list"))]
+    reason: &'static str,
+}
+
+/// The reason for types that `config` shares with the crate that uses the setting.
+const SETTING: &str = "the same setting, as `config` reads it and as the crate takes it";
+
+const TWINS: &[Twin] = &[
+    Twin { name: "Options", reason: "the settings of a crate, which `komainu::assemble` writes" },
+    Twin { name: "Balance", reason: SETTING },
+    Twin { name: "Coding", reason: SETTING },
+    Twin { name: "Effort", reason: SETTING },
+    Twin { name: "ErrorPages", reason: SETTING },
+    Twin { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
+    Twin { name: "Listen", reason: SETTING },
+    Twin { name: "ProxyProtocol", reason: SETTING },
+    Twin { name: "Symlinks", reason: SETTING },
+];
+
+/// All findings about types of the same name in two crates. Types that macros declare are not seen.
+pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
+    let mut places: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
+    for (file, text) in tree.rust().filter(|(file, _)| !is_test_path(file)) {
+        if crate_of(file).is_none_or(|folder| !folder.starts_with("crates/")) {
+            continue;
+        }
+        let source = SourceFile::new(text);
+        for name in declared(&source.tokens()) {
+            if !source.is_test(name.line) {
+                places.entry(name.text.to_string()).or_default().push((file, name.line));
+            }
+        }
+    }
+    places.retain(|name, _| TWINS.iter().all(|twin| twin.name != name));
+    places.iter().filter_map(|(name, places)| second(name, places)).collect()
+}
+
+/// The finding for the first declaration in another crate than that of the first one.
+fn second(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
+    let (first, line) = places.first()?;
+    let (file, at) = places.iter().find(|(file, _)| crate_of(file) != crate_of(first))?;
+    let what = format!("`{name}` is also the name of a type at {first}:{line}");
+    let remedy = "name the type for what it is of, or add it to TWINS in xtask's twins.rs with the reason";
+    Some(TidyFinding::new(file, *at, what, remedy))
+}
+
+/// The names of the types that items of this file declare, in its modules too but not in functions, traits or `impl`.
+fn declared<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+    let (mut names, mut at) = (Vec::new(), 0);
+    while let Some(token) = tokens.get(at) {
+        let is_module = at >= 2 && tokens[at - 2].text == "mod";
+        match token.text {
+            "{" if is_module => at += 1,
+            "{" | "(" | "[" => at = closing(tokens, at).max(at) + 1,
+            word if DECLARING.contains(&word) => {
+                names.extend(tokens.get(at + 1).filter(|name| name.text.starts_with(char::is_uppercase)));
+                at += 2;
+            }
+            _ => at += 1,
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        check(&SourceTree::of(files)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_second_type_of_a_name_in_another_crate_is_refused() {
+        for second in ["pub enum Ticket {}", "struct Ticket(u8);", "mod a { pub(crate) type Ticket = u8; }"] {
+            let files =
+                [("crates/a/src/lib.rs", "\npub struct Ticket { a: u8 }"), ("crates/b/src/x.rs", second)];
+            let found = found(&files);
+            assert_eq!(found.len(), 1, "{second}");
+            assert!(found[0].starts_with("crates/b/src/x.rs:1: `Ticket` is also"), "{found:?}");
+            assert!(found[0].contains("crates/a/src/lib.rs:2"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn types_of_one_crate_tests_and_other_items_pass() {
+        for second in [
+            ("crates/a/src/y.rs", "struct Ticket;"),
+            ("crates/b/tests/y.rs", "struct Ticket;"),
+            ("crates/b/src/y.rs", "#[cfg(test)]\nmod tests { struct Ticket; }"),
+            ("crates/b/src/y.rs", "fn f() { struct Ticket; }"),
+            ("crates/b/src/y.rs", "impl A for B { type Ticket = u8; }"),
+            ("crates/b/src/y.rs", "trait A { type Ticket; }"),
+            ("crates/b/src/y.rs", "// struct Ticket;"),
+        ] {
+            let files = [("crates/a/src/x.rs", "struct Ticket;"), second];
+            assert!(found(&files).is_empty(), "{second:?}");
+        }
+        let files = [("crates/a/src/x.rs", "struct Options;"), ("crates/b/src/x.rs", "struct Options;")];
+        assert!(found(&files).is_empty());
+    }
+
+    #[test]
+    fn every_exception_has_a_reason_and_stands_once() {
+        for (at, twin) in TWINS.iter().enumerate() {
+            assert!(!twin.reason.is_empty(), "{}", twin.name);
+            assert!(TWINS[..at].iter().all(|other| other.name != twin.name), "{}", twin.name);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Frames to both ends of an HTTP/2 connection. The law is `laws::frames` in `crates/http2/tests/support`, which also runs in every `cargo test`.
+#![no_main]
+
+#[path = "../../crates/http2/tests/support/mod.rs"]
+mod support;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| support::laws::frames(bytes));
