@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use net::Core;
 
+use crate::descriptors;
 use crate::handle::Handle;
 use crate::log::{AppLog, Log};
 use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
@@ -37,6 +38,7 @@ impl App {
     pub fn start(options: Options, cores: usize, log: Log) -> io::Result<App> {
         // Forked workers lose their parent on purpose, and become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        descriptors::start()?;
         let options = Arc::new(options);
         let app_log = AppLog { app: options.name.as_str().into(), log };
         let commands = Arc::new(CommandQueue::new()?);

@@ -7,8 +7,9 @@ use net::{Exchange, Fault};
 use ring::FilePart;
 use rustix::fs::{FileType, fstat};
 use rustix::io::{ReadWriteFlags, pread, preadv2};
-use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
+use rustix::process::ForeignRawFd;
 
+use crate::descriptors;
 use crate::launcher::Launcher;
 
 /// Bytes read at a time where the kernel cannot send the file by itself, or it is not in memory.
@@ -26,7 +27,7 @@ pub(crate) fn take(
     let number = part.fd as ForeignRawFd;
     let file = match launcher {
         Some(launcher) => launcher.descriptor(process.as_fd(), number),
-        None => pidfd_getfd(process, number, PidfdGetfdFlags::empty()).map_err(Into::into),
+        None => descriptors::copy(process.as_fd(), number),
     };
     let file =
         file.map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;

@@ -1,18 +1,20 @@
 //! A connection that an application takes over (Rack's full hijack): the server relays it to a socket of the worker's.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use net::{Exchange, Fault, Link, Stream};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use rustix::process::{ForeignRawFd, PidfdGetfdFlags, pidfd_getfd};
+use rustix::process::ForeignRawFd;
+
+use crate::descriptors;
 
 /// The server's own descriptor of a worker's socket, checked: one end of a socketpair, or what is like it.
 ///
 /// # Errors
 /// Why nothing can be relayed to it, for the log.
 pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
-    let socket = pidfd_getfd(process, part.fd as ForeignRawFd, PidfdGetfdFlags::empty())
+    let socket = descriptors::copy(process.as_fd(), part.fd as ForeignRawFd)
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
     match is_stream && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) {

@@ -3,15 +3,29 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::thread::disable_transparent_huge_pages;
 
 use crate::launcher::Launch;
 use crate::mail::lock;
 use crate::options::Options;
+
+/// Variables that are for the server alone.
+const SERVER_VARIABLES: [&str; 8] = [
+    "KOMAINU_SUPERVISOR",
+    "KOMAINU_PREDECESSOR",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+];
 
 /// Held while descriptors have close-on-exec cleared, so that no other process inherits them.
 static SPAWNING: Mutex<()> = Mutex::new(());
@@ -29,7 +43,6 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     command
         .args(arguments)
         .envs(options.env.iter().map(|(name, value)| (name, value)))
-        .env_remove("KOMAINU_SUPERVISOR")
         .env(ring::ENVIRONMENT, ring::environment(&launch.channel, launch.threads))
         .env("KOMAINU_CONTROL", launch.control.as_raw_fd().to_string())
         .env("KOMAINU_SERVER", std::process::id().to_string())
@@ -40,6 +53,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .stderr(launch.errors.try_clone_to_owned()?)
         // Signals from the terminal are for the server, which ends its processes in its own time.
         .process_group(0);
+    SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),
         Some(worker_slots) => command
@@ -57,7 +71,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         let _alone = lock(&SPAWNING);
         let inherited = || launch.channel.iter().chain([&launch.control]);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
-        let process = command.spawn();
+        let process = spawn_with_huge_pages(&mut command);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::CLOEXEC))?;
         process.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
@@ -71,6 +85,36 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         limit(pid, *resource, value.saturating_add(ours))?;
     }
     Ok(pid)
+}
+
+/// Starts another program, which inherits nothing of what is passed to an application's.
+///
+/// # Errors
+/// Why it cannot be started.
+pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
+    let _alone = lock(&SPAWNING);
+    spawn_with_huge_pages(command)
+}
+
+/// Whether [`switch_off_huge_pages`] was called.
+static HUGE_PAGES_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Switches huge pages off for this process, and not for those that it starts, although they would inherit that. A kernel
+/// without such a switch goes on as before.
+pub fn switch_off_huge_pages() {
+    HUGE_PAGES_OFF.store(disable_transparent_huge_pages(true).is_ok(), Ordering::Relaxed);
+}
+
+/// Starts a program; to be called by one thread at a time.
+fn spawn_with_huge_pages(command: &mut Command) -> io::Result<Child> {
+    if !HUGE_PAGES_OFF.load(Ordering::Relaxed) {
+        return command.spawn();
+    }
+    // It works here, as it has worked before: nothing is lost where it does not.
+    let _ = disable_transparent_huge_pages(false);
+    let process = command.spawn();
+    let _ = disable_transparent_huge_pages(true);
+    process
 }
 
 fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {

@@ -35,6 +35,7 @@ mod reply;
 mod generation;
 mod outcome;
 mod mail;
+mod descriptors;
 mod dispatcher;
 mod upload;
 mod file;
@@ -56,7 +57,7 @@ mod app;
 
 pub use app::App;
 pub use handle::{Handle, Mount};
-pub use launch::spawn;
+pub use launch::{spawn, spawn_apart, switch_off_huge_pages};
 pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};

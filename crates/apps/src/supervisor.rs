@@ -124,8 +124,9 @@ impl Supervisor {
                 self.watch_all(at, events);
             }
             self.settle(now);
-            if self.stopping.is_some() && self.worker_pools.is_empty() {
-                return;
+            if let (Some(until), true) = (self.stopping, self.worker_pools.is_empty()) {
+                // Copies that workers have forked, and that did not end with them.
+                return self.orphans.end(until);
             }
             if let Err(error) = self.wait(next_round) {
                 self.app_log.report(AppLogLevel::Error, &format!("the supervisor cannot wait: {error}"));

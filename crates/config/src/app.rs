@@ -4,7 +4,9 @@ use crate::check::{Checker, InvalidValue};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Data, Node};
 use crate::record::{brief, directives, table};
-use crate::shape::{Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word};
+use crate::shape::{
+    Count, Flag, List, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
+};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::PathBuf;
@@ -117,6 +119,8 @@ directives! {
         "recycle" recycle: Recycle = {}, table();
         /// Limits that the kernel enforces on each of its processes.
         "limits" limits: AppLimits = {}, table();
+        /// What its processes may reach of what their user may. Without it they may reach all of that.
+        "sandbox" sandbox: Option<AppSandbox> = absent("none"), Maybe(table());
         /// Whether the error page has the application's error message if it does not load. For development.
         "show_errors" show_errors: bool = false, Flag;
         /// Bytes of a request's body that are collected in memory before a worker gets the request, so that a slow
@@ -230,6 +234,32 @@ directives! {
         "memory" memory_bytes: Option<u64> = absent("never because of this"), Maybe(Size { min: MIB, max: 1024 * GIB });
         /// After this time.
         "age" age: Option<Duration> = absent("never because of this"), Maybe(Time { min: SECOND, max: YEAR });
+    }
+}
+
+directives! {
+    /// What the processes of an application may reach, and the programs that they start. The kernel enforces it (Landlock,
+    /// seccomp); on a kernel that has no Landlock the application does not start. System calls that administer the machine
+    /// or look into other processes fail in a sandbox.
+    ///
+    /// ```toml
+    /// [apps.shop]
+    /// psgi = "shop/app.psgi"
+    ///
+    /// [apps.shop.sandbox]
+    /// read    = ["/srv/shop/data"]
+    /// write   = ["/srv/shop/data/uploads", "/tmp"]
+    /// network = false
+    /// ```
+    AppSandbox in "`sandbox` of an application" {
+        /// Files and folders that they may read, and everything below them. In addition to the application's folder, its
+        /// virtual environment, what is in `write`, and the system's own folders, such as `/usr` and `/etc`.
+        "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
+        /// Files and folders that they may write to, and everything below them. A path that does not exist when the
+        /// application starts is not granted.
+        "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
+        /// Whether they may use the network. Without it they may use Unix sockets alone.
+        "network" network: bool = true, Flag;
     }
 }
 

@@ -56,7 +56,9 @@ mod schema;
 
 pub mod matcher;
 
-pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers};
+pub use app::{
+    App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
+};
 pub use check::InvalidValue;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};

@@ -4,7 +4,7 @@ use crate::check::{Checker, InvalidValue};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Data, Node};
 use crate::record::directives;
-use crate::shape::{Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
+use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -197,6 +197,9 @@ directives! {
         /// those without the header; over a Unix socket, all must have it.
         "proxy_protocol" proxy_protocol: Option<Vec<TrustedSource>> = false,
             Toggle { on: Some(|| Some(Vec::new())), off: || None, shape: Maybe(OneOrMore(SOURCE)) };
+        /// Whether clients may speak HTTP/2 in the clear, with prior knowledge (h2c): a connection that begins with HTTP/2's preface
+        /// is one. HTTP/1 is spoken at the same address.
+        "h2c" h2c: bool = false, Flag;
     }
 }
 

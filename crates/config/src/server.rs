@@ -80,7 +80,7 @@ directives! {
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
-        /// user without capabilities. `"root"` keeps root's rights. A change needs a restart.
+        /// user without capabilities. `"root"` keeps root's rights. A change needs a restart or an upgrade.
         "user" user: Option<String> = absent("the user that starts it; if that is root, `www-data` or, if there is none, `nobody`"),
             Maybe(Text { what: "the name or number of a user, in quotes", parse: account });
         /// The group of the server: a name or a number. The groups that have `user` as a member are kept too.
@@ -102,6 +102,10 @@ directives! {
         /// and `/a/b` are different paths, and `files` finds nothing at `/a//b`. Slashes at the start are always
         /// merged.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
+        /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
+        /// as far as the kernel has them). A change needs a restart or an upgrade.
+        "sandbox" sandbox: bool = true, Flag;
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// How long the server waits.

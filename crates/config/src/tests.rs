@@ -3,10 +3,10 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    App, AppLimits, AppTimeouts, AppWebSockets, Compress, CompressResponses, Config, Eject, Files, Forwarded,
-    Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits,
-    ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits,
-    RouteTimeouts, Site, Timeouts, TrustedProxies, Upstream, Workers,
+    App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Compress, CompressResponses, Config, Eject,
+    Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
+    ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
+    RouteLimits, RouteTimeouts, Site, Timeouts, TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -61,6 +61,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<AppTimeouts>(),
         written_out::<AppWebSockets>(),
         written_out::<AppLimits>(),
+        written_out::<AppSandbox>(),
         written_out::<Recycle>(),
         written_out::<Workers>(),
         written_out::<Mounted>(),

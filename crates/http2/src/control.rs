@@ -137,6 +137,7 @@ impl Machine {
         };
         let is_served = record.sending == Sending::Ended;
         record.reset = Some(code);
+        record.reset_by_peer = true;
         self.ledger.spend(if is_served && self.is_server { price::FRAME } else { price::RESET })?;
         self.settle(header.stream);
         Ok(Some(Event::Reset { stream: header.stream, code }))

@@ -358,6 +358,12 @@ impl Machine {
         self.ledger.held() + self.table_bytes()
     }
 
+    /// Memory of the machine itself: its tables and buffers, without heads and content, which the caller has.
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
+        size_of::<Machine>() + self.table_bytes()
+    }
+
     /// The most that was held in streams at any time.
     #[must_use]
     pub fn held_bytes_peak(&self) -> usize {
@@ -433,9 +439,10 @@ impl Machine {
     ) -> Result<Event, ConnectionError> {
         self.ledger.spend(price)?;
         match self.streams.find_mut(stream) {
-            Some(record) if record.reset.is_some() => {}
+            Some(record) if record.reset.is_some() && !record.reset_by_peer => {}
             Some(record) => {
                 record.reset = Some(code);
+                record.reset_by_peer = false;
                 frame::rst_stream(&mut self.control, stream, code);
                 self.settle(stream);
             }

@@ -65,6 +65,9 @@ impl Machine {
                 false => Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream")),
             };
         };
+        if record.reset_by_peer {
+            return Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS after RST_STREAM"));
+        }
         if record.reset.is_some() {
             self.ledger.spend(price::FRAME)?;
             return Ok(None);
@@ -139,6 +142,7 @@ impl Machine {
             receiving,
             sending,
             reset: None,
+            reset_by_peer: false,
             is_counted: true,
             method: Method::Get,
             send_window: SendWindow(i64::from(self.peer.stream_window)),
@@ -288,6 +292,9 @@ impl Machine {
             };
         };
         match record.receiving {
+            _ if record.reset_by_peer => {
+                return Admission::Refused(ErrorCode::STREAM_CLOSED, "DATA after RST_STREAM");
+            }
             _ if record.reset.is_some() => return Admission::Dropped,
             Receiving::Ended => return Admission::Refused(ErrorCode::STREAM_CLOSED, "DATA after the end"),
             Receiving::Head => return Admission::Refused(ErrorCode::PROTOCOL_ERROR, "DATA before HEADERS"),

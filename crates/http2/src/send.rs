@@ -284,7 +284,7 @@ impl Machine {
             self.reset(stream, code);
         }
         let Some(record) = self.streams.remove(stream) else { return };
-        if record.reset.is_some() {
+        if record.reset.is_some() && !record.reset_by_peer {
             self.streams.remember_reset(stream);
         }
         self.receive_window.give_back(record.unread);

@@ -40,6 +40,8 @@ pub(crate) struct StreamRecord {
     pub(crate) sending: Sending,
     /// Set when either side has reset it: nothing more is sent or taken.
     pub(crate) reset: Option<ErrorCode>,
+    /// Set when it was the peer that reset it: what it sends after that is an error.
+    pub(crate) reset_by_peer: bool,
     /// Whether it counts among the open streams.
     pub(crate) is_counted: bool,
     /// The request's method, where this side is the client: a response to HEAD announces a length without content.

@@ -209,6 +209,16 @@ fn what_arrives_late_is_no_error() {
         .map(|frame| u32::from_be_bytes(frame.3[..].try_into().unwrap()))
         .sum();
     assert!(windows >= 128 * 1024, "{windows} of 180,000 bytes are given back by halves of the window");
+    // After its own reset it may not.
+    for conduct in [Conduct::Keeps, Conduct::Serves] {
+        let mut driven = server(conduct);
+        driven
+            .feed(&[post(1, &[]), frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]), frame(DATA, 0, 1, b"x")].concat());
+        let reset = (RST_STREAM, 0, 1, ErrorCode::STREAM_CLOSED.0.to_be_bytes().to_vec());
+        assert!(driven.error.is_none() && driven.sent().contains(&reset));
+        driven.feed(&[post(3, &[]), frame(RST_STREAM, 0, 3, &[0, 0, 0, 8]), get(3)].concat());
+        assert_eq!(driven.error.map(|error| error.code), Some(ErrorCode::STREAM_CLOSED));
+    }
     // On a stream that ended in order, HEADERS end the connection.
     let mut driven = server(Conduct::Serves);
     driven.feed(

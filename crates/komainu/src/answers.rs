@@ -24,10 +24,13 @@ use rustix::process::{
 use crate::check;
 use crate::config_files::{self, NamedFiles};
 use crate::control::Socket;
+use crate::engine;
 use crate::hosting;
 use crate::link::{self, DESCRIPTORS_MAX, TEXT_BYTES_MAX};
 use crate::privilege::Identity;
 use crate::sink::open_file;
+use crate::systemd::Notifier;
+use crate::upgrade::Predecessor;
 
 /// A configuration and the text it was read from; no text if it comes from the command line.
 pub(crate) struct LoadedConfig {
@@ -43,6 +46,13 @@ pub(crate) struct ParentState {
     /// The configuration last sent to the server, which it has not put into force yet.
     pub(crate) offered: Mutex<Option<LoadedConfig>>,
     pub(crate) listeners: Mutex<Vec<Listener>>,
+    /// Those of the offered configuration that were bound for it.
+    pub(crate) offered_listeners: Mutex<Vec<Listener>>,
+    pub(crate) notifier: Notifier,
+    /// How often systemd wants to hear that the server lives.
+    pub(crate) watchdog: Option<Duration>,
+    /// The server that is to be replaced, until this one serves.
+    pub(crate) predecessor: Mutex<Option<Predecessor>>,
     pub(crate) control: Option<Socket>,
     /// The files of the logs, in the order of [`sink::files`].
     pub(crate) logs: [Option<PathBuf>; 2],
@@ -87,11 +97,14 @@ impl ParentState {
             ("start", "") => self.hand_over(link),
             ("config", "") => self.offer(link),
             ("adopted", "") => {
-                if let Some(offered) = lock(&self.offered).take() {
-                    *lock(&self.current) = offered;
-                }
+                self.adopt();
                 return Ok(());
             }
+            ("rejected", "") => {
+                self.reject();
+                return Ok(());
+            }
+            ("sockets", place) => self.sockets(link, place),
             ("open", number) => self.open(link, number),
             ("read", path) => self.read(link, Path::new(path)),
             ("list", path) => self.list(link, Path::new(path)),
@@ -116,6 +129,12 @@ impl ParentState {
         if self.served.load(Ordering::Relaxed) {
             link::send(link, "again", &[])?;
         }
+        if lock(&self.predecessor).is_some() {
+            link::send(link, "replaces", &[])?;
+        }
+        if let Some(watchdog) = self.watchdog {
+            link::send(link, &format!("watchdog {}", watchdog.as_micros()), &[])?;
+        }
         link::send(link, &format!("identity {uid} {gid} {} {name}", groups.join(",")), &[])?;
         if let Some(text) = &lock(&self.current).text {
             link::send(link, "config", &[memory(text)?.as_fd()])?;
@@ -139,8 +158,55 @@ impl ParentState {
         let config = check::parse(file, &text).map_err(io::Error::other)?;
         can_be_launched(&config)?;
         let memory = memory(&text)?;
+        lock(&self.offered_listeners).clear();
         *lock(&self.offered) = Some(LoadedConfig { config, text: Some(text) });
         link::send(link, "config", &[memory.as_fd()])
+    }
+
+    /// The offered configuration is in force.
+    fn adopt(&self) {
+        let Some(offered) = lock(&self.offered).take() else { return };
+        let wanted = engine::listens(&offered.config);
+        *lock(&self.current) = offered;
+        let mut listeners = lock(&self.listeners);
+        listeners.append(&mut lock(&self.offered_listeners));
+        let mut kept: Vec<Listener> = Vec::new();
+        for listen in wanted {
+            let at = listeners.iter().position(|open| open.is_at(&listen.at));
+            kept.extend(at.map(|at| listeners.swap_remove(at)));
+        }
+        // Those that are left are closed.
+        *listeners = kept;
+    }
+
+    /// The offered configuration is not taken over.
+    fn reject(&self) {
+        lock(&self.offered).take();
+        lock(&self.offered_listeners).clear();
+    }
+
+    /// Some of the sockets of a listener of the offered configuration, bound when the first of them are asked for.
+    fn sockets(&self, link: &OwnedFd, words: &str) -> io::Result<()> {
+        let invalid = || io::Error::other("an incomplete question");
+        let (place, from) = words.split_once(' ').ok_or_else(invalid)?;
+        let place: usize = place.parse().map_err(|_| invalid())?;
+        let from: usize = from.parse().map_err(|_| invalid())?;
+        let listen = match &*lock(&self.offered) {
+            Some(offered) => engine::listens(&offered.config).into_iter().nth(place),
+            None => None,
+        };
+        let listen = listen.ok_or_else(|| io::Error::other("the configuration has no such address"))?;
+        let (listeners, mut offered) = (lock(&self.listeners), lock(&self.offered_listeners));
+        let is_it = |listener: &&Listener| listener.is_at(&listen.at);
+        if listeners.iter().chain(offered.iter()).find(is_it).is_none() {
+            let open: Vec<_> = listeners.iter().map(|open| open.address().clone()).collect();
+            let threads = engine::threads(&lock(&self.current).config);
+            offered.push(engine::bind(listen.clone(), threads, &open)?);
+        }
+        let listener = listeners.iter().chain(offered.iter()).find(is_it).ok_or_else(invalid)?;
+        let sockets = listener.descriptors();
+        let some = sockets.get(from..).unwrap_or_default().chunks(DESCRIPTORS_MAX).next().unwrap_or_default();
+        link::send(link, &format!("sockets {}", sockets.len()), some)
     }
 
     /// Whether the configuration in force, or the one that is being loaded, names something.
@@ -237,6 +303,24 @@ impl ParentState {
         for group in std::mem::take(&mut lock(&self.launched).groups) {
             // It fails only if no process is left in the group.
             let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// Kills what is left of the processes that a server has started, once it has ended: they are children of this process then.
+/// Those of `kept` are not its.
+pub(crate) fn kill_orphans(kept: &[u32]) {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    // A kernel that does not tell leaves them alone.
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    for pid in children
+        .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
+    {
+        let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
+        let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = pidfd.filter(|process| is_ours(process).is_ok()) {
+            // It fails only where the process has ended already.
+            let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
 }

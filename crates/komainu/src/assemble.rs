@@ -69,11 +69,16 @@ impl ServerPlan {
     }
 }
 
+/// The folder of temporary files.
+pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
+    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    config.temp_path.clone().unwrap_or_else(usual)
+}
+
 /// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
 /// the server works without files, and logs it.
 pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
-    let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    let folder = config.temp_path.clone().unwrap_or_else(usual);
+    let folder = temporary_folder(config);
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
     if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
         store.create().map_err(|error| {

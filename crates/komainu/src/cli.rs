@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
     Reload(Reload),
+    /// Start the program again, by now another version; it takes over when it serves, and no request is lost
+    Upgrade(Upgrade),
     /// Load a server, and measure its responses, CPU time and memory
     Bench(Box<BenchArguments>),
     /// Load a server with the options of ab, and print a report like ab's
@@ -63,6 +65,9 @@ pub(crate) enum Command {
     },
     /// Print the manual page
     Man,
+    /// Start a program with a sandbox: what the server does for applications
+    #[command(hide = true)]
+    Confine(Confine),
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +86,9 @@ pub(crate) struct Run {
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
+    /// Let clients speak HTTP/2 in the clear, without asking first (prior knowledge)
+    #[arg(long)]
+    pub(crate) h2c: bool,
     /// Threads that serve, at most 1024; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub(crate) threads: u32,
@@ -206,6 +214,29 @@ pub(crate) struct Reload {
     /// Load only this application again, and do not read the configuration
     #[arg(value_name = "APP")]
     pub(crate) app: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The server of this process id; not needed where one runs
+    #[arg(long, value_parser = process_id)]
+    pub(crate) pid: Option<u32>,
+}
+
+/// How a program of an application is started.
+#[derive(Debug, Args)]
+pub(crate) struct Confine {
+    /// A path beneath which it may read, and start programs; everything unless given
+    #[arg(long, value_name = "PATH")]
+    pub(crate) read: Vec<PathBuf>,
+    /// A path beneath which it may write
+    #[arg(long, value_name = "PATH")]
+    pub(crate) write: Vec<PathBuf>,
+    /// Unix sockets alone
+    #[arg(long)]
+    pub(crate) no_network: bool,
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

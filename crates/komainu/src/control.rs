@@ -1,7 +1,7 @@
-//! The control socket, by which `komainu status` and `komainu reload` reach a running server.
+//! The control socket, by which `komainu status`, `reload` and `upgrade` reach a running server.
 //!
 //! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
-//! and reads one JSON document, up to the end of the stream. A client has 2 s for its line and 2 s to take the document;
+//! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
 //! each client has a thread of its own, so that a slow one delays nobody.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -11,6 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
@@ -30,13 +31,10 @@ const CLIENTS_MAX: usize = 64;
 /// The pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
-/// How long `komainu status` and `komainu reload` wait for a sign of life.
+/// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
 const ALIVE_MAX: Duration = Duration::from_secs(5);
-/// How long `komainu status` waits for the document of a server that lives.
-const STATUS_MAX: Duration = Duration::from_secs(20);
-/// How long `komainu reload` does: a reload lasts as long as applications may take to load,
-/// which is a day at most.
-const ANSWER_MAX: Duration = Duration::from_secs(86_400 + 120);
+/// How often a server that works on a command gives one.
+const LIFE_SIGN: Duration = Duration::from_secs(1);
 /// A document larger than this is no server's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -107,13 +105,18 @@ pub(crate) struct Reloaded {
 /// What a server says about itself.
 pub(crate) struct ServerInfo {
     pub(crate) hosting: Arc<Hosting>,
-    pub(crate) addresses: Vec<String>,
+    pub(crate) stop: net::Stop,
+    pub(crate) listeners: net::Listeners,
     pub(crate) since: Instant,
     pub(crate) memory: net::MemoryBudget,
+    /// What the serving threads are restricted by, for people.
+    pub(crate) sandbox: String,
     /// The process id of the supervisor, and the link to it, where there is one.
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
+    /// Starts the program again, and waits until that has taken over or has failed.
+    pub(crate) upgrade: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
 /// A server's socket. Its file is removed when it is dropped.
@@ -156,9 +159,10 @@ pub(crate) fn serve(
     listener: UnixListener,
     user: u32,
     info: ServerInfo,
+    clients: ControlClients,
     notices: ErrorLog,
 ) -> io::Result<()> {
-    let (info, clients) = (Arc::new(info), Arc::new(AtomicUsize::new(0)));
+    let info = Arc::new(info);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -179,7 +183,7 @@ fn admit(
     client: UnixStream,
     user: u32,
     info: &Arc<ServerInfo>,
-    clients: &Arc<AtomicUsize>,
+    clients: &ControlClients,
     notices: &ErrorLog,
 ) -> io::Result<()> {
     client.set_write_timeout(Some(CLIENT_MAX))?;
@@ -187,19 +191,38 @@ fn admit(
     if uid != 0 && uid != user {
         return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
     }
-    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-        clients.fetch_sub(1, Ordering::Relaxed);
+    let counted = clients.count();
+    if clients.0.load(Ordering::Relaxed) > CLIENTS_MAX {
         let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
         return send(client, &json!({ "error": error }));
     }
-    let (info, counted, notices) = (info.clone(), Counted(clients.clone()), notices.clone());
+    let (info, notices) = (info.clone(), notices.clone());
     std::thread::Builder::new().name("control-client".into()).spawn(move || {
         let _counted = counted;
-        if let Err(error) = answer(client, &info) {
+        if let Err(error) = answer(client, info) {
             notices.debug(&format!("control socket: {error}"));
         }
     })?;
     Ok(())
+}
+
+/// The clients that are being served. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct ControlClients(Arc<AtomicUsize>);
+
+impl ControlClients {
+    fn count(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(self.0.clone())
+    }
+
+    /// Waits until all of them have their documents, as long as one may take for that.
+    pub(crate) fn wait(&self) {
+        let until = Instant::now() + CLIENT_MAX;
+        while self.0.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// A client that is being served, as long as it lives.
@@ -211,14 +234,37 @@ impl Drop for Counted {
     }
 }
 
-fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
+fn answer(mut client: UnixStream, info: Arc<ServerInfo>) -> io::Result<()> {
     let line = match read_line(&mut client) {
         Ok(line) => line,
         Err(error) => return send(client, &json!({ "error": error.to_string() })),
     };
-    let document = match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
-        ("ping", "") => json!({ "pid": std::process::id() }),
+    let (done, document) = channel();
+    std::thread::Builder::new().name("control-command".into()).spawn(move || {
+        // Fails only where the client has left.
+        let _ = done.send(obey(&line, &info));
+    })?;
+    loop {
+        match document.recv_timeout(LIFE_SIGN) {
+            Ok(document) => return send(client, &document),
+            // White space between JSON documents: the client sees that the server lives.
+            Err(RecvTimeoutError::Timeout) => client.write_all(b"\n")?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return send(client, &json!({ "error": "the command failed: see the error log" }));
+            }
+        }
+    }
+}
+
+/// Does what a line says; the document for who sent it.
+fn obey(line: &str, info: &ServerInfo) -> Value {
+    match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
+        ("ping", "") => json!({ "pid": std::process::id(), "state": state(info) }),
         ("status", "") => status(info),
+        ("upgrade", "") => match (info.upgrade)() {
+            Ok(done) => json!({ "done": done }),
+            Err(error) => json!({ "error": error }),
+        },
         ("reload", "") => {
             let outcome = (info.reload)();
             let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
@@ -228,10 +274,19 @@ fn answer(mut client: UnixStream, info: &ServerInfo) -> io::Result<()> {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
-        (other, _) => json!({ "error": format!("unknown command {other:?}: send \"status\" or \"reload\"") }),
-    };
-    send(client, &document)
+        (other, _) => {
+            json!({ "error": format!("unknown command {other:?}: send \"status\", \"reload\" or \"upgrade\"") })
+        }
+    }
 }
+
+/// Whether the server serves, or finishes what runs before it ends.
+fn state(info: &ServerInfo) -> &'static str {
+    if info.stop.is_draining() { DRAINING } else { "serving" }
+}
+
+/// The state of a server that finishes what runs before it ends.
+const DRAINING: &str = "draining";
 
 /// The result of a reload, once the applications are loaded or do not load.
 fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
@@ -308,7 +363,9 @@ fn status(info: &ServerInfo) -> Value {
         "supervisor": info.supervisor.as_ref().map(supervisor),
         "version": env!("CARGO_PKG_VERSION"),
         "age_ms": ms(info.since.elapsed()),
-        "listen": info.addresses,
+        "state": state(info),
+        "sandbox": info.sandbox,
+        "listen": info.listeners.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "usage": Usage::of(pid).map(usage),
         "memory": {
             "held_bytes": info.memory.held_bytes(),
@@ -355,9 +412,8 @@ pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
 }
 
 fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
-    let patience = if line == "status" { STATUS_MAX } else { ANSWER_MAX };
-    let text = exchange(path, "ping", ALIVE_MAX).and_then(|_| exchange(path, line, patience))?;
-    if text.is_empty() {
+    let text = exchange(path, line)?;
+    if text.trim().is_empty() {
         return Err(io::Error::other("the server ended before it answered"));
     }
     let answer: Value = serde_json::from_str(&text)?;
@@ -368,11 +424,12 @@ fn ask_at(path: &Path, line: &str) -> io::Result<Value> {
 }
 
 /// Sends a line, and reads what comes back.
-fn exchange(path: &Path, line: &str, patience: Duration) -> io::Result<String> {
+fn exchange(path: &Path, line: &str) -> io::Result<String> {
     let mut server = UnixStream::connect(path).map_err(|error| {
         io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
     })?;
-    server.set_read_timeout(Some(patience))?;
+    // For each read: the server sends something every second until it is done.
+    server.set_read_timeout(Some(ALIVE_MAX))?;
     server.set_write_timeout(Some(CLIENT_MAX))?;
     server.write_all(format!("{line}\n").as_bytes())?;
     let mut text = String::new();
@@ -409,6 +466,15 @@ pub(crate) fn running() -> Vec<u32> {
         .collect();
     pids.sort_unstable();
     pids.dedup();
+    pids
+}
+
+/// Those of them that serve: a server that was replaced by an upgrade finishes what runs.
+pub(crate) fn serving() -> Vec<u32> {
+    let mut pids = running();
+    if pids.len() > 1 {
+        pids.retain(|pid| ask(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
+    }
     pids
 }
 

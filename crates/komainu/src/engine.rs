@@ -7,6 +7,7 @@ use net::{Bind, Cidr, Listen, Listener, Sources};
 use rustix::process::{Resource, getrlimit};
 
 use crate::memory;
+use crate::sockets::GivenSockets;
 
 /// Descriptors reserved at most for other uses than connections: listeners, logs, epolls, workers, files being sent. Of a
 /// small limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
@@ -151,23 +152,36 @@ pub(crate) fn enough_descriptors(config: &Config) -> io::Result<()> {
 /// Ports below this one are for root.
 const PORT_OF_ALL_MIN: u16 = 1_024;
 
-/// Binds an address.
+/// The listeners of a configuration: of sockets that were given, or bound here.
 ///
 /// # Errors
 /// The error of the system, with a remedy.
-pub(crate) fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
-    let port = match &listen.at {
-        Bind::Any(port) => Some(*port),
-        Bind::Tcp(address) => Some(address.port()),
-        Bind::Unix(_) => None,
-    };
-    Listener::bind(listen, threads).map_err(|error| {
+pub(crate) fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Result<Vec<Listener>> {
+    let listens = listens(config);
+    // Their owner listens there until this process serves.
+    let ours = given.addresses();
+    let taken = given.take(&listens);
+    let each = listens.into_iter().zip(taken);
+    each.map(|(listen, taken)| match taken {
+        Some(taken) => taken.adopt(listen),
+        None => bind(listen, threads, &ours),
+    })
+    .collect()
+}
+
+/// Binds an address, beside those that this server listens on already.
+///
+/// # Errors
+/// The error of the system, with a remedy.
+pub(crate) fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
+    let port = listen.at.port();
+    Listener::bind_beside(listen, threads, open).map_err(|error| {
         let remedy = match (error.kind(), port) {
-            (io::ErrorKind::PermissionDenied, Some(1..PORT_OF_ALL_MIN)) => {
-                "start as root with `user` set, give it CAP_NET_BIND_SERVICE (`AmbientCapabilities=` in the systemd \
-                 unit), or take a port from 1024 on"
-                    .to_owned()
-            }
+            (io::ErrorKind::PermissionDenied, Some(port @ 1..PORT_OF_ALL_MIN)) => format!(
+                "start as root with `user` set; or give the program CAP_NET_BIND_SERVICE (`AmbientCapabilities=` in the \
+                 systemd unit, or `setcap cap_net_bind_service=+ep FILE`); or let everybody use such ports \
+                 (`sysctl net.ipv4.ip_unprivileged_port_start={port}`); or take a port from 1024 on"
+            ),
             (io::ErrorKind::AddrInUse, Some(port)) => {
                 format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which")
             }
@@ -194,7 +208,8 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
             unix: matches!(listener.address, config::Listen::Unix(_)),
             ..sources(from)
         });
-        let listen = move |at| Listen { at, proxy_protocol: sources.clone() };
+        let h2c = listener.h2c;
+        let listen = move |at| Listen { at, proxy_protocol: sources.clone(), h2c };
         binds(&listener.address).into_iter().map(listen)
     };
     config.listen.iter().flat_map(listens).collect()

@@ -20,6 +20,7 @@ use crate::config_files::ConfigFiles;
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
+use crate::sandbox;
 
 /// A language of applications.
 struct Language {
@@ -93,8 +94,20 @@ fn command(name: &str, app: &config::App) -> io::Result<(Vec<OsString>, Option<P
         Some(folder) => folder,
         None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
     };
-    let script = script.join(target.language.script).into_os_string();
-    Ok((interpreter.into_iter().chain([script]).chain(target.arguments).collect(), folder))
+    let program = script.join(target.language.script).into_os_string();
+    let own =
+        |path: &OsString| PathBuf::from(path).canonicalize().ok()?.ancestors().nth(2).map(Path::to_owned);
+    // The interpreter with its libraries, where it has a folder of its own.
+    let interpreter_folder = interpreter.as_ref().and_then(own).filter(|folder| folder != Path::new("/"));
+    let command = interpreter.into_iter().chain([program]).chain(target.arguments).collect();
+    let command = match &app.sandbox {
+        None => command,
+        Some(sandbox) => {
+            let reads = [folder.clone(), environment, interpreter_folder, Some(script)];
+            sandbox::confined(sandbox, reads.into_iter().flatten().collect(), command)
+        }
+    };
+    Ok((command, folder))
 }
 
 /// The options that need no access to its files: all except the command and the user.
@@ -341,6 +354,18 @@ impl Hosting {
         let notices = self.notices.clone();
         let log = move |line: &LogLine<'_>| say(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+    }
+
+    /// Waits until all of them are loaded.
+    ///
+    /// # Errors
+    /// Which of them are not, and why.
+    pub(crate) fn wait_until_loaded(&self) -> io::Result<()> {
+        let failures: Vec<String> = self.loading().iter().filter_map(Loading::failure).collect();
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(failures.join("; "))),
+        }
     }
 
     /// Loads an application again; `None` if there is none of this name.

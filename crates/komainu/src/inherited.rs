@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use crate::link::{Packet, SupervisorLink};
 use crate::privilege::{self, Identity};
@@ -20,6 +21,10 @@ pub(crate) struct Inherited {
     pub(crate) supervisor: u32,
     /// Another server has served before this one.
     pub(crate) again: bool,
+    /// Another server goes on if this one does not serve.
+    pub(crate) replaces: bool,
+    /// How often the supervisor wants to hear that the server lives.
+    pub(crate) watchdog: Option<Duration>,
 }
 
 impl Inherited {
@@ -41,12 +46,16 @@ impl Inherited {
             sockets: Vec::new(),
             supervisor,
             again: false,
+            replaces: false,
+            watchdog: None,
         };
         for packet in packets {
             match packet.words() {
                 ("identity", words) => given.identity = parse_identity(words).ok_or_else(invalid)?,
                 ("config", "") => given.text = Some(text_of(packet)?),
                 ("again", "") => given.again = true,
+                ("replaces", "") => given.replaces = true,
+                ("watchdog", us) => given.watchdog = us.parse().ok().map(Duration::from_micros),
                 ("control", "") => {
                     given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
                 }

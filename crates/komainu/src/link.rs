@@ -124,7 +124,7 @@ pub(crate) fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
 }
 
 /// Orders of the supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorOrder {
     /// Finish what runs, and end; given twice, end.
     Stop,
@@ -132,22 +132,69 @@ pub(crate) enum SupervisorOrder {
     Reload,
     /// Ask for the logs again: their files were moved away.
     Reopen,
+    /// What has become of an upgrade.
+    Upgraded(Result<String, String>),
 }
 
 impl SupervisorOrder {
-    const ALL: [(SupervisorOrder, &'static str); 3] = [
-        (SupervisorOrder::Stop, "stop"),
-        (SupervisorOrder::Reload, "reload"),
-        (SupervisorOrder::Reopen, "reopen"),
-    ];
-
     fn of(text: &str) -> Option<SupervisorOrder> {
-        SupervisorOrder::ALL.iter().find(|(_, word)| *word == text).map(|(order, _)| *order)
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("stop", "") => Some(SupervisorOrder::Stop),
+            ("reload", "") => Some(SupervisorOrder::Reload),
+            ("reopen", "") => Some(SupervisorOrder::Reopen),
+            ("upgraded", text) => Some(SupervisorOrder::Upgraded(Ok(text.to_owned()))),
+            ("upgrade-failed", text) => Some(SupervisorOrder::Upgraded(Err(text.to_owned()))),
+            _ => None,
+        }
     }
 
-    /// Its word.
-    pub(crate) fn word(self) -> &'static str {
-        SupervisorOrder::ALL.iter().find(|(order, _)| *order == self).map_or("", |(_, word)| word)
+    /// What is sent for it.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            SupervisorOrder::Stop => "stop".into(),
+            SupervisorOrder::Reload => "reload".into(),
+            SupervisorOrder::Reopen => "reopen".into(),
+            SupervisorOrder::Upgraded(Ok(text)) => format!("upgraded {text}"),
+            SupervisorOrder::Upgraded(Err(text)) => format!("upgrade-failed {text}"),
+        }
+    }
+}
+
+/// The socket that another process has passed to this one as its standard input, if the environment variable `name` says so
+/// by the id of that process, which must be the parent.
+///
+/// # Errors
+/// Where the standard input is not what the environment promises.
+pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
+    let Some(other) = std::env::var_os(name) else { return Ok(None) };
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket);
+    if other.to_str() != parent.as_deref() || peer.is_err() {
+        return Err(io::Error::other(format!("{name} is set, and no server started this process")));
+    }
+    // Started by another name, that of a link to this program.
+    rustix::thread::set_name(c"komainu")?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(Some(socket))
+}
+
+/// The sockets of the listener at this place of the configuration that is being loaded, bound by the supervisor.
+///
+/// # Errors
+/// Why they cannot be bound.
+pub(crate) fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut sockets = Vec::new();
+    loop {
+        let packet = link.ask(&format!("sockets {place} {}", sockets.len()))?;
+        let count: usize = packet.words().1.parse().map_err(|_| gone())?;
+        if packet.descriptors.is_empty() {
+            return Err(gone());
+        }
+        sockets.extend(packet.descriptors);
+        if sockets.len() >= count {
+            return Ok(sockets);
+        }
     }
 }
 
@@ -170,18 +217,7 @@ impl SupervisorLink {
     /// # Errors
     /// Where the standard input is not the link that the environment promises.
     pub(crate) fn inherited() -> io::Result<Option<SupervisorLink>> {
-        let Some(supervisor) = std::env::var_os(ENVIRONMENT) else { return Ok(None) };
-        let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
-        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-        let peer = rustix::net::sockopt::socket_peercred(&socket);
-        if supervisor.to_str() != parent.as_deref() || peer.is_err() {
-            return Err(io::Error::other(format!(
-                "{ENVIRONMENT} is set, and no supervisor started this process"
-            )));
-        }
-        // Started by another name, that of a link to this program.
-        rustix::thread::set_name(c"komainu")?;
-        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        let Some(socket) = inherited(ENVIRONMENT)? else { return Ok(None) };
         let (sender, answers) = channel();
         let shared = LinkState {
             socket,

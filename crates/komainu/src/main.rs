@@ -13,11 +13,15 @@ mod burst;
 mod notice;
 mod clients;
 mod memory;
+mod sandbox;
+mod sockets;
+mod systemd;
 mod engine;
 mod privilege;
 mod link;
 mod config_files;
 mod inherited;
+mod upgrade;
 mod upstreams;
 mod hosting;
 mod control;
@@ -28,6 +32,7 @@ mod assemble;
 mod check;
 mod answers;
 mod parent;
+mod lifecycle;
 mod supervise;
 
 use std::io::{self, IsTerminal, Write};
@@ -40,18 +45,21 @@ use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Work
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
 use crate::inherited::Inherited;
 use crate::privilege::{Identity, Rights};
+use crate::sockets::GivenSockets;
 use crate::supervise::Start;
+use crate::upgrade::Predecessor;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Run(run) => serve_targets(&run),
-        Command::Start(start) => serve_file(start.config),
+        Command::Run(run) => taking_over(|taken| serve_targets(&run, taken)),
+        Command::Start(start) => taking_over(|taken| serve_file(start.config, taken)),
         Command::Check(arguments) => check::check(&arguments),
         Command::Status(arguments) => status::status(&arguments).and_then(|text| print(&text)),
         Command::Reload(arguments) => status::reload(&arguments).and_then(|text| print(&text)),
+        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(|text| print(&text)),
         Command::Bench(arguments) => return judged(measure::bench(&arguments)),
         Command::Ab(arguments) => return judged(measure::ab(&arguments)),
         Command::Lab(arguments) => return judged(measure::lab(&arguments)),
@@ -63,6 +71,7 @@ fn main() -> ExitCode {
             print(&String::from_utf8_lossy(&script))
         }
         Command::Man => manual(),
+        Command::Confine(arguments) => sandbox::confine(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,44 +106,79 @@ fn manual() -> Result<(), String> {
     let mut page = Vec::new();
     let command = Cli::command();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| error.to_string())?;
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let named = sub.clone().name(format!("komainu-{}", sub.get_name()));
         clap_mangen::Man::new(named).render(&mut page).map_err(|error| error.to_string())?;
     }
     print(&String::from_utf8_lossy(&page))
 }
 
+/// What this process takes over when it starts.
+struct TakenOver {
+    inherited: Option<Inherited>,
+    predecessor: Option<Predecessor>,
+    given: GivenSockets,
+}
+
+/// Serves by what this process takes over; a server that is to be replaced is told why this one cannot.
+fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
+    upgrade::program().map_err(failed)?;
+    if let Some(inherited) = Inherited::take().map_err(failed)? {
+        let given = GivenSockets::default();
+        return serve(TakenOver { inherited: Some(inherited), predecessor: None, given });
+    }
+    let Some((predecessor, given)) = Predecessor::take().map_err(failed)? else {
+        let given = systemd::sockets().map_err(failed)?;
+        return serve(TakenOver { inherited: None, predecessor: None, given });
+    };
+    let done = serve(TakenOver { inherited: None, predecessor: Some(predecessor.clone()), given });
+    done.inspect_err(|error| predecessor.report_failure(error.strip_prefix("error: ").unwrap_or(error)))
+}
+
 /// `komainu start -c FILE`
-fn serve_file(path: PathBuf) -> Result<(), String> {
-    let inherited = Inherited::take().map_err(failed)?;
+fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
+    let TakenOver { inherited, predecessor, given } = taken;
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
         // The supervisor has printed its warnings.
         let config = check::parse_silently(&path, &text)?;
         let link = inherited.as_ref().map(|given| given.link.clone());
-        let reread: supervise::Reread = Box::new(move || {
+        let reread: lifecycle::Reread = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask("config")).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
             let text = inherited::text_of(packet).map_err(|error| error.to_string())?;
             check::parse_silently(&path, &text)
         });
-        let start = Start { config, reread: Some(reread), watch: false, inherited, warning: None };
+        let start = Start {
+            config,
+            reread: Some(reread),
+            watch: false,
+            inherited,
+            predecessor,
+            given,
+            warning: None,
+        };
         return served(start);
     }
     let text = check::read_text(&path)?;
     let config = check::parse(&path, &text)?;
     match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
-        Rights::Drop(identity) => supervised(config, Some((path, text)), identity),
+        Rights::Drop(identity) => supervised(config, Some((path, text)), identity, (predecessor, given)),
         Rights::Keep(warning) => {
-            let reread: supervise::Reread = Box::new(move || check::read(&path));
-            let start = Start { config, reread: Some(reread), watch: false, inherited: None, warning };
-            served(start)
+            let reread: lifecycle::Reread = Box::new(move || check::read(&path));
+            let reread = Some(reread);
+            served(Start { config, reread, watch: false, inherited: None, predecessor, given, warning })
         }
     }
 }
 
 /// Runs the supervisor of a server that has another user, and returns that server's exit status.
-fn supervised(config: Config, file: Option<(PathBuf, String)>, identity: Identity) -> Result<(), String> {
-    match parent::supervise(config, file, identity).map_err(failed)? {
+fn supervised(
+    config: Config,
+    file: Option<(PathBuf, String)>,
+    identity: Identity,
+    taken: (Option<Predecessor>, GivenSockets),
+) -> Result<(), String> {
+    match parent::supervise(config, file, identity, taken).map_err(failed)? {
         0 => Ok(()),
         status => std::process::exit(status.into()),
     }
@@ -145,20 +189,19 @@ fn failed(error: io::Error) -> String {
 }
 
 /// `komainu run TARGET…`
-fn serve_targets(run: &Run) -> Result<(), String> {
-    let inherited = Inherited::take().map_err(failed)?;
+fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
+    let TakenOver { inherited, predecessor, given } = taken;
     let config = configuration(run)?;
     let warning = match inherited {
         Some(_) => None,
         // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
         // user instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
-            Rights::Drop(identity) => return supervised(config, None, identity),
+            Rights::Drop(identity) => return supervised(config, None, identity, (predecessor, given)),
             Rights::Keep(warning) => warning,
         },
     };
-    let start = Start { config, reread: None, watch: run.app.watch, inherited, warning };
-    served(start)
+    served(Start { config, reread: None, watch: run.app.watch, inherited, predecessor, given, warning })
 }
 
 /// Serves; reports a failure to the supervisor as well, if there is one.
@@ -208,7 +251,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     };
     let route = Route { action, otherwise, ..Route::default() };
     let mut config = Config {
-        listen: run.listen.iter().cloned().map(Listener::at).collect(),
+        listen: run.listen.iter().cloned().map(|at| Listener { h2c: run.h2c, ..Listener::at(at) }).collect(),
         threads: run.threads,
         user: run.user.clone(),
         sites: vec![Site { routes: vec![route], ..Site::default() }],

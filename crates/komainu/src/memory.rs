@@ -11,12 +11,12 @@ const SMALL_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The budget of so many bytes, or of a share of what there is. Where it is small, the kernel is asked for no huge pages: each
 /// thread's first buffer of a size would take two megabytes of one, however few bytes are counted. Programs that are
-/// started later inherit that.
+/// started later do not inherit that.
 pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
     let bytes_max = bytes_max.unwrap_or_else(share);
     if bytes_max < SMALL_BYTES {
         // Where the kernel does not know it, more is resident than has to be.
-        let _ = rustix::thread::disable_transparent_huge_pages(true);
+        apps::switch_off_huge_pages();
     }
     net::MemoryBudget::new(bytes_max)
 }

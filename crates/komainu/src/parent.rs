@@ -20,13 +20,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, lock};
+use crate::answers::{ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock};
 use crate::control::Socket;
 use crate::engine;
 use crate::link::{self, SupervisorOrder};
 use crate::notice::ErrorLog;
 use crate::privilege::{self, Identity};
 use crate::sink::{self, LogSink, LogTarget};
+use crate::sockets::GivenSockets;
+use crate::systemd::{self, Notifier};
+use crate::upgrade::{self, HandedSockets, Predecessor, Successor};
 
 /// The pause before a server that dies again and again is started: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -47,6 +50,10 @@ enum ParentEvent {
     Signal(i32),
     /// The server has begun to serve.
     Ready,
+    /// The server was asked for an upgrade.
+    Upgrade,
+    /// What has become of an upgrade: the process that has taken over, or why not.
+    Upgraded(Result<u32, String>),
     Ended(ExitStatus),
 }
 
@@ -76,18 +83,17 @@ pub(crate) fn supervise(
     config: Config,
     file: Option<(PathBuf, String)>,
     identity: Identity,
+    (predecessor, mut given): (Option<Predecessor>, GivenSockets),
 ) -> io::Result<u8> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     can_be_launched(&config)?;
     let threads = engine::threads(&config);
-    let listens = engine::listens(&config);
     engine::enough_descriptors(&config)?;
-    let listeners = listens.into_iter().map(|listen| engine::bind(listen, threads));
-    let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+    let listeners = engine::open(&config, &mut given, threads)?;
     let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
     let control = Socket::bind();
     if let Err(error) = &control {
-        notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
+        notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
     }
     let (file, text) = file.unzip();
     let state = Arc::new(ParentState {
@@ -97,6 +103,10 @@ pub(crate) fn supervise(
         current: Mutex::new(LoadedConfig { config, text }),
         offered: Mutex::default(),
         listeners: Mutex::new(listeners),
+        offered_listeners: Mutex::default(),
+        notifier: Notifier::of_environment(),
+        watchdog: systemd::watchdog(),
+        predecessor: Mutex::new(predecessor),
         control: control.ok(),
         launched: Mutex::default(),
         served: AtomicBool::new(false),
@@ -109,106 +119,236 @@ pub(crate) fn supervise(
         let sender = sender.clone();
         move || signals.forever().try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
     })?;
-    let outcome = keep_serving(&state, &sender, &events, &notices);
-    notices.sink().close();
+    let mut supervisor = Supervisor {
+        state,
+        sender,
+        notices,
+        stops: 0,
+        upgrade: None,
+        successors: Vec::new(),
+        is_replaced: false,
+        given: Some(given),
+    };
+    let outcome = supervisor.keep_serving(&events);
+    supervisor.notices.sink().close();
     outcome
 }
 
-/// Starts the server, again and again, until it ends after an order to stop.
-fn keep_serving(
-    state: &Arc<ParentState>,
-    sender: &Sender<ParentEvent>,
-    events: &Receiver<ParentEvent>,
-    notices: &ErrorLog,
-) -> io::Result<u8> {
-    let mut failures = 0;
-    loop {
-        let mut child = start(state, sender)?;
-        let mut stops = 0;
-        let status = watch(state, &mut child, events, notices, &mut stops)?;
-        state.kill_launched();
-        if stops > 0 || !state.served.load(Ordering::Relaxed) {
-            // If it could not start, it has reported why.
-            return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
-        }
-        if child.since.elapsed() >= PROVEN {
-            failures = 0;
-        }
-        let pause = match failures {
-            0 => Duration::ZERO,
-            _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
-        };
-        failures += 1;
-        hear_out(&child);
-        let reason = lock(&state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
-        let text = format!("the server (process {}) died: {status}{reason}; it is started again", child.pid);
-        let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
-        notices.error(&format!("{text}{when}"));
-        let until = Instant::now() + pause;
-        while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            match event {
-                ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
-                ParentEvent::Signal(SIGUSR1) => notices.sink().reopen(),
-                _ => {}
-            }
-        }
-    }
+/// The supervisor's main thread.
+struct Supervisor {
+    state: Arc<ParentState>,
+    sender: Sender<ParentEvent>,
+    notices: ErrorLog,
+    /// Signals to stop so far.
+    stops: u32,
+    /// The successor that is not known to serve yet.
+    upgrade: Option<OwnedFd>,
+    /// The process ids of all successors that were started.
+    successors: Vec<u32>,
+    /// Another process has taken over.
+    is_replaced: bool,
+    /// Sockets that no `listen` names, until this process serves.
+    given: Option<GivenSockets>,
 }
 
-/// Passes signals on as orders until the server ends; counts those to stop.
-fn watch(
-    state: &ParentState,
-    child: &mut ServerProcess,
-    events: &Receiver<ParentEvent>,
-    notices: &ErrorLog,
-    stops: &mut u32,
-) -> io::Result<ExitStatus> {
-    let mut kill_at = None;
-    loop {
-        let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
-        let order = match events.recv_timeout(wait) {
-            Ok(ParentEvent::Ended(status)) => return Ok(status),
-            Ok(ParentEvent::Ready) => {
-                state.served.store(true, Ordering::Relaxed);
-                continue;
+impl Supervisor {
+    /// Starts the server, again and again, until it ends after an order to stop.
+    fn keep_serving(&mut self, events: &Receiver<ParentEvent>) -> io::Result<u8> {
+        let mut failures = 0;
+        loop {
+            let mut child = start(&self.state, &self.sender)?;
+            let status = self.watch(&mut child, events)?;
+            self.state.kill_launched();
+            kill_orphans(&self.successors);
+            if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
+                // If it could not start, it has reported why.
+                self.report_failure(&child, status);
+                return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
             }
-            Ok(ParentEvent::Signal(SIGUSR1)) => {
-                notices.sink().reopen();
-                SupervisorOrder::Reopen
+            if child.since.elapsed() >= PROVEN {
+                failures = 0;
             }
-            Ok(ParentEvent::Signal(SIGHUP)) => SupervisorOrder::Reload,
-            Ok(ParentEvent::Signal(SIGUSR2)) => {
-                notices.warn(UPGRADE_UNKNOWN);
-                continue;
-            }
-            Ok(ParentEvent::Signal(_)) => {
-                *stops += 1;
-                if *stops == 2 {
-                    kill_at = Some(Instant::now() + KILL_AFTER);
+            let pause = match failures {
+                0 => Duration::ZERO,
+                _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
+            };
+            failures += 1;
+            hear_out(&child);
+            let reason =
+                lock(&self.state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
+            let text =
+                format!("the server (process {}) died: {status}{reason}; it is started again", child.pid);
+            let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
+            self.notices.error(&format!("{text}{when}"));
+            self.state.notifier.alive();
+            let until = Instant::now() + pause;
+            while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match event {
+                    ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                    ParentEvent::Signal(SIGUSR1) => self.notices.sink().reopen(),
+                    ParentEvent::Upgraded(Ok(pid)) => {
+                        self.leave_to(pid);
+                        return Ok(0);
+                    }
+                    ParentEvent::Upgraded(Err(_)) => self.upgrade = None,
+                    _ => {}
                 }
-                // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
-                lock(&state.listeners).clear();
-                SupervisorOrder::Stop
             }
-            Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
-                kill(child);
-                kill_at = None;
-                continue;
-            }
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no signals any more")),
-        };
-        if let Err(error) = link::send(&*child.link, order.word(), &[]) {
-            notices
-                .error(&format!("the server (process {}) takes no orders: {error}: killing it", child.pid));
-            kill(child);
         }
     }
-}
 
-/// Logged for SIGUSR2, which is reserved.
-pub(crate) const UPGRADE_UNKNOWN: &str =
-    "SIGUSR2 is ignored: an upgrade of a running server is not supported; restart it";
+    /// Tells the server that is to be replaced why this one does not serve.
+    fn report_failure(&self, child: &ServerProcess, status: ExitStatus) {
+        let Some(predecessor) = lock(&self.state.predecessor).take() else { return };
+        hear_out(child);
+        let reason = lock(&self.state.reason).take();
+        predecessor.report_failure(&reason.unwrap_or_else(|| format!("the server ended: {status}")));
+    }
+
+    /// Passes signals on as orders until the server ends; counts those to stop.
+    fn watch(&mut self, child: &mut ServerProcess, events: &Receiver<ParentEvent>) -> io::Result<ExitStatus> {
+        let mut kill_at = None;
+        loop {
+            let wait = kill_at.map_or(PAUSE_MAX, |at: Instant| at.saturating_duration_since(Instant::now()));
+            let order = match events.recv_timeout(wait) {
+                Ok(ParentEvent::Ended(status)) => return Ok(status),
+                Ok(ParentEvent::Ready) => {
+                    self.serves();
+                    continue;
+                }
+                Ok(ParentEvent::Signal(SIGUSR1)) => {
+                    self.notices.sink().reopen();
+                    SupervisorOrder::Reopen
+                }
+                Ok(ParentEvent::Signal(SIGHUP)) => {
+                    self.state.notifier.reloading();
+                    SupervisorOrder::Reload
+                }
+                Ok(ParentEvent::Upgrade | ParentEvent::Signal(SIGUSR2)) => match self.begin_upgrade() {
+                    Ok(()) => continue,
+                    Err(error) => self.upgrade_failed(&error.to_string()),
+                },
+                Ok(ParentEvent::Upgraded(Err(error))) => self.upgrade_failed(&error),
+                Ok(ParentEvent::Upgraded(Ok(pid))) => {
+                    let text = self.leave_to(pid);
+                    // If it has ended, nobody asks.
+                    let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(Ok(text)).text(), &[]);
+                    SupervisorOrder::Stop
+                }
+                Ok(ParentEvent::Signal(_)) => match self.stop(&mut kill_at) {
+                    Some(order) => order,
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
+                    kill(child);
+                    kill_at = None;
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no signals any more")),
+            };
+            if let Err(error) = link::send(&*child.link, &order.text(), &[]) {
+                let text = format!("the server (process {}) takes no orders: {error}: killing it", child.pid);
+                self.notices.error(&text);
+                kill(child);
+            }
+        }
+    }
+
+    /// The server serves.
+    fn serves(&mut self) {
+        let is_first = !self.state.served.swap(true, Ordering::Relaxed);
+        if let Some(predecessor) = lock(&self.state.predecessor).take() {
+            predecessor.report_ready();
+            lock(&self.state.listeners).iter_mut().for_each(|listener| _ = listener.own_file(true));
+        }
+        if let Some(given) = self.given.take() {
+            given.warn_of_unused(&self.notices);
+            given.discard();
+        }
+        if is_first {
+            let addresses: Vec<String> =
+                lock(&self.state.listeners).iter().map(|open| open.address().to_string()).collect();
+            self.state.notifier.ready(&format!("serving on {}", addresses.join(", ")));
+        }
+    }
+
+    /// A signal to stop: the order for the server, if there is one.
+    fn stop(&mut self, kill_at: &mut Option<Instant>) -> Option<SupervisorOrder> {
+        self.stops += 1;
+        if self.stops == 2 {
+            *kill_at = Some(Instant::now() + KILL_AFTER);
+        }
+        if let Some(successor) = &self.upgrade {
+            // It fails only where the process has ended already.
+            let _ = pidfd_send_signal(successor, Signal::KILL);
+        }
+        if self.is_replaced && self.stops == 1 {
+            // It finishes what runs already.
+            return None;
+        }
+        if !self.is_replaced {
+            self.state.notifier.stopping();
+        }
+        // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
+        lock(&self.state.listeners).clear();
+        Some(SupervisorOrder::Stop)
+    }
+
+    /// Starts the program again, with copies of the sockets.
+    fn begin_upgrade(&mut self) -> io::Result<()> {
+        if self.stops > 0 || self.is_replaced {
+            return Err(io::Error::other("the server is stopping"));
+        }
+        if self.upgrade.is_some() {
+            return Ok(());
+        }
+        let handed = lock(&self.state.listeners).iter().map(HandedSockets::of).collect::<io::Result<_>>()?;
+        let successor = Successor::start(handed)?;
+        let pid = successor.pid();
+        self.notices.info(&format!("upgrade: process {pid} is started"));
+        self.successors.push(pid);
+        self.upgrade = Some(successor.pidfd()?);
+        let limit = upgrade::start_max(&lock(&self.state.current).config);
+        let sender = self.sender.clone();
+        std::thread::Builder::new().name("upgrade".into()).spawn(move || {
+            let outcome = successor.wait_until_ready(limit);
+            let _ = sender.send(ParentEvent::Upgraded(outcome.map(|()| pid)));
+        })?;
+        Ok(())
+    }
+
+    /// The server goes on; what it is told.
+    fn upgrade_failed(&mut self, reason: &str) -> SupervisorOrder {
+        self.upgrade = None;
+        if self.stops == 0 {
+            self.notices.error(&upgrade::failed(reason));
+        }
+        SupervisorOrder::Upgraded(Err(reason.to_owned()))
+    }
+
+    /// Another process has taken over: its sockets and files are no longer this one's. What is said of it.
+    fn leave_to(&mut self, pid: u32) -> String {
+        if self.stops > 0
+            && let Some(successor) = &self.upgrade
+        {
+            // It served before it could be killed.
+            let _ = pidfd_send_signal(successor, Signal::TERM);
+        }
+        self.upgrade = None;
+        self.is_replaced = true;
+        let text = upgrade::taken_over(pid);
+        self.notices.info(&text);
+        self.state.notifier.main_process(pid);
+        let mut listeners = lock(&self.state.listeners);
+        for listener in listeners.iter_mut() {
+            // Nothing of its file is looked at here.
+            let _ = listener.own_file(false);
+        }
+        listeners.clear();
+        text
+    }
+}
 
 fn kill(child: &ServerProcess) {
     // It fails only where the process has ended already.
@@ -223,10 +363,12 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
     command
         .env(link::ENVIRONMENT, std::process::id().to_string())
+        .env_remove(upgrade::ENVIRONMENT)
         .stdin(Stdio::from(theirs))
         // Signals from a terminal are for the supervisor, which passes on what they mean.
         .process_group(0);
-    let process = command.spawn()?;
+    systemd::OF_PROCESS.iter().chain(&systemd::OF_SERVICE).for_each(|name| _ = command.env_remove(name));
+    let process = apps::spawn_apart(&mut command)?;
     // The end of the link that is the server's must not stay open here.
     drop(command);
     let pid = Pid::from_child(&process);
@@ -240,6 +382,12 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
         while let (Ok(()), Ok(Some(packet))) = (&restricted, link::receive(&*theirs)) {
             if packet.text == "ready" {
                 let _ = events.send(ParentEvent::Ready);
+            } else if packet.text == "upgrade" {
+                let _ = events.send(ParentEvent::Upgrade);
+            } else if packet.text == "alive" {
+                asked.notifier.alive();
+            } else if let Some(status) = packet.text.strip_prefix("reloaded ") {
+                asked.notifier.ready(status);
             } else if let Some(reason) = packet.text.strip_prefix("failed ") {
                 *lock(&asked.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect());
             } else if packet.text == "more" && descriptors.len() < QUESTION_DESCRIPTORS_MAX {

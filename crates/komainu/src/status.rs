@@ -1,4 +1,4 @@
-//! `komainu status` and `komainu reload`: servers that run, seen from outside.
+//! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bench::quantity::{bytes, thousands, time};
 use bench::table::TextTable;
 use serde_json::Value;
 
-use crate::cli::{Reload, StatusArguments};
+use crate::cli::{Reload, StatusArguments, Upgrade};
 use crate::control;
 
 /// `komainu status`: the text to print.
@@ -14,7 +14,7 @@ use crate::control;
 /// # Errors
 /// Where no server runs, or one does not answer.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
-    let answers = chosen(arguments.pid)?.into_iter().map(|pid| control::ask(pid, "status"));
+    let answers = chosen(arguments.pid, control::running)?.into_iter().map(|pid| control::ask(pid, "status"));
     let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
     // One of several may have ended just now.
@@ -35,20 +35,33 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
 /// Where no server runs, or it is not clear which is meant; where the server refuses the new configuration, or has to be
 /// started again for a part of it; where it has no such application.
 pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
-    let pid = match chosen(arguments.pid)?.as_slice() {
+    let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
+    command(arguments.pid, line.trim_end())
+}
+
+/// `komainu upgrade`: waits for the result, and returns the text to print.
+///
+/// # Errors
+/// Where no server runs, or it is not clear which is meant; where the new server does not start.
+pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
+    command(arguments.pid, "upgrade")
+}
+
+/// Sends a line to the one server that is meant.
+fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
+    let pid = match chosen(pid, control::serving)?.as_slice() {
         [pid] => *pid,
         pids => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             return Err(format!("several servers run: name one with --pid ({})", pids.join(", ")));
         }
     };
-    let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
-    let answer = control::ask(pid, line.trim_end())?;
+    let answer = control::ask(pid, line)?;
     Ok(format!("{}\n", answer["done"].as_str().unwrap_or("done")))
 }
 
-fn chosen(pid: Option<u32>) -> Result<Vec<u32>, String> {
-    let pids = pid.map_or_else(control::running, |pid| vec![pid]);
+fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
+    let pids = pid.map_or_else(all, |pid| vec![pid]);
     match pids.is_empty() {
         true => Err(format!(
             "no server of this user is running (there is no socket in {})",
@@ -95,7 +108,10 @@ fn shown(server: &Value) -> String {
     table.row(total);
     let version = server["version"].as_str().unwrap_or_default();
     let memory = memory(&server["memory"]).unwrap_or_default();
-    format!("komainu {version} on {}\n{}{memory}", addresses.join(", "), table.plain("  "))
+    let sandbox =
+        server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
+    let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
+    format!("komainu {version} on {}\n{table}{memory}{sandbox}", addresses.join(", "))
 }
 
 /// The line of `komainu status` about memory held for clients and upstream servers.

@@ -1,15 +1,15 @@
-//! Starts the server and handles its events: signals, reload, drain.
+//! Starts the server.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use config::{AccessLog, Config};
+use config::Config;
 use proxy::Group;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -17,81 +17,21 @@ use signal_hook::iterator::Signals;
 
 use crate::access::{Access, FLUSH_MS};
 use crate::assemble::{self, CoreContext, ServerPlan};
-use crate::control::{self, Reloaded, ServerInfo, Socket};
+use crate::control::{self, ControlClients, ServerInfo, Socket};
 use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
-use crate::link::{self, SupervisorLink, SupervisorOrder};
+use crate::lifecycle::{
+    Current, Logs, Reread, Running, ServerEvent, attend_to_the_end, event, pass_signals, refused,
+};
 use crate::notice::ErrorLog;
-use crate::parent;
 use crate::privilege;
 use crate::router::{RouteTable, Router, SharedRouter};
-use crate::sink::{LogSink, LogTarget};
+use crate::sandbox::Sandbox;
+use crate::sockets::GivenSockets;
+use crate::systemd::{self, Notifier};
+use crate::upgrade::Predecessor;
 use crate::watch;
-
-/// How long a stop may take before the log has the number of requests that it waits for; idle connections are closed by
-/// then.
-const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
-/// The longest wait for an event.
-const QUIET: Duration = Duration::from_secs(3_600);
-
-/// Reads the configuration again from its source.
-pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
-
-/// The configuration in use, for all cores: they switch to it at their next request.
-struct Current {
-    generation: AtomicU64,
-    plan: Mutex<Arc<ServerPlan>>,
-    hosting: Arc<Hosting>,
-    cores: usize,
-}
-
-impl Current {
-    fn plan(&self) -> Arc<ServerPlan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// All logs of the server.
-#[derive(Clone)]
-struct Logs {
-    access: Option<LogSink>,
-    notices: ErrorLog,
-}
-
-impl Logs {
-    /// Opens them, or asks the supervisor to open them, if there is one.
-    fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
-        // A server that is started again serves even if a log cannot be opened.
-        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
-        let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
-            (Some(link), config::Sink::File(path)) => LogTarget::Given {
-                path: path.clone(),
-                open: Arc::new(move || link::opened_log(&link, number)),
-            },
-            _ => LogTarget::from(sink),
-        };
-        let access = match config.log.access {
-            AccessLog::Off => None,
-            _ => Some(open(target(0, &config.log.file))?),
-        };
-        let errors = open(target(1, &config.log.errors))?;
-        Ok(Logs { access, notices: ErrorLog::new(errors, config.log.level) })
-    }
-
-    /// Opens the log files again; lines from before go to the old files. Takes a moment.
-    fn reopen(&self) {
-        self.notices.sink().reopen();
-        self.access.iter().for_each(LogSink::reopen);
-    }
-
-    fn close(&self) {
-        // As if the second were over: counts that are not written now are lost.
-        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
-        self.access.iter().for_each(LogSink::close);
-        self.notices.sink().close();
-    }
-}
 
 /// The configuration to serve, and its source.
 pub(crate) struct Start {
@@ -102,20 +42,12 @@ pub(crate) struct Start {
     pub(crate) watch: bool,
     /// What the supervisor has passed on, if there is one.
     pub(crate) inherited: Option<Inherited>,
+    /// The server that is to be replaced, where there is one.
+    pub(crate) predecessor: Option<Predecessor>,
+    /// Sockets that others have bound.
+    pub(crate) given: GivenSockets,
     /// A warning for the log.
     pub(crate) warning: Option<String>,
-}
-
-/// Events while the server runs.
-enum ServerEvent {
-    Stop,
-    /// Read the configuration again; the result is sent to the client of the control socket, if one asked.
-    Reload(Option<SyncSender<Reloaded>>),
-    Reopen,
-    /// A signal that is ignored.
-    Unknown,
-    /// The engines have ended.
-    Ended(io::Result<bool>),
 }
 
 /// Serves until it is asked to stop. `ready` is called with the addresses once connections are accepted.
@@ -123,14 +55,14 @@ enum ServerEvent {
 /// # Errors
 /// What keeps the server from starting.
 pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
-    let Start { config, reread, watch, mut inherited, warning } = start;
+    let Start { config, reread, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
     // Before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
     let options = engine::options(&config, &descriptors);
-    let listeners = listeners(&config, inherited.as_mut(), options.threads)?;
+    let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // The capability was needed to bind; no worker may inherit it.
@@ -150,183 +82,108 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
-    let plan = ServerPlan::new(config, None, cores, Some(&hosting))?;
-    hosting.apply(&plan.config.apps)?;
-    let current = Arc::new(Current {
-        generation: AtomicU64::new(0),
-        plan: Mutex::new(Arc::new(plan)),
-        hosting: hosting.clone(),
-        cores,
-    });
+    let sandbox = Sandbox::new(&config, assemble::temporary_folder(&config))?;
+    let sandboxed = sandbox.description();
+    logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
+    let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
+    let current = first_plan(config, &hosting, cores, replaces)?;
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
+        sandbox.restrict_thread()?;
         router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
     hook_panics(&logs.notices);
     // Its file is removed at the end.
-    let memory = options.memory.clone();
-    let _control =
-        serve_control(control, &hosting, &server, inherited.as_ref(), memory, &events, &logs.notices);
+    let shown = (options.memory.clone(), sandboxed);
+    let control =
+        serve_control(control, &hosting, &server, inherited.as_ref(), shown, &events, &logs.notices);
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    ready(server.addresses());
-    link.iter().for_each(|link| link.report("ready"));
-    let identity = inherited.map(|given| format!(" as {} (uid {})", given.identity.name, given.identity.uid));
-    let addresses = addresses(server.addresses());
-    match identity {
-        Some(identity) => logs.notices.info(&format!("serving on {addresses}{identity}")),
-        None => logs.notices.debug(&format!("serving on {addresses}")),
-    }
-    let (stop, counters) = (server.stop(), server.counters().to_vec());
+    ready(&server.addresses());
+    let listeners = server.listeners();
+    let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
+    given.warn_of_unused(&logs.notices);
+    given.discard();
+    let watchdog = match &inherited {
+        Some(inherited) => inherited.watchdog,
+        None => systemd::watchdog(),
+    };
+    let (stop, counters, ended) = (server.stop(), server.counters().to_vec(), events.clone());
     std::thread::Builder::new()
         .name("server".into())
-        .spawn(move || events.send(ServerEvent::Ended(server.join())))?;
-    let drained = attend(&happened, &current, reread.as_ref(), link.as_ref(), &logs, &stop, &counters)?;
+        .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
+    let running =
+        Running { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
+    let drained = running.attend(&happened)?;
+    let Running { logs, .. } = running;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
     attend_to_the_end(happened, logs.clone())?;
     hosting.stop();
+    // Who waits for the outcome of an upgrade gets it.
+    control.1.wait();
     logs.notices.info("stopped");
     logs.close();
     Ok(())
 }
 
-/// Handles signals, and commands of the supervisor and the control socket, until the engines have ended.
-fn attend(
-    happened: &Receiver<ServerEvent>,
-    current: &Current,
-    reread: Option<&Reread>,
-    link: Option<&SupervisorLink>,
-    logs: &Logs,
-    stop: &net::Stop,
-    counters: &[Arc<net::Counters>],
-) -> io::Result<bool> {
-    let mut stopping = false;
-    let mut tell_at = None;
-    loop {
-        let wait = tell_at.map_or(QUIET, |at: Instant| at.saturating_duration_since(Instant::now()));
-        let event = match happened.recv_timeout(wait) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => {
-                if tell_at.take().is_some() {
-                    report_draining(current, counters, &logs.notices);
-                }
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("the engines ended unexpectedly"));
-            }
-        };
-        match event {
-            ServerEvent::Ended(drained) => return drained,
-            ServerEvent::Reopen => logs.reopen(),
-            ServerEvent::Unknown => logs.notices.warn(parent::UPGRADE_UNKNOWN),
-            ServerEvent::Reload(asker) => {
-                let outcome = match stopping {
-                    true => refused("the server is stopping"),
-                    false => reload(current, reread, link, &logs.notices),
-                };
-                // The client may have disconnected.
-                let _ = asker.map(|asker| asker.send(outcome));
-            }
-            ServerEvent::Stop if std::mem::replace(&mut stopping, true) => end_at_once(logs),
-            ServerEvent::Stop => {
-                logs.notices.info("stopping: finishing running requests");
-                stop.drain();
-                tell_at = Some(Instant::now() + DRAIN_REPORT);
-            }
+/// Starts the applications of the first configuration; `replaces` is whether another server goes on if they do not load.
+fn first_plan(
+    config: Config,
+    hosting: &Arc<Hosting>,
+    cores: usize,
+    replaces: bool,
+) -> io::Result<Arc<Current>> {
+    let plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    hosting.apply(&plan.config.apps)?;
+    if replaces {
+        hosting.wait_until_loaded()?;
+    }
+    let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
+    Ok(Arc::new(Current { generation, plan, hosting: hosting.clone(), cores }))
+}
+
+/// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
+fn report_start(
+    listeners: &net::Listeners,
+    predecessor: Option<Predecessor>,
+    inherited: Option<&Inherited>,
+    notices: &ErrorLog,
+) -> Notifier {
+    let notifier = Notifier::of_environment();
+    let addresses = addresses(&listeners.addresses());
+    notifier.ready(&format!("serving on {addresses}"));
+    if let Some(predecessor) = predecessor {
+        predecessor.report_ready();
+        listeners.each(|listener| _ = listener.own_file(true));
+    }
+    match inherited {
+        Some(Inherited { identity, link, .. }) => {
+            link.report("ready");
+            notices.info(&format!("serving on {addresses} as {} (uid {})", identity.name, identity.uid));
         }
+        None => notices.debug(&format!("serving on {addresses}")),
     }
+    notifier
 }
 
-/// Logs what a stop waits for, because without that it seems to hang.
-fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
-    let drain = current.plan().config.timeouts.drain;
-    // Idle connections are closed by now, or about to be: each open connection has a request.
-    let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
-    if requests > 0 && drain > DRAIN_REPORT {
-        notices.warn(&format!(
-            "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
-             a second signal ends them at once",
-            drain.as_secs()
-        ));
-    }
-}
-
-/// A reload that has changed nothing.
-fn refused(text: &str) -> Reloaded {
-    Reloaded { reported: Err(text.to_owned()), is_in_force: false }
-}
-
-/// How long writing the last lines may take when the server ends at once.
-const LAST_LINES_MAX: Duration = Duration::from_secs(1);
-
-/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
-fn end_at_once(logs: &Logs) -> ! {
-    logs.notices.warn("second request to stop: not waiting for running requests");
-    let (done, closed) = sync_channel(1);
-    let logs = logs.clone();
-    let closer = std::thread::Builder::new().spawn(move || {
-        logs.close();
-        let _ = done.send(());
-    });
-    if closer.is_ok() {
-        let _ = closed.recv_timeout(LAST_LINES_MAX);
-    }
-    std::process::exit(1);
-}
-
-/// While workers are waited for, a second request to stop still ends the process.
-fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
-    std::thread::Builder::new().name("stop".into()).spawn(move || {
-        if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
-            end_at_once(&logs);
-        }
-    })?;
-    Ok(())
-}
-
-fn event(order: SupervisorOrder) -> ServerEvent {
-    match order {
-        SupervisorOrder::Stop => ServerEvent::Stop,
-        SupervisorOrder::Reload => ServerEvent::Reload(None),
-        SupervisorOrder::Reopen => ServerEvent::Reopen,
-    }
-}
-
-/// Turns signals into events, on a thread of its own. A server with a supervisor ignores signals, because systemd sends
-/// them to both, and the second SIGTERM would end it at once.
-fn pass_signals(mut signals: Signals, supervised: bool, events: Sender<ServerEvent>) -> io::Result<()> {
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        signals.forever().try_for_each(|signal| match signal {
-            SIGUSR2 => events.send(ServerEvent::Unknown),
-            _ if supervised => Ok(()),
-            SIGUSR1 => events.send(ServerEvent::Reopen),
-            SIGHUP => events.send(ServerEvent::Reload(None)),
-            _ => events.send(ServerEvent::Stop),
-        })
-    })?;
-    Ok(())
-}
-
-/// The bound sockets: the supervisor's, or bound here.
+/// The bound sockets: the supervisor's or those of others, or made here.
 fn listeners(
     config: &Config,
     inherited: Option<&mut Inherited>,
+    given: &mut GivenSockets,
     threads: usize,
 ) -> io::Result<Vec<net::Listener>> {
+    let Some(inherited) = inherited else { return engine::open(config, given, threads) };
     let listens = engine::listens(config);
-    let Some(inherited) = inherited else {
-        return listens.into_iter().map(|listen| engine::bind(listen, threads)).collect();
-    };
     let sockets = std::mem::take(&mut inherited.sockets);
     if sockets.len() != listens.len() {
         return Err(io::Error::other("the supervisor listens on other addresses"));
     }
     let each = listens.into_iter().zip(sockets);
-    each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, threads)).collect()
+    each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, false)).collect()
 }
 
 /// The control socket, and its file if this process created it.
@@ -348,38 +205,49 @@ fn serve_control(
     hosting: &Arc<Hosting>,
     server: &net::Server,
     inherited: Option<&Inherited>,
-    memory: net::MemoryBudget,
+    (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
     notices: &ErrorLog,
-) -> Option<Socket> {
-    let events = events.clone();
+) -> (Option<Socket>, ControlClients) {
+    let clients = ControlClients::default();
+    let (upgrades, events) = (events.clone(), events.clone());
     let reload = move || {
         let (asker, outcome) = sync_channel(1);
         let sent = events.send(ServerEvent::Reload(Some(asker)));
         sent.ok().and_then(|()| outcome.recv().ok()).unwrap_or_else(|| refused("the server ended"))
     };
+    let upgrade = move || {
+        let (asker, outcome) = sync_channel(1);
+        let sent = upgrades.send(ServerEvent::Upgrade(Some(asker)));
+        let outcome = sent.ok().and_then(|()| outcome.recv().ok());
+        outcome.unwrap_or_else(|| Err("the server ended".into()))
+    };
     let info = ServerInfo {
         hosting: hosting.clone(),
-        addresses: server.addresses().iter().map(ToString::to_string).collect(),
+        stop: server.stop(),
+        listeners: server.listeners(),
+        sandbox,
         since: Instant::now(),
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
         reload: Box::new(reload),
+        upgrade: Box::new(upgrade),
         memory,
     };
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
-        control::serve(listener, user, info, notices.clone())?;
+        control::serve(listener, user, info, clients.clone(), notices.clone())?;
         Ok(socket)
     });
-    match served {
+    let socket = match served {
         Ok(socket) => socket,
         // The supervisor has logged it.
         Err(_) if inherited.is_some() => None,
         Err(error) => {
-            notices.warn(&format!("`komainu status` and `komainu reload` will not work: {error}"));
+            notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
             None
         }
-    }
+    };
+    (socket, clients)
 }
 
 fn addresses(binds: &[net::Bind]) -> String {
@@ -464,77 +332,6 @@ fn renewer(
             }
         }
     })
-}
-
-/// Reads the configuration again and switches to it; the result is returned and logged.
-fn reload(
-    current: &Current,
-    reread: Option<&Reread>,
-    link: Option<&SupervisorLink>,
-    notices: &ErrorLog,
-) -> Reloaded {
-    let Some(reread) = reread else {
-        // Applications can be loaded again without a configuration file.
-        let applied = current.hosting.apply(&current.plan().config.apps);
-        let text = "there is no configuration file to read: applications are loaded again";
-        notices.info(text);
-        let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-        return Reloaded { reported, is_in_force: true };
-    };
-    // Assembled once here as a check: missing folders and pages are found before it is used.
-    let before = current.plan();
-    let plan = |config| {
-        let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
-        plan.map_err(|error| error.to_string())
-    };
-    let plan = match reread().and_then(plan) {
-        Ok(plan) => plan,
-        Err(error) => {
-            let text = format!("the configuration was not changed:\n{error}");
-            notices.error(&text);
-            return refused(&text);
-        }
-    };
-    // Before applications are started from it.
-    link.iter().for_each(|link| link.report("adopted"));
-    let (new, old) = (&plan.config, &before.config);
-    let mut failures = Vec::new();
-    let late = late_changes(old, new);
-    if !late.is_empty() {
-        let verb = if late.len() == 1 { "changes" } else { "change" };
-        failures.push(format!("{} {verb} only at a restart", late.join(", ")));
-        failures.iter().for_each(|text| notices.warn(text));
-    }
-    if let Err(error) = current.hosting.apply(&plan.config.apps) {
-        notices.error(&error.to_string());
-        failures.push(error.to_string());
-    }
-    *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
-    current.generation.fetch_add(1, Ordering::Release);
-    notices.info("the configuration was read again");
-    let reported = match failures.is_empty() {
-        true => Ok("the new configuration is in use".into()),
-        false => Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n"))),
-    };
-    Reloaded { reported, is_in_force: true }
-}
-
-/// The changes that need a restart. Limits and timeouts that routes can set do not.
-fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
-    let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
-    let (body, write) = (old.timeouts.body, old.timeouts.write);
-    let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
-    let changes = [
-        ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
-        ("`listen`", new.listen != old.listen),
-        ("`threads`", new.threads != old.threads),
-        ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
-        ("`[limits]`", limits != old.limits),
-        ("`temp_path`", new.temp_path != old.temp_path),
-        ("`[timeouts]`", timeouts != old.timeouts),
-        ("`[log]`", new.log != old.log),
-    ];
-    changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 /// A panic is a bug of Komainu: it is logged with its place.

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use rig::{Folder, PATIENCE, Rig, as_we_are, eventually, komainu, text};
+use rig::{Folder, PATIENCE, Rig, as_we_are, komainu, text};
 
 /// A server whose control sockets are in a folder of the test's own.
 fn start(config: &str) -> Rig {
@@ -120,9 +120,9 @@ fn a_reload_waits_for_its_result() {
         );
         rig.get("/a").expect(200, "two");
     }
-    write(&rig.folder, "listen = \"127.0.0.1:1\"\n[[route]]\nfiles = \"www\"\n");
+    write(&rig.folder, "listen = \"127.0.0.1:0\"\nthreads = 7\n[[route]]\nfiles = \"www\"\n");
     let (code, said) = reload();
-    assert!(code == Some(1) && said.contains("`listen` changes only at a restart"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("`threads` changes only at a restart"), "{code:?} {said}");
     rig.get("/a").expect(200, "A");
 }
 
@@ -180,14 +180,47 @@ fn a_server_that_does_not_answer_is_not_waited_for() {
 }
 
 #[test]
-fn sigusr2_is_ignored_and_logged() {
+fn the_socket_of_a_server_that_ends_is_removed() {
     let mut rig = start(FILES);
-    rig.signal("-USR2");
-    eventually("it stands in the log", || rig.reported().contains("SIGUSR2 is ignored"));
-    rig.get("/a").expect(200, "A");
+    assert!(socket(&rig).exists());
     rig.signal("-TERM");
     assert!(rig.ended().success());
     assert!(!socket(&rig).exists(), "the socket is removed");
+}
+
+#[test]
+fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
+    let folder = Folder::new();
+    let run = runtime(&folder);
+    fs::create_dir(&run).unwrap();
+    // A server that works for seven seconds, and one that has died before it took the connection from its supervisor's socket.
+    for (pid, lives) in [("77777777", true), ("88888888", false)] {
+        let socket = std::os::unix::net::UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap();
+        let server = std::thread::spawn(move || {
+            if !lives {
+                return Some(socket);
+            }
+            let (mut client, _) = socket.accept().unwrap();
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(&client), &mut line).unwrap();
+            for _ in 0..7 {
+                std::io::Write::write_all(&mut client, b"\n").unwrap();
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+            std::io::Write::write_all(&mut client, b"{\"done\":\"at last\"}\n").unwrap();
+            None
+        });
+        let done = komainu().args(["reload", "--pid", pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
+        let said = text(&done.stdout) + &text(&done.stderr);
+        match lives {
+            true => assert!(done.status.success() && said.contains("at last"), "{said}"),
+            false => assert!(
+                done.status.code() == Some(1) && said.contains("does not answer on its control socket"),
+                "{said}"
+            ),
+        }
+        server.join().unwrap();
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The budget for memory: whatever clients do, the server holds no more than it may, says so, and gives it back.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
+mod hosted;
 mod rig;
 
 use std::io::{Read, Write};
@@ -136,4 +137,23 @@ fn what_is_held_is_reported() {
     eventually("it is counted", || reported()["held_bytes"].as_u64().unwrap() > 50 * 16 * 1024);
     drop(clients);
     eventually("it is free again", || reported()["held_bytes"].as_u64().unwrap() < 50 * 1024);
+}
+
+#[test]
+fn workers_may_use_huge_pages_although_a_small_server_does_not() {
+    let folder = Folder::new();
+    folder.write("app.psgi", "sub { [200, [], [$$]] }");
+    let app = hosted::only("psgi = \"app.psgi\"\nworkers = 1");
+    let rig = hosted::start(folder, &format!("limits = {{ memory = \"{BUDGET_MIB}MiB\" }}\n{app}"));
+    let worker: u32 = rig.get("/").expect_status(200).text().parse().unwrap();
+    let huge_pages = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:").map(str::trim));
+        line.map(str::to_owned)
+    };
+    let server = huge_pages(rig.child.id());
+    if server.is_none() {
+        return;
+    }
+    assert_eq!((server.as_deref(), huge_pages(worker).as_deref()), (Some("0"), Some("1")));
 }

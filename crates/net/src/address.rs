@@ -18,6 +18,18 @@ pub enum Bind {
     Unix(PathBuf),
 }
 
+impl Bind {
+    /// The port; `None` for a Unix socket.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Bind::Tcp(address) => Some(address.port()),
+            Bind::Any(port) => Some(*port),
+            Bind::Unix(_) => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -35,12 +47,14 @@ pub struct Listen {
     pub at: Bind,
     /// Connections begin with a PROXY protocol header, and these may make them; nobody else may. `None` for none.
     pub proxy_protocol: Option<Sources>,
+    /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
+    pub h2c: bool,
 }
 
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None }
+        Listen { at, proxy_protocol: None, h2c: false }
     }
 }
 

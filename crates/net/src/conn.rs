@@ -38,6 +38,8 @@ pub(crate) struct Conn {
     pub(crate) link: Link,
     pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
+    /// It may begin with HTTP/2.
+    pub(crate) may_be_h2: bool,
     /// The PROXY protocol header received ahead of the first request.
     pub(crate) reported: Option<Box<ProxyHeader>>,
     pub(crate) served: u32,

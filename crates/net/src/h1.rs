@@ -48,6 +48,8 @@ pub(crate) struct IdleClient<S> {
     permit: ConnectionPermit,
     engine: Rc<Engine<S>>,
     peer: Peer,
+    /// It may begin with HTTP/2.
+    may_be_h2: bool,
     reported: Option<Box<ProxyHeader>>,
     served: u32,
     since_ms: u64,
@@ -57,7 +59,7 @@ pub(crate) struct IdleClient<S> {
 
 impl<S: Service> IdleClient<S> {
     /// A connection that has just been accepted.
-    pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer) -> Box<IdleClient<S>> {
+    pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer, may_be_h2: bool) -> Box<IdleClient<S>> {
         let permit = ConnectionPermit::take(&engine.context);
         let since_ms = link.core().now_ms();
         Box::new(IdleClient {
@@ -65,6 +67,7 @@ impl<S: Service> IdleClient<S> {
             permit,
             engine: engine.clone(),
             peer,
+            may_be_h2,
             reported: None,
             served: 0,
             since_ms,
@@ -199,6 +202,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         link: idle.link,
         permit: idle.permit,
         peer: idle.peer,
+        may_be_h2: idle.may_be_h2,
         reported: idle.reported,
         served: idle.served,
         work,
@@ -220,11 +224,11 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 /// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
     let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
-    let Conn { link, permit, peer, reported, served, mut work, .. } = conn;
+    let Conn { link, permit, peer, may_be_h2, reported, served, mut work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len());
     work.release(&engine.context.works);
-    Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun })
+    Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
 
 /// Serves what has come in, request after request; `None` when the connection is over.

@@ -1,20 +1,20 @@
-//! Listening sockets: made, accepted from, paused.
+//! Connections are accepted from listening sockets, until a socket is closed or the server stops.
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{SocketAddrAny, SocketFlags};
 
 use crate::address::{Bind, Listen, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
+use crate::bind::{Listener, Listening};
 use crate::core::Core;
 use crate::h1::IdleClient;
 use crate::link::Link;
@@ -23,7 +23,7 @@ use crate::remote::Remote;
 use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
-use crate::stream::{self, Stream};
+use crate::stream::Stream;
 
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
@@ -32,283 +32,339 @@ const ACCEPT_BATCH: usize = 64;
 const MAKE_ROOM_MAX: usize = 32;
 /// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.
 const FULL_MS: u64 = 200;
+/// How long [`Listeners::replace`] waits for a core that is busy, and how often it looks.
+const REPLACE_MAX: Duration = Duration::from_millis(500);
+const REPLACE_LOOK: Duration = Duration::from_millis(1);
 /// How long accepting pauses when the process is out of descriptors or of memory.
 const EXHAUSTED_MS: u64 = 50;
-/// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
-
-/// A bound, listening socket.
-#[derive(Clone, Debug)]
-pub(crate) enum Listening {
-    /// One socket per core, among which the kernel distributes connections (SO_REUSEPORT).
-    PerCore(Arc<OwnedFd>),
-    /// One socket for all cores: Unix sockets know no SO_REUSEPORT.
-    Shared(Arc<SharedListener>),
-}
-
-/// A socket that several cores accept from. The kernel wakes one of them for a newcomer: one that has no seat for it
-/// notifies the others.
-#[derive(Debug)]
-pub(crate) struct SharedListener {
-    socket: OwnedFd,
-    /// The task of each core that accepts.
-    acceptors: Mutex<Vec<(Arc<Remote>, u32)>>,
-}
-
-impl SharedListener {
-    fn acceptors(&self) -> MutexGuard<'_, Vec<(Arc<Remote>, u32)>> {
-        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ring(&self, core: &Core) {
-        let own = core.remote();
-        for (remote, task) in self.acceptors().iter().filter(|(remote, _)| !Arc::ptr_eq(remote, &own)) {
-            remote.wake(*task);
-        }
-    }
-}
-
-impl Listening {
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        match self {
-            Listening::PerCore(fd) => fd,
-            Listening::Shared(shared) => &shared.socket,
-        }
-    }
-
-    /// The cores that share it, if they do.
-    fn shared(&self) -> Option<&SharedListener> {
-        match self {
-            Listening::PerCore(_) => None,
-            Listening::Shared(shared) => Some(shared),
-        }
-    }
-}
-
 /// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
-pub(crate) type Door = (Listening, Option<Arc<Sources>>);
-
-/// The listening sockets of one address. A process that may bind them can hand their descriptors to one that may not.
-#[derive(Debug)]
-pub struct Listener {
-    pub(crate) address: Bind,
-    pub(crate) proxy_protocol: Option<Arc<Sources>>,
-    pub(crate) sockets: Vec<Listening>,
-    /// Removed with the listener, by the process that bound it.
-    file: Option<SocketFile>,
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    /// Which listener of the server it belongs to.
+    listener: u64,
+    listening: Arc<Listening>,
+    proxy_protocol: Option<Arc<Sources>>,
+    /// Connections may begin with HTTP/2.
+    h2c: bool,
 }
 
-impl Listener {
-    /// Binds the address for a server of so many threads.
+/// Whether a core stops accepting from a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// Once the connections that the kernel has queued are accepted.
+    WhenEmpty,
+    /// Another task accepts from the socket from now on.
+    AtOnce,
+}
+
+/// What a core is told about its sockets.
+#[derive(Debug)]
+enum DoorOrder {
+    Open(Door),
+    Close(u64, Closing),
+}
+
+/// The orders to one core; from any thread.
+#[derive(Debug)]
+pub(crate) struct DoorOrders {
+    orders: Mutex<Vec<DoorOrder>>,
+    are_there: AtomicBool,
+    /// The core has not turned since it was asked to.
+    is_asked: AtomicBool,
+    remote: Arc<Remote>,
+}
+
+impl DoorOrders {
+    pub(crate) fn new(remote: Arc<Remote>) -> DoorOrders {
+        DoorOrders {
+            orders: Mutex::default(),
+            are_there: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+            remote,
+        }
+    }
+
+    fn send(&self, order: DoorOrder) {
+        lock(&self.orders).push(order);
+        self.are_there.store(true, Ordering::Release);
+        self.remote.ring();
+    }
+
+    /// Whether the core has turned since the last call; has it turn again.
+    fn has_turned(&self) -> bool {
+        let has_turned = !self.is_asked.swap(true, Ordering::AcqRel);
+        self.remote.ring();
+        has_turned
+    }
+
+    fn take(&self) -> Vec<DoorOrder> {
+        if self.is_asked.load(Ordering::Relaxed) {
+            self.is_asked.store(false, Ordering::Release);
+        }
+        // Read before it is written: each turn of the core asks.
+        let are_there =
+            self.are_there.load(Ordering::Relaxed) && self.are_there.swap(false, Ordering::AcqRel);
+        if are_there { std::mem::take(&mut lock(&self.orders)) } else { Vec::new() }
+    }
+}
+
+/// No thread panics while it holds one of these.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The listeners of a running server, which can be replaced; from any thread. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners(Arc<Mutex<ListenersState>>);
+
+#[derive(Debug, Default)]
+struct ListenersState {
+    open: Vec<(u64, Listener)>,
+    cores: Vec<Arc<DoorOrders>>,
+    /// The number of the next listener.
+    next: u64,
+    is_closed: bool,
+}
+
+/// The listeners of a new configuration: bound, and not accepted from yet.
+#[derive(Debug)]
+pub struct NewListeners(Vec<NewListener>);
+
+#[derive(Debug)]
+enum NewListener {
+    /// The one that is open already, with these senders of a PROXY protocol header.
+    Same(u64, Listen),
+    Bound(Listener),
+}
+
+impl Listeners {
+    /// Opens them on the cores that [`Listeners::add_core`] adds.
+    pub(crate) fn of(listeners: Vec<Listener>) -> Listeners {
+        let next = listeners.len() as u64;
+        let open = (0..).zip(listeners).collect();
+        Listeners(Arc::new(Mutex::new(ListenersState { open, next, ..ListenersState::default() })))
+    }
+
+    /// The sockets that core `index` of `cores` accepts from.
+    pub(crate) fn doors(&self, index: usize, cores: usize) -> Vec<Door> {
+        let state = lock(&self.0);
+        state.open.iter().flat_map(|(number, listener)| doors(*number, listener, index, cores)).collect()
+    }
+
+    /// The next core has started.
+    pub(crate) fn add_core(&self, orders: Arc<DoorOrders>) {
+        lock(&self.0).cores.push(orders);
+    }
+
+    /// The addresses served on, with the ports that the kernel chose.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Bind> {
+        lock(&self.0).open.iter().map(|(_, listener)| listener.address().clone()).collect()
+    }
+
+    /// Calls `each` for the listeners that are open.
+    pub fn each(&self, mut each: impl FnMut(&mut Listener)) {
+        lock(&self.0).open.iter_mut().for_each(|(_, listener)| each(listener));
+    }
+
+    /// Prepares other listeners: addresses that are open already stay open, with their queues; `bind` binds the others. It
+    /// is called with the place of the address in `listens`, and with the addresses that are open.
     ///
     /// # Errors
-    /// The system's, with the address that could not be bound.
-    pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
-        let (address, sockets) = bind(&at, threads.max(1))
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
-        let file = match &address {
-            Bind::Unix(path) => Some(SocketFile::of(path)?),
-            _ => None,
-        };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file })
-    }
-
-    /// The listener of descriptors that another process has bound to this address.
-    ///
-    /// # Errors
-    /// `InvalidInput` where they are not one for each thread, or one for a Unix socket; the system's.
-    pub fn adopt(listen: Listen, mut descriptors: Vec<OwnedFd>, threads: usize) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol } = listen;
-        let wanted = if matches!(at, Bind::Unix(_)) { 1 } else { threads.max(1) };
-        let (Some(first), true) = (descriptors.first(), descriptors.len() == wanted) else {
-            let text = format!("{at}: {} descriptors where {wanted} are needed", descriptors.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        };
-        let bound = SocketAddr::try_from(rustix::net::getsockname(first)?);
-        let address = match (at, bound) {
-            (Bind::Any(_), Ok(bound)) if bound.is_ipv6() => Bind::Any(bound.port()),
-            (Bind::Any(_) | Bind::Tcp(_), Ok(bound)) => Bind::Tcp(bound),
-            (at, _) => at,
-        };
-        let sockets = match descriptors.pop() {
-            Some(socket) if matches!(address, Bind::Unix(_)) => {
-                let shared = SharedListener { socket, acceptors: Mutex::default() };
-                vec![Listening::Shared(Arc::new(shared)); threads.max(1)]
+    /// The first of `bind`; where the server is stopping.
+    pub fn prepare(
+        &self,
+        listens: Vec<Listen>,
+        mut bind: impl FnMut(usize, Listen, &[Bind]) -> std::io::Result<Listener>,
+    ) -> std::io::Result<NewListeners> {
+        let state = lock(&self.0);
+        if state.is_closed {
+            return Err(std::io::Error::other("the server is stopping"));
+        }
+        let addresses: Vec<Bind> = state.open.iter().map(|(_, open)| open.address().clone()).collect();
+        let mut taken = Vec::new();
+        let mut new = Vec::new();
+        for (place, listen) in listens.into_iter().enumerate() {
+            let is_same =
+                |(number, open): &&(u64, Listener)| !taken.contains(number) && open.is_at(&listen.at);
+            match state.open.iter().find(is_same) {
+                Some((number, _)) => {
+                    taken.push(*number);
+                    new.push(NewListener::Same(*number, listen));
+                }
+                None => new.push(NewListener::Bound(bind(place, listen, &addresses)?)),
             }
-            last => descriptors.into_iter().chain(last).map(|fd| Listening::PerCore(Arc::new(fd))).collect(),
-        };
-        Ok(Listener { address, proxy_protocol: proxy_protocol.map(Arc::new), sockets, file: None })
+        }
+        Ok(NewListeners(new))
     }
 
-    /// Its address, with the port that the kernel chose.
+    /// Replaces the listeners. Those that are not among the new ones accept what the kernel has queued, and are closed;
+    /// connections that were accepted from them go on. Waits for a moment, until every core has begun.
+    pub fn replace(&self, new: NewListeners) {
+        let mut state = lock(&self.0);
+        if state.is_closed {
+            return;
+        }
+        let mut old = std::mem::take(&mut state.open);
+        for new in new.0 {
+            match new {
+                NewListener::Same(number, listen) => {
+                    let Some(at) = old.iter().position(|(other, _)| *other == number) else { continue };
+                    let (_, mut listener) = old.swap_remove(at);
+                    let is_same = listener.set_options(listen);
+                    let number = if is_same { number } else { state.reopen(number, &listener) };
+                    state.open.push((number, listener));
+                }
+                NewListener::Bound(listener) => {
+                    let number = state.open(&listener);
+                    state.open.push((number, listener));
+                }
+            }
+        }
+        for (number, _) in old {
+            state.close(number, Closing::WhenEmpty);
+        }
+        let cores = state.cores.clone();
+        drop(state);
+        let until = Instant::now() + REPLACE_MAX;
+        while cores.iter().any(|core| core.are_there.load(Ordering::Acquire)) && Instant::now() < until {
+            std::thread::sleep(REPLACE_LOOK);
+        }
+    }
+
+    /// Whether every core has turned since the last call: none of them is stuck.
     #[must_use]
-    pub fn address(&self) -> &Bind {
-        &self.address
+    pub fn cores_turn(&self) -> bool {
+        // Every core is asked, also where one of them has not turned.
+        let turned: Vec<bool> = lock(&self.0).cores.iter().map(|core| core.has_turned()).collect();
+        !turned.contains(&false)
     }
 
-    /// Its descriptors, to hand to another process: one for each thread, or one for a Unix socket.
-    #[must_use]
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let count = if matches!(self.address, Bind::Unix(_)) { 1 } else { self.sockets.len() };
-        self.sockets.iter().take(count).map(|listening| listening.fd().as_fd()).collect()
-    }
-
-    /// The file of a Unix socket that this process has bound.
-    pub(crate) fn take_file(&mut self) -> Option<SocketFile> {
-        self.file.take()
+    /// Closes all, once the server stops; the files of Unix sockets are removed.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.0);
+        state.is_closed = true;
+        state.open.clear();
     }
 }
 
-/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel chose.
-///
-/// # Errors
-/// The system's, where the address is taken, not ours, or not permitted.
-fn bind(bind: &Bind, cores: usize) -> io::Result<(Bind, Vec<Listening>)> {
-    match bind {
-        Bind::Unix(path) => {
-            let shared = SharedListener { socket: bind_unix(path)?, acceptors: Mutex::default() };
-            Ok((bind.clone(), vec![Listening::Shared(Arc::new(shared)); cores]))
-        }
-        Bind::Tcp(address) => {
-            let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores)?;
-            Ok((Bind::Tcp(address), sockets))
-        }
-        Bind::Any(port) => match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores) {
-            Ok((address, sockets)) => Ok((Bind::Any(address.port()), sockets)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
-            // No IPv6 here: it is switched off on many a container host.
-            Err(_) => {
-                let (address, sockets) = bind_tcp((Ipv4Addr::UNSPECIFIED, *port).into(), false, cores)?;
-                Ok((Bind::Tcp(address), sockets))
+impl ListenersState {
+    /// Has every core accept from it; its number.
+    fn open(&mut self, listener: &Listener) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        for (index, core) in self.cores.iter().enumerate() {
+            for door in doors(number, listener, index, self.cores.len()) {
+                core.send(DoorOrder::Open(door));
             }
-        },
-    }
-}
-
-/// Looks for a free port so often, where the system is to choose one.
-const CHOICES: u32 = 16;
-
-fn bind_tcp(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(SocketAddr, Vec<Listening>)> {
-    let mut choices = if address.port() == 0 { CHOICES } else { 1 };
-    loop {
-        choices -= 1;
-        match bind_once(address, v6_only, cores) {
-            // Between the choice and its use somebody else may have been given the same port.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && choices > 0 => {}
-            bound => return bound,
         }
+        number
+    }
+
+    /// The same, in place of another number for the same sockets.
+    fn reopen(&mut self, old: u64, listener: &Listener) -> u64 {
+        self.close(old, Closing::AtOnce);
+        self.open(listener)
+    }
+
+    fn close(&self, number: u64, closing: Closing) {
+        self.cores.iter().for_each(|core| core.send(DoorOrder::Close(number, closing)));
     }
 }
 
-fn bind_once(address: SocketAddr, v6_only: bool, cores: usize) -> io::Result<(SocketAddr, Vec<Listening>)> {
-    // First without SO_REUSEPORT: else a second server of the same user would share the port silently.
-    let probe = tcp_socket(address, v6_only, false)?;
-    rustix::net::bind(&probe, &address)?;
-    rustix::net::listen(&probe, 1)?;
-    let bound = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
-    drop(probe);
-    let mut sockets = Vec::with_capacity(cores);
-    for _ in 0..cores {
-        let socket = tcp_socket(bound, v6_only, true)?;
-        rustix::net::bind(&socket, &bound)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        sockets.push(Listening::PerCore(Arc::new(socket)));
-    }
-    Ok((bound, sockets))
+fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Door> {
+    let proxy_protocol = &listener.proxy_protocol;
+    let door = |listening: &Arc<Listening>| Door {
+        listener: number,
+        listening: listening.clone(),
+        proxy_protocol: proxy_protocol.clone(),
+        h2c: listener.h2c,
+    };
+    listener.sockets_of(index, cores).map(door).collect()
 }
 
-fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
-    // What it sets holds for the sockets accepted from it: one call here instead of one a connection.
-    let socket = stream::tcp_socket(address.ip())?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if reuse_port {
-        sockopt::set_socket_reuseport(&socket, true)?;
-    }
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, v6_only)?;
-    }
-    Ok(socket)
-}
-
-fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let socket = new()?;
-    match rustix::net::bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) => {
-            // A socket file outlives its server: one that nobody answers on is a leftover.
-            match rustix::net::connect(&new()?, &address) {
-                // Connections to what is no socket are refused as well, and that is not ours to remove.
-                Err(Errno::CONNREFUSED) if is_socket(path) => std::fs::remove_file(path)?,
-                _ => return Err(Errno::ADDRINUSE.into()),
-            }
-            rustix::net::bind(&socket, &address)?;
-        }
-        bound => bound?,
-    }
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-fn is_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-}
-
-/// The file of a Unix socket, removed when this is dropped, unless another server has replaced it.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    /// The one that [`bind`] has just made.
-    pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_path_buf(), identity: identity(path)? })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Somebody else may remove it just now, to the same end.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
-}
-
-/// Accepts until the server drains; then takes what the kernel has queued, and closes the socket.
-pub(crate) async fn accept<S: Service>(
+/// The sockets that one core accepts from.
+pub(crate) struct OpenDoors<S: Service> {
     engine: Rc<Engine<S>>,
-    (listening, announcers): Door,
+    open: RefCell<Vec<OpenDoor>>,
+    /// As many clones as there are sockets that are still accepted from, and this one.
+    accepting: Rc<()>,
+}
+
+struct OpenDoor {
+    listener: u64,
     source: Rc<Source>,
+    closing: Rc<Cell<Closing>>,
+}
+
+impl<S: Service> OpenDoors<S> {
+    pub(crate) fn new(engine: &Rc<Engine<S>>) -> OpenDoors<S> {
+        OpenDoors { engine: engine.clone(), open: RefCell::default(), accepting: Rc::new(()) }
+    }
+
+    /// Accepts from this socket too.
+    pub(crate) fn open(&self, door: Door) {
+        let core = &self.engine.context.core;
+        let (source, closing) = (core.add_source(), Rc::new(Cell::new(Closing::No)));
+        let open = OpenDoor { listener: door.listener, source: source.clone(), closing: closing.clone() };
+        self.open.borrow_mut().push(open);
+        let accepts = accept(self.engine.clone(), door, source, closing);
+        let accepting = self.accepting.clone();
+        core.spawn(async move {
+            accepts.await;
+            drop(accepting);
+        });
+    }
+
+    /// Does what the core was told since the last call.
+    pub(crate) fn obey(&self, orders: &DoorOrders) {
+        for order in orders.take() {
+            match order {
+                DoorOrder::Open(door) => self.open(door),
+                DoorOrder::Close(number, how) => {
+                    let mut open = self.open.borrow_mut();
+                    for door in open.extract_if(.., |door| door.listener == number) {
+                        door.closing.set(how);
+                        self.engine.context.core.nudge(&door.source);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has every accepting task look whether the server drains.
+    pub(crate) fn nudge(&self) {
+        self.open.borrow().iter().for_each(|door| self.engine.context.core.nudge(&door.source));
+    }
+
+    /// What tells whether any socket is still accepted from: then it has more than two owners, this and the caller.
+    pub(crate) fn accepting(&self) -> Rc<()> {
+        self.accepting.clone()
+    }
+}
+
+/// Accepts until the server drains or the socket is closed; then takes what the kernel has queued, and releases the socket.
+async fn accept<S: Service>(
+    engine: Rc<Engine<S>>,
+    door: Door,
+    source: Rc<Source>,
+    closing: Rc<Cell<Closing>>,
 ) {
     let core = engine.context.core.clone();
+    let listening = &door.listening;
     watch(&core, listening.fd(), &source).await;
-    let shared = listening.shared();
-    let is_tcp = shared.is_none();
-    if let Some(shared) = shared {
-        shared.acceptors().push((core.remote(), core.current()));
-    }
-    loop {
-        match accept_batch(&engine, listening.fd(), is_tcp, announcers.as_ref()) {
-            Pause::Empty if engine.context.draining.get() => break,
+    listening.add_acceptor(&core);
+    while closing.get() != Closing::AtOnce {
+        match accept_batch(&engine, &door) {
+            Pause::Empty if engine.context.draining.get() || closing.get() != Closing::No => break,
             Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
             Pause::Full => {
                 // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
                 core.unwatch(listening.fd());
                 engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
-                if let Some(shared) = shared {
-                    shared.ring(&core);
-                }
+                listening.ring_others(&core);
                 // Not only for that: a connection that is silent may be closed a moment later.
                 source.set_deadline(core.now_ms() + FULL_MS);
                 wait(&core, &source, false).await;
@@ -328,6 +384,7 @@ pub(crate) async fn accept<S: Service>(
             }
         }
     }
+    listening.remove_acceptor(&core);
     core.unwatch(listening.fd());
     core.deregister(&source);
 }
@@ -365,13 +422,9 @@ enum Pause {
     Exhausted,
 }
 
-fn accept_batch<S: Service>(
-    engine: &Rc<Engine<S>>,
-    listener: &OwnedFd,
-    is_tcp: bool,
-    announcers: Option<&Arc<Sources>>,
-) -> Pause {
+fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
     let context = &engine.context;
+    let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
     let make_room = (context.connection_limit.max / 16).clamp(1, MAKE_ROOM_MAX);
     if context.core.memory().pressure() == Pressure::Exhausted {
         return Pause::Exhausted;
@@ -390,9 +443,9 @@ fn accept_batch<S: Service>(
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
-                let idle =
-                    IdleClient::new(engine, Link::Plain(stream), if is_tcp { peer } else { Peer::Unix });
-                match announcers {
+                let peer = if is_tcp { peer } else { Peer::Unix };
+                let idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
+                match &door.proxy_protocol {
                     None => idle.park(),
                     Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),
                 }
@@ -424,26 +477,23 @@ fn accept_one(listener: &OwnedFd) -> Result<(OwnedFd, Peer), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, TcpStream};
+    use std::net::TcpStream;
+
+    use rustix::net::sockopt;
 
     use super::*;
 
     #[test]
-    fn loopback_is_not_paced_and_the_rest_is_as_the_system_is_set() {
-        let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
-        let control = |socket: &OwnedFd| sockopt::tcp_congestion(socket).unwrap();
-        for (ip, wanted) in [
-            (IpAddr::from([127, 0, 0, 1]), "reno"),
-            (Ipv6Addr::LOCALHOST.into(), "reno"),
-            (Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), "reno"),
-            (Ipv4Addr::UNSPECIFIED.into(), system.trim()),
-            (IpAddr::from([192, 0, 2, 1]), system.trim()),
-        ] {
-            assert_eq!(control(&stream::tcp_socket(ip).unwrap()), wanted, "{ip}");
-        }
-        let (address, sockets) = bind_tcp(([127, 0, 0, 1], 0).into(), false, 1).unwrap();
+    fn an_accepted_connection_on_loopback_is_not_paced() {
+        let listener = Listener::bind(Bind::Tcp(([127, 0, 0, 1], 0).into()).into(), 1).unwrap();
+        let Bind::Tcp(address) = *listener.address() else { unreachable!() };
         let _client = TcpStream::connect(address).unwrap();
-        let (accepted, _) = accept_one(sockets[0].fd()).unwrap();
-        assert_eq!(control(&accepted), "reno", "a socket accepted from the listener");
+        let socket = listener.sockets_of(0, 1).next().unwrap();
+        let (accepted, _) = accept_one(socket.fd()).unwrap();
+        assert_eq!(
+            sockopt::tcp_congestion(&accepted).unwrap(),
+            "reno",
+            "a socket accepted from the listener"
+        );
     }
 }

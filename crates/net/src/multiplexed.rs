@@ -14,6 +14,7 @@ use http::{BodySize, Fields, Reject};
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -35,7 +36,6 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 const LOOK_MS: u64 = 1_000;
 
 /// What the first bytes of a connection tell of its protocol.
-#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))] // no protocol yet but the one for tests
 pub(crate) enum Opening {
     Http1,
     /// More bytes must come.
@@ -55,8 +55,14 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
             return Opening::Undecided;
         }
     }
-    let _ = conn;
-    Opening::Http1
+    if conn.served > 0 || !conn.may_be_h2 {
+        return Opening::Http1;
+    }
+    match h2::preface(conn.work.input.head()) {
+        PrefaceMatch::Whole => Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits))),
+        PrefaceMatch::Partial => Opening::Undecided,
+        PrefaceMatch::Other => Opening::Http1,
+    }
 }
 
 /// Bytes between the link and the machine.

@@ -11,7 +11,5 @@ pub(crate) mod conn;
 pub(crate) mod stream;
 
 pub(crate) use conn::MuxConn;
-pub(crate) use protocol::{MuxEvent, MuxProtocol, ResetReason};
-#[cfg(any(test, feature = "sim"))]
-pub(crate) use protocol::{StreamPriority, StreamRequest};
+pub(crate) use protocol::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
 pub(crate) use stream::StreamLane;

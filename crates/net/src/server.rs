@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::address::{Bind, Listen};
+use crate::bind::Listener;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::listener::{self, Door, Listener, SocketFile};
+use crate::listener::{Door, DoorOrders, Listeners, OpenDoors};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
@@ -21,8 +22,7 @@ use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A server that runs.
 pub struct Server {
-    addresses: Vec<Bind>,
-    socket_files: Vec<SocketFile>,
+    listeners: Listeners,
     counters: Vec<Arc<Counters>>,
     stop: Stop,
     threads: Vec<JoinHandle<io::Result<bool>>>,
@@ -33,11 +33,20 @@ pub struct Server {
 pub struct Stop {
     draining: Arc<AtomicBool>,
     remotes: Vec<Arc<Remote>>,
+    listeners: Listeners,
 }
 
 impl Stop {
+    /// Whether that has begun.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Stops accepting; answers what has been asked, with `Connection: close`; then the engines end.
     pub fn drain(&self) {
+        // Each core holds its own sockets until it has accepted what the kernel has queued.
+        self.listeners.close();
         self.draining.store(true, Ordering::Relaxed);
         for remote in &self.remotes {
             remote.ring();
@@ -79,24 +88,18 @@ impl Server {
         listeners: Vec<Listener>,
         service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
     ) -> io::Result<Server> {
-        let mut listening: PerCore = vec![Vec::new(); options.threads.max(1)];
+        let listeners = Listeners::of(listeners);
         let mut server = Server {
-            addresses: Vec::new(),
-            socket_files: Vec::new(),
+            listeners: listeners.clone(),
             counters: Vec::new(),
-            stop: Stop { draining: Arc::default(), remotes: Vec::new() },
+            stop: Stop { draining: Arc::default(), remotes: Vec::new(), listeners: listeners.clone() },
             threads: Vec::new(),
         };
-        for mut listener in listeners {
-            server.socket_files.extend(listener.take_file());
-            server.addresses.push(listener.address);
-            for (core, socket) in listening.iter_mut().zip(listener.sockets) {
-                core.push((socket, listener.proxy_protocol.clone()));
-            }
-        }
         let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
-        for sockets in listening {
-            if let Err(error) = server.start_engine(options, &pool, service.clone(), sockets) {
+        let cores = options.threads.max(1);
+        for index in 0..cores {
+            let doors = listeners.doors(index, cores);
+            if let Err(error) = server.start_engine(options, &pool, service.clone(), doors) {
                 // The engines that did start have no request yet, and end.
                 server.stop.drain();
                 return Err(error);
@@ -120,12 +123,16 @@ impl Server {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let core = Core::within(Clock::new(options.server), pool, options.memory.clone())?;
             let service = service(&core)?;
+            let orders = Arc::new(DoorOrders::new(core.remote()));
             // Fails only where nobody waits for it any more.
-            let _ = report.send(core.remote());
-            run_core(&core, &options, doors, service, theirs, &draining)
+            let _ = report.send((core.remote(), orders.clone()));
+            run_core(&core, &options, (doors, &orders), service, theirs, &draining)
         })?;
         match reported.recv() {
-            Ok(remote) => self.stop.remotes.push(remote),
+            Ok((remote, orders)) => {
+                self.stop.remotes.push(remote);
+                self.listeners.add_core(orders);
+            }
             Err(_) => return Err(why_not_started(thread)),
         }
         self.threads.push(thread);
@@ -135,8 +142,14 @@ impl Server {
 
     /// The addresses served on, with the ports that the kernel chose.
     #[must_use]
-    pub fn addresses(&self) -> &[Bind] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<Bind> {
+        self.listeners.addresses()
+    }
+
+    /// Its listeners, which may be replaced.
+    #[must_use]
+    pub fn listeners(&self) -> Listeners {
+        self.listeners.clone()
     }
 
     /// The counters of each core.
@@ -160,12 +173,9 @@ impl Server {
         for thread in std::mem::take(&mut self.threads) {
             drained &= thread.join().map_err(|_| io::Error::other("an engine panicked"))??;
         }
-        self.socket_files.clear();
         Ok(drained)
     }
 }
-
-type PerCore = Vec<Vec<Door>>;
 
 fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
     match thread.join() {
@@ -177,7 +187,7 @@ fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    doors: Vec<Door>,
+    (doors, orders): (Vec<Door>, &DoorOrders),
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,
@@ -195,28 +205,16 @@ fn run_core<S: Service>(
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
     core.spawn(keep_house(context.clone(), options.release_memory));
-    // As many clones as there are listeners that still accept.
-    let accepting = Rc::new(());
-    let mut listeners = Vec::new();
-    for door in doors {
-        let source = core.add_source();
-        let (accepts, accepting) =
-            (listener::accept(engine.clone(), door, source.clone()), accepting.clone());
-        core.spawn(async move {
-            accepts.await;
-            drop(accepting);
-        });
-        listeners.push(source);
-    }
+    let open = OpenDoors::new(&engine);
+    doors.into_iter().for_each(|door| open.open(door));
     let drained = Rc::new(Cell::new(None));
     core.turn_until(|| {
         counters.panics.set(core.panics());
+        open.obey(orders);
         if draining.load(Ordering::Relaxed) && !context.draining.replace(true) {
             core.drain();
-            for source in &listeners {
-                core.nudge(source);
-            }
-            core.spawn(drain(context.clone(), accepting.clone(), drained.clone()));
+            open.nudge();
+            core.spawn(drain(context.clone(), open.accepting(), drained.clone()));
         }
         drained.get().is_some()
     })?;

@@ -26,7 +26,6 @@ pub(crate) struct StreamRequest {
 }
 
 /// What the machine made of bytes received.
-#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))] // no protocol yet but the one for tests
 pub(crate) enum MuxEvent<'b> {
     /// A new stream, and its request. Streams have rising numbers.
     Request(u32, Box<StreamRequest>),

@@ -13,7 +13,7 @@ fn every_kind_of_address_is_served_by_all_threads() {
     let path = socket_path();
     let binds = [tcp(), Bind::Tcp("[::1]:0".parse().unwrap()), Bind::Unix(path.clone())];
     let server = start(&options(2), &binds);
-    for address in server.addresses() {
+    for address in &server.addresses() {
         let mut client = Client::connect(address).unwrap();
         for _ in 0..3 {
             assert_eq!(client.ask("/").unwrap().body, b"hello");
@@ -99,4 +99,75 @@ fn a_server_that_cannot_start_whole_gives_its_addresses_back() {
         again.is_some()
     });
     assert!(finish(again.expect("just started")));
+}
+
+/// Serves by other listeners from now on.
+fn replace(server: &net::Server, binds: &[&Bind], threads: usize) -> std::io::Result<()> {
+    let listens = binds.iter().map(|bind| net::Listen::from((*bind).clone())).collect();
+    let bind = |_, listen, open: &[Bind]| net::Listener::bind_beside(listen, threads, open);
+    server.listeners().prepare(listens, bind).map(|new| server.listeners().replace(new))
+}
+
+#[test]
+fn listeners_are_replaced_while_others_stay() {
+    let path = socket_path();
+    let server = start(&options(3), &[tcp(), Bind::Unix(path.clone())]);
+    let [first, unix] = &server.addresses()[..] else { panic!("two listeners") };
+    let mut before = Client::connect(unix).unwrap();
+    before.ask("/").unwrap();
+    // The first one is known by the address that was asked for, too.
+    replace(&server, &[&tcp(), &Bind::Tcp("[::1]:0".parse().unwrap())], 3).unwrap();
+    let [same, second] = &server.addresses()[..] else { panic!("two listeners") };
+    assert_eq!(same, first);
+    for address in [first, second] {
+        for _ in 0..6 {
+            Client::connect(address).unwrap().ask("/").unwrap();
+        }
+    }
+    wait_until("the socket that was taken away is closed", || Client::connect(unix).is_err());
+    assert!(!path.exists());
+    // Who came by it goes on.
+    assert!(!before.ask("/").unwrap().closes());
+    // An address that is not free changes nothing.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = Bind::Tcp(taken.local_addr().unwrap());
+    let blocker = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let blocked = Bind::Tcp(blocker.local_addr().unwrap());
+    assert!(replace(&server, &[&taken, &blocked], 3).is_err());
+    assert_eq!(server.addresses(), [first.clone(), second.clone()]);
+    Client::connect(first).unwrap().ask("/").unwrap();
+    drop(before);
+    assert!(finish(server));
+}
+
+#[test]
+fn every_address_takes_over_the_port_of_one() {
+    let server = start(&options(2), &[tcp()]);
+    let Bind::Tcp(one) = server.addresses()[0] else { panic!("a TCP address") };
+    replace(&server, &[&Bind::Any(one.port())], 2).unwrap();
+    let mut clients = Vec::new();
+    for address in [one, std::net::SocketAddr::from(([127, 0, 0, 2], one.port()))] {
+        let mut client = Client::connect(&Bind::Tcp(address)).unwrap();
+        client.ask("/").unwrap();
+        clients.push(client);
+    }
+    drop(clients);
+    assert!(finish(server));
+}
+
+#[test]
+fn descriptors_of_another_process_serve_any_number_of_threads() {
+    for (sockets, threads) in [(1, 3), (3, 1), (2, 3)] {
+        let bound = net::Listener::bind(tcp().into(), sockets).unwrap();
+        let address = bound.address().clone();
+        let copies = bound.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        drop(bound);
+        let adopted = net::Listener::adopt(tcp().into(), copies, true).unwrap();
+        let server = net::Server::serve(&options(threads), vec![adopted], |_| app()).unwrap();
+        // Whichever socket the kernel chooses, somebody accepts.
+        for _ in 0..20 {
+            Client::connect(&address).unwrap().ask("/").unwrap();
+        }
+        assert!(finish(server), "{sockets} sockets, {threads} threads");
+    }
 }

@@ -9,7 +9,7 @@ use crate::rig::{Client, FILE_BYTES, finish, options, pattern, socket_path, star
 #[test]
 fn large_bodies_pass_both_ways() {
     let server = start(&options(2), &[tcp(), Bind::Unix(socket_path())]);
-    for address in server.addresses() {
+    for address in &server.addresses() {
         let mut client = Client::connect(address).unwrap();
         assert!(client.ask("/file").unwrap().body == pattern(FILE_BYTES));
         // Sent while the answer is read: neither side could hold it all.

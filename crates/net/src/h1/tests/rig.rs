@@ -88,7 +88,7 @@ impl Rig {
     fn accept(&self, seed: u64, park: impl FnOnce(Box<IdleClient<Zoo>>)) -> Rc<SimulatedWire> {
         let wire = Rc::new(SimulatedWire::new(seed));
         let stream = Stream::simulated(&self.core, wire.clone());
-        park(IdleClient::new(&self.engine, Link::Plain(stream), Peer::Unix));
+        park(IdleClient::new(&self.engine, Link::Plain(stream), Peer::Unix, true));
         self.wires.borrow_mut().push(wire.clone());
         self.settle();
         wire

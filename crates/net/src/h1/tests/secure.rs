@@ -84,7 +84,7 @@ fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let (stream, mut far) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
     let engine = rig.engine.clone();
     rig.core.spawn(async move {
-        IdleClient::new(&engine, connect(stream).await, Peer::Unix).park();
+        IdleClient::new(&engine, connect(stream).await, Peer::Unix, false).park();
     });
     for _ in 0..5 {
         rig.settle();

@@ -1,0 +1,53 @@
+//! Descriptors of worker processes, copied on a thread of its own: a server's thread that has restricted itself (Landlock) may not
+//! look into other processes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, OnceLock};
+
+use rustix::io::Errno;
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+
+use crate::mail::lock;
+
+/// A process, the number of its descriptor, and who waits for the copy.
+type Wanted = (OwnedFd, i32, SyncSender<io::Result<OwnedFd>>);
+
+static THREAD: OnceLock<Mutex<Sender<Wanted>>> = OnceLock::new();
+
+/// Starts the thread, once for the process; to be called by a thread without restrictions.
+///
+/// # Errors
+/// Where there can be no thread.
+pub(crate) fn start() -> io::Result<()> {
+    if THREAD.get().is_some() {
+        return Ok(());
+    }
+    let (sender, wanted) = channel::<Wanted>();
+    std::thread::Builder::new().name("descriptors".into()).spawn(move || {
+        for (process, number, asker) in wanted {
+            // Whoever asked waits.
+            let _ = asker.send(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).map_err(Into::into));
+        }
+    })?;
+    // A thread that another caller started at the same time is as good.
+    let _ = THREAD.set(Mutex::new(sender));
+    Ok(())
+}
+
+/// A copy of a descriptor of a process of the same user.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn copy(process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+    match (pidfd_getfd(process, number, PidfdGetfdFlags::empty()), THREAD.get()) {
+        (Err(Errno::PERM), Some(thread)) => {
+            let (asker, copied) = sync_channel(1);
+            let gone = || io::Error::other("the thread that copies descriptors has ended");
+            lock(thread).send((process.as_fd().try_clone_to_owned()?, number, asker)).map_err(|_| gone())?;
+            copied.recv().map_err(|_| gone())?
+        }
+        (copied, _) => Ok(copied?),
+    }
+}

@@ -1,0 +1,464 @@
+//! What a running server does on signals, orders and commands: reload, rotate logs, upgrade, stop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::{AccessLog, Config};
+use net::{Listen, Listeners, NewListeners};
+use rustix::process::{Signal, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::assemble::ServerPlan;
+use crate::control::Reloaded;
+use crate::engine;
+use crate::hosting::Hosting;
+use crate::link::{self, SupervisorLink, SupervisorOrder};
+use crate::notice::ErrorLog;
+use crate::sink::{LogSink, LogTarget};
+use crate::systemd::Notifier;
+use crate::upgrade::{self, HandedSockets, Successor};
+
+/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
+const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
+/// The longest wait for an event.
+const QUIET: Duration = Duration::from_secs(3_600);
+
+/// Where a configuration came from, to be read again.
+pub(crate) type Reread = Box<dyn Fn() -> Result<Config, String>>;
+
+/// The configuration in force, for all cores: they take it over at their next request.
+pub(crate) struct Current {
+    pub(crate) generation: AtomicU64,
+    pub(crate) plan: Mutex<Arc<ServerPlan>>,
+    pub(crate) hosting: Arc<Hosting>,
+    pub(crate) cores: usize,
+}
+
+impl Current {
+    pub(crate) fn plan(&self) -> Arc<ServerPlan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Every log that the server writes.
+#[derive(Clone)]
+pub(crate) struct Logs {
+    pub(crate) access: Option<LogSink>,
+    pub(crate) notices: ErrorLog,
+}
+
+impl Logs {
+    /// Opens them, or has them opened by the supervisor, where there is one.
+    pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
+        // Who has served before goes on, whatever has become of its logs.
+        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
+        let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
+            (Some(link), config::Sink::File(path)) => LogTarget::Given {
+                path: path.clone(),
+                open: Arc::new(move || link::opened_log(&link, number)),
+            },
+            _ => LogTarget::from(sink),
+        };
+        let access = match config.log.access {
+            AccessLog::Off => None,
+            _ => Some(open(target(0, &config.log.file))?),
+        };
+        let errors = open(target(1, &config.log.errors))?;
+        Ok(Logs { access, notices: ErrorLog::new(errors, config.log.level) })
+    }
+
+    /// Opens log files again; what was said before goes to the old ones. Takes a moment.
+    fn reopen(&self) {
+        self.notices.sink().reopen();
+        self.access.iter().for_each(LogSink::reopen);
+    }
+
+    pub(crate) fn close(&self) {
+        // As if a second had passed: what is not told now never is.
+        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
+        self.access.iter().for_each(LogSink::close);
+        self.notices.sink().close();
+    }
+}
+
+/// Whoever waits for the outcome of a command.
+pub(crate) type Asker = SyncSender<Result<String, String>>;
+
+/// What happens while the server runs.
+pub(crate) enum ServerEvent {
+    Stop,
+    /// Read the configuration again; the result is sent to whoever asked on the control socket.
+    Reload(Option<SyncSender<Reloaded>>),
+    Reopen,
+    /// Start the program again, to take over.
+    Upgrade(Option<Asker>),
+    /// Another process has taken over, or why not.
+    Upgraded(Result<String, String>),
+    /// The engines have ended.
+    Ended(io::Result<bool>),
+}
+
+/// A server that runs, and what it is controlled by.
+pub(crate) struct Running {
+    pub(crate) current: Arc<Current>,
+    pub(crate) reread: Option<Reread>,
+    pub(crate) link: Option<SupervisorLink>,
+    pub(crate) logs: Logs,
+    pub(crate) stop: net::Stop,
+    pub(crate) listeners: Listeners,
+    pub(crate) counters: Vec<Arc<net::Counters>>,
+    pub(crate) notifier: Notifier,
+    /// How often it is to be said that the server lives.
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) events: Sender<ServerEvent>,
+}
+
+/// How far a stop or an upgrade is.
+#[derive(Default)]
+struct Progress {
+    is_stopping: bool,
+    /// When it is said what a stop waits for.
+    report_at: Option<Instant>,
+    /// When it is said that the server lives.
+    alive_at: Option<Instant>,
+    upgrade: Option<UpgradeUnderWay>,
+}
+
+struct UpgradeUnderWay {
+    askers: Vec<Asker>,
+    /// The successor, where this process has started it.
+    successor: Option<(u32, OwnedFd)>,
+}
+
+impl Running {
+    /// Does what signals, orders and clients of the control socket ask for, until the engines have ended. Whether every
+    /// request was finished.
+    ///
+    /// # Errors
+    /// An engine's failure.
+    pub(crate) fn attend(&self, happened: &Receiver<ServerEvent>) -> io::Result<bool> {
+        let mut progress = Progress {
+            alive_at: self.watchdog.map(|interval| Instant::now() + interval),
+            ..Progress::default()
+        };
+        loop {
+            let due = progress.report_at.into_iter().chain(progress.alive_at).min();
+            let wait = due.map_or(QUIET, |at| at.saturating_duration_since(Instant::now()));
+            match happened.recv_timeout(wait) {
+                Ok(ServerEvent::Ended(drained)) => return drained,
+                Ok(event) => self.obey(event, &mut progress),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the engines ended unexpectedly"));
+                }
+            }
+            let now = Instant::now();
+            if progress.report_at.is_some_and(|at| at <= now) {
+                progress.report_at = None;
+                report_draining(&self.current, &self.counters, &self.logs.notices);
+            }
+            if let (Some(at), Some(interval)) = (progress.alive_at, self.watchdog)
+                && at <= now
+            {
+                progress.alive_at = Some(now + interval);
+                self.tell_alive();
+            }
+        }
+    }
+
+    fn obey(&self, event: ServerEvent, progress: &mut Progress) {
+        match event {
+            ServerEvent::Ended(_) => {}
+            ServerEvent::Reopen => self.logs.reopen(),
+            ServerEvent::Reload(asker) => {
+                let outcome = match (progress.is_stopping, &progress.upgrade) {
+                    (true, _) => refused("the server is stopping"),
+                    (_, Some(_)) => {
+                        refused("an upgrade is under way: the new server reads the configuration")
+                    }
+                    _ => self.reload(asker.is_none()),
+                };
+                // Whoever asked may have left.
+                let _ = asker.map(|asker| asker.send(outcome));
+            }
+            ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
+            ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
+            ServerEvent::Stop if std::mem::replace(&mut progress.is_stopping, true) => {
+                end_at_once(&self.logs)
+            }
+            ServerEvent::Stop => {
+                self.logs.notices.info("stopping: finishing running requests");
+                if let Some((_, pidfd)) =
+                    progress.upgrade.as_ref().and_then(|upgrade| upgrade.successor.as_ref())
+                {
+                    // It fails only where the process has ended already.
+                    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+                }
+                self.notifier.stopping();
+                self.drain(progress);
+            }
+        }
+    }
+
+    fn drain(&self, progress: &mut Progress) {
+        progress.is_stopping = true;
+        self.stop.drain();
+        progress.report_at = Some(Instant::now() + DRAIN_REPORT);
+    }
+
+    /// Says that the server lives, if no core is stuck.
+    fn tell_alive(&self) {
+        if self.listeners.cores_turn() {
+            self.notifier.alive();
+            self.link.iter().for_each(|link| link.report("alive"));
+        }
+    }
+
+    /// Starts the program again, or has the supervisor do so.
+    fn upgrade(&self, asker: Option<Asker>, progress: &mut Progress) {
+        if progress.is_stopping {
+            // Whoever asked may have left.
+            let _ = asker.map(|asker| asker.send(Err("the server is stopping".into())));
+            return;
+        }
+        if let Some(upgrade) = &mut progress.upgrade {
+            upgrade.askers.extend(asker);
+            return;
+        }
+        let mut upgrade = UpgradeUnderWay { askers: asker.into_iter().collect(), successor: None };
+        let started = match &self.link {
+            Some(link) => {
+                link.report("upgrade");
+                Ok(())
+            }
+            None => self.start_successor(&mut upgrade),
+        };
+        progress.upgrade = Some(upgrade);
+        if let Err(error) = started {
+            self.upgraded(Err(error.to_string()), progress);
+        }
+    }
+
+    fn start_successor(&self, upgrade: &mut UpgradeUnderWay) -> io::Result<()> {
+        let mut handed = Vec::new();
+        self.listeners.each(|listener| handed.push(HandedSockets::of(listener)));
+        let successor = Successor::start(handed.into_iter().collect::<io::Result<_>>()?)?;
+        let pid = successor.pid();
+        self.logs.notices.info(&format!("upgrade: process {pid} is started"));
+        upgrade.successor = Some((pid, successor.pidfd()?));
+        let (events, limit) = (self.events.clone(), upgrade::start_max(&self.current.plan().config));
+        std::thread::Builder::new().name("upgrade".into()).spawn(move || {
+            let outcome = successor.wait_until_ready(limit);
+            let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::taken_over(pid))));
+        })?;
+        Ok(())
+    }
+
+    /// Leaves the service to the successor that serves by now, or goes on without.
+    fn upgraded(&self, outcome: Result<String, String>, progress: &mut Progress) {
+        let Some(UpgradeUnderWay { askers, successor }) = progress.upgrade.take() else { return };
+        let outcome = match outcome {
+            Ok(text) => Ok(text),
+            Err(error) => Err(upgrade::failed(&error)),
+        };
+        if self.link.is_none() {
+            match (&outcome, successor) {
+                (Ok(_), Some((_, pidfd))) if progress.is_stopping => {
+                    // It served before it could be killed.
+                    let _ = pidfd_send_signal(&pidfd, Signal::TERM);
+                }
+                (Ok(text), Some((pid, _))) => {
+                    self.logs.notices.info(text);
+                    self.notifier.main_process(pid);
+                    self.listeners.each(|listener| {
+                        // Its file is the successor's: nothing of it is looked at here.
+                        let _ = listener.own_file(false);
+                    });
+                    self.drain(progress);
+                }
+                (Err(error), _) => self.logs.notices.error(error),
+                (Ok(_), None) => {}
+            }
+        }
+        // Whoever asked may have left.
+        askers.into_iter().for_each(|asker| _ = asker.send(outcome.clone()));
+    }
+
+    /// Reads the configuration again and takes it over; the result for who asked, which the log has as well. Who
+    /// `is_told` of it is the service manager.
+    fn reload(&self, is_told: bool) -> Reloaded {
+        if is_told {
+            self.notifier.reloading();
+        }
+        let outcome = self.reload_all();
+        if is_told {
+            let status = match &outcome.reported {
+                Ok(text) | Err(text) => text,
+            };
+            self.notifier.ready(status);
+            self.link.iter().for_each(|link| link.report(&format!("reloaded {status}")));
+        }
+        outcome
+    }
+
+    fn reload_all(&self) -> Reloaded {
+        let (current, notices) = (&self.current, &self.logs.notices);
+        let Some(reread) = &self.reread else {
+            // What there is besides a file can be loaded again all the same.
+            let applied = current.hosting.apply(&current.plan().config.apps);
+            let text = "there is no configuration file to read: applications are loaded again";
+            notices.info(text);
+            let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
+            return Reloaded { reported, is_in_force: true };
+        };
+        // Assembled once here to see that it can be: folders and pages that are missing are found before it is used.
+        let before = current.plan();
+        let plan = |config| {
+            let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
+            let plan = plan.map_err(|error| error.to_string())?;
+            // Bound before anything changes: an address may not be free.
+            let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+            Ok((plan, listeners))
+        };
+        let (plan, listeners) = match reread().and_then(plan) {
+            Ok(new) => new,
+            Err(error) => {
+                self.link.iter().for_each(|link| link.report("rejected"));
+                let text = format!("the configuration was not changed:\n{error}");
+                notices.error(&text);
+                return refused(&text);
+            }
+        };
+        // Before applications are started from it.
+        self.link.iter().for_each(|link| link.report("adopted"));
+        let late = late_changes(&before.config, &plan.config);
+        let mut failures = Vec::new();
+        if !late.is_empty() {
+            let verb = if late.len() == 1 { "changes" } else { "change" };
+            failures.push(format!("{} {verb} only at a restart", late.join(", ")));
+            failures.iter().for_each(|text| notices.warn(text));
+        }
+        if let Err(error) = current.hosting.apply(&plan.config.apps) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
+        current.generation.fetch_add(1, Ordering::Release);
+        self.listeners.replace(listeners);
+        notices.info("the configuration was read again");
+        let reported = match failures.is_empty() {
+            true => Ok("the new configuration is in use".into()),
+            false => {
+                Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
+            }
+        };
+        Reloaded { reported, is_in_force: true }
+    }
+
+    /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
+    fn new_listeners(&self, config: &Config) -> io::Result<NewListeners> {
+        let cores = self.current.cores;
+        self.listeners.prepare(engine::listens(config), |place, listen: Listen, open| match &self.link {
+            Some(link) => net::Listener::adopt(listen, link::bound_sockets(link, place)?, false),
+            None => engine::bind(listen, cores, open),
+        })
+    }
+}
+
+/// Logs what a stop waits for, because without that it seems to hang.
+fn report_draining(current: &Current, counters: &[Arc<net::Counters>], notices: &ErrorLog) {
+    let drain = current.plan().config.timeouts.drain;
+    // Idle connections are closed by now, or about to be: what is open has a request.
+    let requests: u64 = counters.iter().map(|core| core.connections_open.value()).sum();
+    if requests > 0 && drain > DRAIN_REPORT {
+        notices.warn(&format!(
+            "stopping: waiting for {requests} requests to end, at most {} s (timeouts.drain); \
+             a second signal ends them at once",
+            drain.as_secs()
+        ));
+    }
+}
+
+/// A reload that has changed nothing.
+pub(crate) fn refused(text: &str) -> Reloaded {
+    Reloaded { reported: Err(text.to_owned()), is_in_force: false }
+}
+
+/// How long writing the last lines may take when the server ends at once.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+
+/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
+fn end_at_once(logs: &Logs) -> ! {
+    logs.notices.warn("second request to stop: not waiting for running requests");
+    let (done, closed) = sync_channel(1);
+    let logs = logs.clone();
+    let closer = std::thread::Builder::new().spawn(move || {
+        logs.close();
+        let _ = done.send(());
+    });
+    if closer.is_ok() {
+        let _ = closed.recv_timeout(LAST_LINES_MAX);
+    }
+    std::process::exit(1);
+}
+
+/// While workers are waited for, a second request to stop still ends the process.
+pub(crate) fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
+    std::thread::Builder::new().name("stop".into()).spawn(move || {
+        if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
+            end_at_once(&logs);
+        }
+    })?;
+    Ok(())
+}
+
+pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
+    match order {
+        SupervisorOrder::Stop => ServerEvent::Stop,
+        SupervisorOrder::Reload => ServerEvent::Reload(None),
+        SupervisorOrder::Reopen => ServerEvent::Reopen,
+        SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome),
+    }
+}
+
+/// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
+/// signals to both, and the second SIGTERM would end it at once.
+pub(crate) fn pass_signals(
+    mut signals: Signals,
+    supervised: bool,
+    events: Sender<ServerEvent>,
+) -> io::Result<()> {
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        signals.forever().try_for_each(|signal| match signal {
+            SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
+            _ if supervised => Ok(()),
+            SIGUSR1 => events.send(ServerEvent::Reopen),
+            SIGHUP => events.send(ServerEvent::Reload(None)),
+            _ => events.send(ServerEvent::Stop),
+        })
+    })?;
+    Ok(())
+}
+
+/// The changes that need a restart. Limits and timeouts that routes can set do not.
+fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+    let limits = config::Limits { body_bytes_max: old.limits.body_bytes_max, ..new.limits.clone() };
+    let (body, write) = (old.timeouts.body, old.timeouts.write);
+    let timeouts = config::Timeouts { body, write, ..new.timeouts.clone() };
+    let changes = [
+        ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),
+        ("`threads`", new.threads != old.threads),
+        ("`sandbox`", new.sandbox != old.sandbox),
+        ("`lenient_bare_lf`", new.lenient_bare_lf != old.lenient_bare_lf),
+        ("`[limits]`", limits != old.limits),
+        ("`temp_path`", new.temp_path != old.temp_path),
+        ("`[timeouts]`", timeouts != old.timeouts),
+        ("`[log]`", new.log != old.log),
+    ];
+    changes.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}

@@ -1,0 +1,376 @@
+//! Rights that threads and processes give up: files outside of some folders (Landlock), and system calls that they have no use
+//! for (seccomp).
+//!
+//! A restriction holds for the thread that makes it and for what that starts, and cannot be taken back. The server's
+//! serving threads restrict themselves; the others (they start workers, open logs and start an upgrade) do not, as workers
+//! would inherit it. Processes of an application with a `sandbox` are started by `komainu confine`, which restricts itself
+//! and becomes the worker's program.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use config::Config;
+use landlock::{
+    ABI, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    path_beneath_rules,
+};
+use nix::libc;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+use crate::cli::Confine;
+
+/// The newest version of Landlock whose rights are used; an older kernel enforces those that it knows.
+const LANDLOCK: ABI = ABI::V5;
+
+/// System calls that neither serve requests nor belong in an application: they administer the machine, look into other
+/// processes, or are known for holes in the kernel behind them.
+const ADMINISTRATION: &[libc::c_long] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_fanotify_init,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_kexec_file_load,
+];
+
+/// System calls that a serving thread has no use for either: other programs, other users, signals.
+const OF_OTHERS: &[libc::c_long] = &[
+    libc::SYS_capset,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_kill,
+    libc::SYS_mknodat,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_setfsgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setgid,
+    libc::SYS_setgroups,
+    libc::SYS_setregid,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_setreuid,
+    libc::SYS_setuid,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+];
+
+/// Files outside of its folders that a confined application may write to.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// What every program reads: itself, its libraries and settings, and what the kernel tells.
+const SYSTEM: [&str; 12] = [
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/proc",
+    "/run/systemd/resolve",
+    "/sbin",
+    "/sys",
+    "/usr",
+];
+
+/// What the serving threads restrict themselves to. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Sandbox(Option<Arc<ThreadRules>>);
+
+struct ThreadRules {
+    /// Folders that the server writes to while it serves.
+    written: Vec<PathBuf>,
+    calls: BpfProgram,
+}
+
+impl Sandbox {
+    /// The one of a configuration, whose temporary files are in `temporary`.
+    ///
+    /// # Errors
+    /// Where this machine's system calls are not known.
+    pub(crate) fn new(config: &Config, temporary: PathBuf) -> io::Result<Sandbox> {
+        if !config.sandbox {
+            return Ok(Sandbox(None));
+        }
+        let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
+        let of_service = of_service.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
+        let written = of_service.chain([temporary]).collect();
+        let calls = refused(&[ADMINISTRATION, OF_OTHERS], false)?;
+        Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
+    }
+
+    /// Restricts this thread and what it starts: it writes to no other folder, starts no program, and makes none of some
+    /// system calls.
+    ///
+    /// # Errors
+    /// Where the kernel knows them and refuses.
+    pub(crate) fn restrict_thread(&self) -> io::Result<()> {
+        let Some(rules) = &self.0 else { return Ok(()) };
+        rules.restrict().map(drop)
+    }
+
+    /// What the kernel enforces, for people, as a thread finds out that tries it.
+    pub(crate) fn description(&self) -> String {
+        let Some(rules) = self.0.clone() else { return "off (`sandbox = false`)".into() };
+        let tried = std::thread::spawn(move || rules.restrict()).join();
+        match tried {
+            Ok(Ok(RulesetStatus::NotEnforced)) => "seccomp (this kernel has no Landlock)".into(),
+            Ok(Ok(RulesetStatus::PartiallyEnforced)) => {
+                "Landlock, as far as this kernel has it, and seccomp".into()
+            }
+            Ok(Ok(RulesetStatus::FullyEnforced)) => "Landlock and seccomp".into(),
+            Ok(Err(error)) => format!("none: {error}"),
+            Err(_) => "none".into(),
+        }
+    }
+}
+
+impl ThreadRules {
+    fn restrict(&self) -> io::Result<RulesetStatus> {
+        let write = AccessFs::from_write(LANDLOCK);
+        let status = restrict_files(write | AccessFs::Execute, &[(&self.written, write)]);
+        let status = status.map_err(|error| io::Error::other(format!("Landlock: {error}")))?;
+        match seccompiler::apply_filter(&self.calls) {
+            Ok(()) => Ok(status),
+            Err(error) => Err(io::Error::other(format!("seccomp: {error}"))),
+        }
+    }
+}
+
+/// Restricts these rights to the paths beneath which they are granted; a path that is not there grants nothing.
+fn restrict_files(
+    handled: BitFlags<AccessFs>,
+    granted: &[(&[PathBuf], BitFlags<AccessFs>)],
+) -> Result<RulesetStatus, RulesetError> {
+    let mut ruleset = Ruleset::default().handle_access(handled)?.create()?;
+    for (paths, access) in granted {
+        ruleset = ruleset.add_rules(path_beneath_rules(*paths, *access))?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
+/// A filter that fails these system calls with EPERM; without `network`, sockets other than Unix sockets too.
+fn refused(lists: &[&[libc::c_long]], without_network: bool) -> io::Result<BpfProgram> {
+    let failed = |error: seccompiler::BackendError| io::Error::other(format!("seccomp: {error}"));
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        lists.iter().copied().flatten().map(|call| (*call, Vec::new())).collect();
+    if without_network {
+        let unix = u64::try_from(libc::AF_UNIX).unwrap_or_default();
+        let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, unix);
+        let rule = SeccompRule::new(vec![other.map_err(failed)?]).map_err(failed)?;
+        rules.insert(libc::SYS_socket, vec![rule]);
+    }
+    let eperm = SeccompAction::Errno(u32::try_from(libc::EPERM).unwrap_or_default());
+    let arch = std::env::consts::ARCH.try_into().map_err(failed)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, eperm, arch).map_err(failed)?;
+    filter.try_into().map_err(failed)
+}
+
+/// The command that starts a program of an application with this sandbox; `reads` is what the program itself is made of.
+pub(crate) fn confined(
+    sandbox: &config::AppSandbox,
+    reads: Vec<PathBuf>,
+    command: Vec<OsString>,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
+    // The program is started in the application's folder.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let mut path =
+        |flag: &str, path: PathBuf| arguments.extend([flag.into(), absolute(path).into_os_string()]);
+    if let Some(given) = &sandbox.read {
+        reads.into_iter().chain(given.iter().cloned()).for_each(|read| path("--read", read));
+    }
+    sandbox.write.iter().cloned().for_each(|write| path("--write", write));
+    if !sandbox.network {
+        arguments.push("--no-network".into());
+    }
+    arguments.into_iter().chain(["--".into()]).chain(command).collect()
+}
+
+/// `komainu confine`: gives up rights, and becomes the program. Returns only where that fails.
+///
+/// # Errors
+/// Where the kernel has no Landlock or seccomp; where there is no such program.
+pub(crate) fn confine(arguments: &Confine) -> Result<(), String> {
+    let (read, write) = (AccessFs::from_read(LANDLOCK), AccessFs::from_write(LANDLOCK));
+    let devices = DEVICES.map(PathBuf::from);
+    let system = SYSTEM.map(PathBuf::from);
+    let mut handled = write;
+    if !arguments.read.is_empty() {
+        handled |= read;
+    }
+    let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
+        (&devices, AccessFs::WriteFile.into()),
+        (&system, handled & read),
+        (&arguments.read, handled & read),
+        (&arguments.write, handled),
+    ];
+    let granted: Vec<_> = granted.into_iter().filter(|(_, access)| !access.is_empty()).collect();
+    let status = restrict_files(handled, &granted).map_err(|error| format!("sandbox: Landlock: {error}"))?;
+    if status == RulesetStatus::NotEnforced {
+        return Err("sandbox: this kernel has no Landlock: remove `sandbox` of this application".into());
+    }
+    let calls =
+        refused(&[ADMINISTRATION], arguments.no_network).map_err(|error| format!("sandbox: {error}"))?;
+    seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
+    let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
+    let error = Command::new(program).args(rest).exec();
+    Err(format!("sandbox: cannot start {}: {error}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    /// Runs it in a thread with a sandbox that allows writing to `folder`.
+    fn restricted<T: Send + 'static>(
+        folder: &std::path::Path,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let sandbox = Sandbox::new(&Config::default(), folder.to_path_buf()).unwrap();
+        std::thread::spawn(move || {
+            sandbox.restrict_thread().unwrap();
+            run()
+        })
+        .join()
+        .unwrap()
+    }
+
+    fn has_landlock() -> bool {
+        let sandbox = Sandbox::new(&Config::default(), std::env::temp_dir()).unwrap();
+        sandbox.description().contains("Landlock and")
+    }
+
+    #[test]
+    fn a_serving_thread_writes_to_its_folders_alone_and_starts_nothing() {
+        let base = std::env::temp_dir().join(format!("komainu-sandbox-{}", std::process::id()));
+        let (inside, outside) = (base.join("inside"), base.join("outside"));
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        fs::write(outside.join("read"), "read").unwrap();
+        let (theirs_inside, theirs_outside) = (inside.clone(), outside.clone());
+        let (written, refused, removed, read, started) = restricted(&inside, move || {
+            (
+                fs::write(theirs_inside.join("a"), "a").is_ok(),
+                fs::write(theirs_outside.join("a"), "a").map_err(|error| error.kind()),
+                fs::remove_file(theirs_outside.join("read")).map_err(|error| error.kind()),
+                fs::read_to_string(theirs_outside.join("read")).ok(),
+                Command::new("true").status().map_err(|error| error.kind()),
+            )
+        });
+        assert!(written && read.as_deref() == Some("read"));
+        assert_eq!(started.unwrap_err(), io::ErrorKind::PermissionDenied);
+        match has_landlock() {
+            true => assert_eq!(
+                (refused, removed),
+                (Err(io::ErrorKind::PermissionDenied), Err(io::ErrorKind::PermissionDenied))
+            ),
+            false => _ = writeln!(io::stderr(), "SKIPPED: this kernel has no Landlock"),
+        }
+        // This thread, which has started it, is not restricted.
+        fs::write(outside.join("b"), "b").unwrap();
+        assert!(Command::new("true").status().unwrap().success());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_serving_thread_does_what_serving_needs() {
+        let folder = std::env::temp_dir();
+        restricted(&folder, || {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            std::thread::spawn(|| ()).join().unwrap();
+            let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            fs::File::from(memory).write_all(b"a").unwrap();
+            assert!(fs::read_dir("/").unwrap().count() > 0);
+        });
+    }
+
+    #[test]
+    fn off_is_off() {
+        let config = Config { sandbox: false, ..Config::default() };
+        let sandbox = Sandbox::new(&config, PathBuf::new()).unwrap();
+        assert!(sandbox.description().starts_with("off"));
+        std::thread::spawn(move || {
+            sandbox.restrict_thread().unwrap();
+            assert!(Command::new("true").status().unwrap().success());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn the_command_of_a_confined_program() {
+        let sandbox = config::AppSandbox {
+            read: Some(vec!["/data".into()]),
+            write: vec!["/data/own".into()],
+            network: false,
+        };
+        let command = confined(&sandbox, vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
+        let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
+        assert_eq!(
+            text.join(" "),
+            "/proc/self/exe confine --read /srv/app --read /data --write /data/own --no-network -- perl worker.pl"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! HTTP/2 as a multiplexed connection speaks it: [`http2::Machine`] behind [`MuxProtocol`].
+
+use http::{Fields, Limits, Status};
+use http2::frame::PREFACE;
+use http2::{ErrorCode, Event, Machine, Priority};
+
+use crate::fault::Fault;
+use crate::mux::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+use crate::options;
+
+/// Whether bytes begin an HTTP/2 connection: the whole preface is there, or what there is can still become it.
+pub(crate) enum PrefaceMatch {
+    Whole,
+    Partial,
+    Other,
+}
+
+/// Compares the first bytes of a connection with the preface.
+pub(crate) fn preface(input: &[u8]) -> PrefaceMatch {
+    match input.len() >= PREFACE.len() {
+        true if input.starts_with(PREFACE) => PrefaceMatch::Whole,
+        false if PREFACE.starts_with(input) => PrefaceMatch::Partial,
+        _ => PrefaceMatch::Other,
+    }
+}
+
+/// The server's end of an HTTP/2 connection.
+pub(crate) struct H2Server {
+    machine: Machine,
+    out: Vec<u8>,
+    /// The client has said that it leaves.
+    is_peer_leaving: bool,
+    goes_away: bool,
+}
+
+impl H2Server {
+    /// An end that keeps to these limits.
+    pub(crate) fn new(limits: &options::Limits) -> H2Server {
+        let options = http2::Options {
+            head: limits.head,
+            streams_max: u32::try_from(limits.streams_max).unwrap_or(u32::MAX),
+            ..http2::Options::default()
+        };
+        H2Server {
+            machine: Machine::server(options),
+            out: Vec::new(),
+            is_peer_leaving: false,
+            goes_away: false,
+        }
+    }
+
+    fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
+        let (mut head, mut bytes) = (http::Head::default(), Vec::new());
+        self.machine.swap_head(&mut head, &mut bytes);
+        let priority = priority(self.machine.priority(id));
+        Box::new(StreamRequest { head, bytes, priority, refused, ended })
+    }
+
+    /// What an event is to the connection; `None` where it concerns the machine alone.
+    fn event<'b>(&mut self, event: Event, bytes: &'b [u8]) -> Option<MuxEvent<'b>> {
+        Some(match event {
+            Event::Head { stream, ended } => MuxEvent::Request(stream, self.request(ended, None, stream)),
+            // What follows such a head is dropped.
+            Event::Refused { stream, reject } => {
+                MuxEvent::Request(stream, self.request(true, Some(reject), stream))
+            }
+            Event::Data { stream, data, ended } => MuxEvent::Data(stream, data.of(bytes), ended),
+            Event::Trailers { stream } => MuxEvent::End(stream, std::mem::take(&mut self.machine.trailers)),
+            Event::Reset { stream, .. } | Event::Aborted { stream, .. } => MuxEvent::Reset(stream),
+            Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
+            Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
+            Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, priority(new)),
+            Event::GoAway { .. } => {
+                self.is_peer_leaving = true;
+                return None;
+            }
+            Event::NeedMore | Event::Pong { .. } => return None,
+        })
+    }
+
+    fn released(&mut self) {
+        if self.goes_away && self.machine.stream_count() == 0 {
+            self.machine.finish_shutdown();
+        }
+    }
+}
+
+fn priority(priority: Priority) -> StreamPriority {
+    StreamPriority { urgency: priority.urgency, incremental: priority.incremental }
+}
+
+impl MuxProtocol for H2Server {
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        _limits: &Limits,
+        now_ms: u64,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+        match self.machine.feed(bytes, now_ms) {
+            Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
+            Err(error) => {
+                self.machine.flush(&mut self.out);
+                Err(Fault::Broken(error.reason))
+            }
+        }
+    }
+
+    fn capacity(&self, id: u32) -> usize {
+        self.machine.sendable(id)
+    }
+
+    fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
+        if let Some(mut head) = self.machine.respond(id, status, ends, &mut self.out) {
+            head.lines(lines);
+        }
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        self.machine.data(id, bytes, ends, &mut self.out);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.machine.send_trailers(id, trailers, &mut self.out);
+    }
+
+    fn grant(&mut self, id: u32, bytes: usize) {
+        self.machine.grant(id, bytes);
+    }
+
+    fn reset(&mut self, id: u32, reason: ResetReason) {
+        let code = match reason {
+            ResetReason::Refused => ErrorCode::REFUSED_STREAM,
+            ResetReason::Answered => ErrorCode::NO_ERROR,
+            ResetReason::Failed => ErrorCode::INTERNAL_ERROR,
+        };
+        self.machine.reset(id, code);
+        self.close(id);
+    }
+
+    fn close(&mut self, id: u32) {
+        self.machine.release(id);
+        self.released();
+    }
+
+    fn go_away(&mut self) {
+        self.goes_away = true;
+        self.machine.shutdown();
+        self.released();
+    }
+
+    fn is_peer_leaving(&self) -> bool {
+        self.is_peer_leaving
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        self.machine.flush(&mut self.out);
+        &mut self.out
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.out.capacity() + self.machine.own_bytes()
+    }
+}
