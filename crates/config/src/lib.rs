@@ -26,6 +26,8 @@ mod listen;
 
 mod host;
 
+mod tls;
+
 mod glob;
 
 mod pattern;
@@ -81,6 +83,7 @@ pub use site::{
     Action, EncodedSlashes, ErrorPages, Redirect, Respond, Route, RouteLimits, RouteTimeouts, Site,
     StatusPattern,
 };
+pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use units::{GIB, KIB, MIB, duration, size};
 pub use upstream::{Balance, Origin};
 

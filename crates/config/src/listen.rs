@@ -69,8 +69,8 @@ impl Listen {
         }
         if port_text.split_whitespace().any(|word| word == "ssl") {
             return Err(InvalidValue::new(
-                "TLS for clients is not supported yet",
-                "put a TLS proxy in front, and listen without `ssl`",
+                "`ssl` has no place here",
+                "port 443 speaks TLS; for another port write { address = \":8443\", tls = true }",
             ));
         }
         let Ok(port) = port_text.parse::<u16>() else {
@@ -191,6 +191,9 @@ directives! {
         /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` accepts only IPv6 connections. Port 0 is any free
         /// port.
         "address" address: Listen = required(""), Address;
+        /// Whether connections speak TLS, after a PROXY protocol header if one is expected. The sites' `tls` says with which
+        /// certificates.
+        "tls" tls: Option<bool> = absent("`true` at port 443, `false` elsewhere"), Maybe(Flag);
         /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, in which a proxy sends the
         /// client's address: a list of the networks of such proxies, or `true` for those of `trusted_proxies`. The
         /// server then uses the address from the header everywhere. It refuses connections from other networks, and
@@ -207,6 +210,15 @@ impl Listener {
     /// An address for HTTP without the PROXY protocol.
     pub fn at(address: Listen) -> Self {
         Self { address, ..Self::default() }
+    }
+
+    /// Whether connections speak TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.unwrap_or(match &self.address {
+            Listen::Any(port) | Listen::Localhost(port) => *port == 443,
+            Listen::Tcp(address) => address.port() == 443,
+            Listen::Unix(_) => false,
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, ERROR_PAGES, EncodedSlashes, ErrorPages, PATIENCE, Route, Site, error_page,
     unreachable_routes,
 };
+use crate::tls::Tls;
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -106,6 +107,8 @@ directives! {
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.
         "sandbox" sandbox: bool = true, Flag;
+        /// TLS with clients: what holds for every site.
+        "tls" tls: Tls = {}, table();
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// How long the server waits.
@@ -390,6 +393,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
     }
     listeners_agree(config, node, check);
+    tls_agrees(config, node, check);
     apps_exist(node, check);
     let Some(routes) = node.entry("route") else { return };
     unreachable_routes_at_top(config, node, check);
@@ -437,6 +441,38 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
             finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
         }
+    }
+}
+
+/// Where an address speaks TLS, a site has certificates, and the other way round.
+fn tls_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
+    // Sites stand in the order of the file, and that of the routes at the top among them.
+    let mut items = node.items("site").iter();
+    for site in &mut config.sites {
+        let says_itself = site.line > 0 && items.next().is_some_and(|item| item.entry("tls").is_some());
+        if !says_itself {
+            site.tls.clone_from(&config.tls.default_site);
+        }
+    }
+    if check.report.errors() > 0 {
+        return;
+    }
+    let mut with_tls = node.items("site").iter().filter_map(|item| item.entry("tls"));
+    let listener = config.listen.iter().position(Listener::is_tls);
+    let has_tls = config.sites.iter().any(|site| site.tls.is_some());
+    if let (Some(index), false, Some(entry)) = (listener, has_tls, node.entry("listen")) {
+        let at = node.items("listen").get(index).map_or(&entry.value.at, |item| &item.at);
+        let title = format!("`{}` speaks TLS, and no site has `tls`", config.listen[index].address);
+        let finding = check.error(at, title, "with which certificate?");
+        finding.help(
+            "give a site its certificate: `tls = { certificate = \"cert.pem\", key = \"key.pem\" }`; \
+             or write `{ address = \":443\", tls = false }`",
+        );
+    }
+    if let (None, true, Some(entry)) = (listener, has_tls, with_tls.next()) {
+        let title = "`tls` without an address that speaks it".to_owned();
+        let finding = check.warning(&entry.key_at, title, "nobody uses this");
+        finding.help("add \":443\" to `listen`, or `{ address = \":8443\", tls = true }`");
     }
 }
 

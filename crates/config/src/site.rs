@@ -12,9 +12,10 @@ use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
 use crate::shape::{
-    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Unlimited, Word,
+    Count, Flag, List, Map, Maybe, Numbers, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use crate::template::template;
+use crate::tls::{SiteTls, site_tls};
 use crate::units::GIB;
 use http::{Template, TemplatePart, Variable};
 use std::path::{Path, PathBuf};
@@ -94,6 +95,8 @@ const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",
     parse: HostPattern::parse,
 });
+const HSTS: Text<String> =
+    Text { what: "a value such as \"max-age=31536000; includeSubDomains\"", parse: hsts };
 const PATHS: OneOrMore<Text<PathPattern>> =
     OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
 const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
@@ -122,6 +125,16 @@ directives! {
         /// Files to send with errors, by status or by class; a status takes precedence over its class. They are used in
         /// addition to the server's.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
+        /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
+        /// TLS, `listen` says.
+        "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
+        /// Whether requests without TLS are redirected to `https://` (308), where the site has `tls` and an address speaks it;
+        /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
+        /// TLS.
+        "redirect_https" redirect_https: bool = true, Flag;
+        /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
+        /// the field's value. Only responses through TLS carry it.
+        "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the site's requests: `"refuse"` or `"keep"`, as at the top of the file.
@@ -332,6 +345,22 @@ pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut C
         let by = by.entry("path").map_or(&by.at, |entry| &entry.value.at);
         finding.related(by.clone(), "...matches this route first");
         finding.help("the first route that matches answers: put the narrower one first");
+    }
+}
+
+fn hsts_year() -> Option<String> {
+    Some("max-age=31536000".to_owned())
+}
+
+fn hsts(text: &str) -> Result<String, InvalidValue> {
+    let age = text.split(';').map(str::trim).find_map(|part| part.strip_prefix("max-age="));
+    let is_number = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
+    match text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && age.is_some_and(is_number) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new(
+            "this is no value of Strict-Transport-Security",
+            "write \"max-age=SECONDS\", and \"; includeSubDomains\" or \"; preload\" behind it",
+        )),
     }
 }
 

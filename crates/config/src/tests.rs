@@ -3,10 +3,10 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Compress, CompressResponses, Config, Eject,
-    Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
-    ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
-    RouteLimits, RouteTimeouts, Site, Timeouts, TrustedProxies, Upstream, Workers,
+    App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientTls, Compress, CompressResponses, Config,
+    Eject, Files, Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy,
+    ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry,
+    Route, RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -65,6 +65,9 @@ fn written_out_defaults_change_nothing() {
         written_out::<Recycle>(),
         written_out::<Workers>(),
         written_out::<Mounted>(),
+        written_out::<Tls>(),
+        written_out::<SiteTls>(),
+        written_out::<ClientTls>(),
         written_out::<Redirect>(),
         written_out::<Respond>(),
     ];

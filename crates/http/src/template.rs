@@ -44,10 +44,41 @@ pub enum Variable {
     Field(String),
     /// `$cookie_NAME`: the first cookie of that name.
     Cookie(String),
+    /// `$tls_version` and others: what is known of the client's TLS connection; empty without one.
+    Tls(TlsVariable),
+}
+
+/// A property of the client's TLS connection with this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVariable {
+    /// `$tls_version`: `TLSv1.3` or `TLSv1.2`.
+    Version,
+    /// `$tls_cipher`: the cipher suite by its registered name.
+    Cipher,
+    /// `$tls_server_name`: the host that the client asked for (SNI).
+    ServerName,
+    /// `$tls_client_verify`: `SUCCESS` where the client has shown a certificate, which is verified then; `NONE` otherwise.
+    ClientVerify,
+    /// `$tls_client_subject`: the distinguished name of the client's certificate.
+    ClientSubject,
+    /// `$tls_client_issuer`: that of its issuer.
+    ClientIssuer,
+    /// `$tls_client_san`: its alternative names, as `DNS:a.example, email:b@example`.
+    ClientSan,
+    /// `$tls_client_serial`: its serial number in hexadecimal digits.
+    ClientSerial,
+    /// `$tls_client_fingerprint`: its SHA-256 in hexadecimal digits.
+    ClientFingerprint,
+}
+
+/// What knows the properties of a TLS connection.
+pub trait TlsValues {
+    /// Appends the value of a property; nothing where there is none.
+    fn write(&self, variable: TlsVariable, out: &mut Vec<u8>);
 }
 
 /// Variables by name. The last two stand for many.
-static NAMED: [(&str, Variable); 14] = [
+static NAMED: [(&str, Variable); 23] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -60,6 +91,15 @@ static NAMED: [(&str, Variable); 14] = [
     ("client_ip", Variable::RemoteAddr),
     ("client_port", Variable::ClientPort),
     ("upstream", Variable::Upstream),
+    ("tls_version", Variable::Tls(TlsVariable::Version)),
+    ("tls_cipher", Variable::Tls(TlsVariable::Cipher)),
+    ("tls_server_name", Variable::Tls(TlsVariable::ServerName)),
+    ("tls_client_verify", Variable::Tls(TlsVariable::ClientVerify)),
+    ("tls_client_subject", Variable::Tls(TlsVariable::ClientSubject)),
+    ("tls_client_issuer", Variable::Tls(TlsVariable::ClientIssuer)),
+    ("tls_client_san", Variable::Tls(TlsVariable::ClientSan)),
+    ("tls_client_serial", Variable::Tls(TlsVariable::ClientSerial)),
+    ("tls_client_fingerprint", Variable::Tls(TlsVariable::ClientFingerprint)),
     ("http_NAME", Variable::Field(String::new())),
     ("cookie_NAME", Variable::Cookie(String::new())),
 ];
@@ -85,7 +125,10 @@ impl Variable {
     /// Its first name among [`Variable::names`].
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        let is_same = |other: &Variable| std::mem::discriminant(other) == std::mem::discriminant(self);
+        let is_same = |other: &Variable| match (other, self) {
+            (Variable::Tls(other), Variable::Tls(this)) => other == this,
+            _ => std::mem::discriminant(other) == std::mem::discriminant(self),
+        };
         NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
     }
 
@@ -118,6 +161,11 @@ impl Variable {
             Variable::Upstream => out.extend_from_slice(values.upstream.as_bytes()),
             Variable::Field(name) => out.extend_from_slice(values.field(name)),
             Variable::Cookie(name) => out.extend_from_slice(values.cookie(name).unwrap_or_default()),
+            Variable::Tls(variable) => {
+                if let Some(tls) = values.tls {
+                    tls.write(*variable, out);
+                }
+            }
         }
     }
 }
@@ -135,6 +183,8 @@ pub struct Values<'x> {
     pub client: Option<SocketAddr>,
     /// Whether the client uses `https`.
     pub is_secure: bool,
+    /// Its TLS connection with this server.
+    pub tls: Option<&'x dyn TlsValues>,
     /// The part of the route's path before the final `*`, decoded: for `$rest`.
     pub prefix: &'x [u8],
     /// `host:port` of the chosen upstream server.
@@ -362,6 +412,7 @@ mod tests {
             empty_segments: EmptySegments::Merge,
             client: Some("[::ffff:192.0.2.7]:5555".parse().unwrap()),
             is_secure: true,
+            tls: None,
             prefix: b"/a/",
             upstream: "127.0.0.1:3000",
         };

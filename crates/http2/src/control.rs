@@ -108,7 +108,10 @@ impl Machine {
             return Ok(opened.then_some(Event::Writable { stream: 0 }));
         }
         let Some(record) = self.streams.find_mut(stream).filter(|record| record.reset.is_none()) else {
-            return Ok(None);
+            return match increment {
+                0 => Err(ConnectionError::protocol("window increment of 0")),
+                _ => Ok(None),
+            };
         };
         if increment == 0 {
             let reason = "window increment of 0";
@@ -183,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// Tells the peer which streams were processed, the end of an orderly shutdown. See [`Machine::shutdown`].
+    /// Sends the peer the number of the last stream that was processed, the end of an orderly shutdown. See [`Machine::shutdown`].
     pub fn finish_shutdown(&mut self) {
         if !matches!(self.shutdown, Shutdown::Final(_)) && self.failed.is_none() {
             self.shutdown = Shutdown::Final(self.last_peer_stream);

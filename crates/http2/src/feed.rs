@@ -76,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// What the header of a frame alone tells. Nothing is changed: a frame is looked at again when more of it has come.
+    /// What the header of a frame alone shows. Nothing is changed: a frame is looked at again when more of it has come.
     fn check(&self, header: FrameHeader) -> Result<(), ConnectionError> {
         if self.opening == Opening::Settings && (header.kind != kind::SETTINGS || header.has(flag::ACK)) {
             return Err(ConnectionError::protocol("first frame is not SETTINGS"));

@@ -1,6 +1,6 @@
 //! The Huffman code of RFC 7541 appendix B, in both directions.
 //!
-//! The code is canonical: within a length, codes follow the order of their symbols, and each length goes on where the
+//! The code is canonical: within a length, codes follow the order of their symbols, and each length continues where the
 //! shorter one ended. So the lengths alone define it, and every table here is computed from them at compile time.
 
 /// Bits of the code of each byte.

@@ -100,7 +100,7 @@ pub enum Event {
     Aborted {
         /// The stream.
         stream: u32,
-        /// What the peer was told.
+        /// What the peer was sent.
         code: ErrorCode,
         /// Why, in a few words. Never holds bytes of the peer.
         reason: &'static str,

@@ -18,7 +18,8 @@ use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
-use crate::router::{Handler, Route, RouteEdits, RouteTable, Strip, TemplateEdits};
+use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
+use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
 
 /// Error pages are kept in memory; a larger one is refused when the server starts.
@@ -36,6 +37,10 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
 /// A configuration, and the state of its upstream groups, shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
+    /// TLS with clients, where a site has it.
+    pub(crate) tls: Option<TlsPlan>,
+    /// The port that requests without TLS are redirected to.
+    pub(crate) https_port: Option<u16>,
     groups: GroupPlan,
 }
 
@@ -54,9 +59,16 @@ impl ServerPlan {
             Some(hosting) => hosting.spill().clone(),
             None => spill_store(&config)?,
         };
-        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let files = hosting.map(Hosting::files).unwrap_or_default();
-        let plan = ServerPlan { groups: GroupPlan::new(&config, before, &spill, &files)?, config };
+        let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
+        // A port that the kernel chose stays.
+        let https_port = match https_port(&config) {
+            Some(0) => before.and_then(|plan| plan.https_port),
+            port => port,
+        };
+        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let groups = GroupPlan::new(&config, before, &spill, &files)?;
+        let plan = ServerPlan { groups, tls, https_port, config };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -73,6 +85,15 @@ impl ServerPlan {
 pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
     let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     config.temp_path.clone().unwrap_or_else(usual)
+}
+
+/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+fn https_port(config: &Config) -> Option<u16> {
+    config.listen.iter().find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+        config::Listen::Tcp(address) => Some(address.port()),
+        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
+        config::Listen::Unix(_) => None,
+    })
 }
 
 /// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
@@ -114,6 +135,7 @@ pub(crate) fn table(
     let mut pages = Vec::new();
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
+    let mut https = Vec::new();
     let server_pages = error_pages([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
@@ -127,8 +149,13 @@ pub(crate) fn table(
         let own = error_pages([&site.error_pages, &config.error_pages]);
         pages.push(own.map_err(|error| placed("error_pages", "site", site.line, &error))?);
         let settings = config.settings(Some(site_index), None);
-        edits.push(self::edits(&settings.response_headers));
+        edits.push(secure_edits(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
+        let redirects = site.tls.is_some() && site.redirect_https;
+        https.push(SiteHttps {
+            redirect_port: plan.https_port.filter(|_| redirects),
+            policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+        });
     }
     pages.push(server_pages);
     edits.push(self::edits(&config.settings(None, None).response_headers));
@@ -140,6 +167,7 @@ pub(crate) fn table(
         empty_segments,
         pages,
         edits,
+        https,
         introducers,
     })
 }
@@ -231,7 +259,7 @@ fn route(
         body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
-        edits: edits(&settings.response_headers),
+        edits: secure_edits(&settings.response_headers, &config.sites[site]),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
 }
@@ -250,6 +278,21 @@ fn fixed_response(respond: &config::Respond) -> Handler {
 
 fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
+}
+
+/// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
+    let Some(hsts) = &site.hsts else { return edits(levels) };
+    let text = hsts.replace('$', "$$");
+    let value = http::Template::parse(&text, |_| false);
+    let value = value.expect("the configuration checked it");
+    let own = config::ResponseHeaders {
+        set: vec![("Strict-Transport-Security".to_owned(), value)],
+        ..config::ResponseHeaders::default()
+    };
+    // What the configuration says of the field itself comes after it.
+    let with: Vec<_> = std::iter::once(&own).chain(levels.iter().copied()).collect();
+    RouteEdits::Secure { plain: Box::new(edits(levels)), secure: Box::new(edits(&with)) }
 }
 
 fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {

@@ -25,6 +25,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
     komainu run --listen :80 dist/ public/    on every address, the first folder that has the file\n  \
     komainu run http://127.0.0.1:3000         proxy to an application\n  \
     komainu run public/ unix:/run/app.sock    the same, with its files served first\n  \
+    komainu run --listen :8443 --tls-certificate cert.pem --tls-key key.pem public/    HTTPS\n  \
     komainu run --workers 4 public/ app.psgi  an application, with its files served first\n  \
     komainu run shop.wsgi:application         a Python application, WSGI or ASGI\n  \
     komainu start -c komainu.toml             serve with a configuration file\n  \
@@ -86,6 +87,13 @@ pub(crate) struct Run {
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
         default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Vec<Listen>,
+    /// Speak TLS on every TCP address, with this certificate and its chain (PEM); a file that holds its key as well, or a folder of
+    /// such, needs no --tls-key
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Let clients speak HTTP/2 in the clear, without asking first (prior knowledge)
     #[arg(long)]
     pub(crate) h2c: bool,

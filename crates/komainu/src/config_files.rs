@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use config::{Action, Config, Proxy};
+use config::{Action, CertificateSource, Config, Proxy, SiteTls};
 use rustix::fs::OFlags;
 
 use crate::link::SupervisorLink;
@@ -38,7 +38,20 @@ impl NamedFiles {
             _ => None,
         });
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
+        config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
+        named.files.extend(config.tls.ticket_keys.iter().cloned());
         named
+    }
+
+    fn add_site(&mut self, tls: &SiteTls) {
+        if let CertificateSource::Files(paths) = &tls.certificate {
+            // Each is a file or a folder.
+            self.files.extend(paths.iter().cloned());
+            self.folders.extend(paths.iter().cloned());
+        }
+        self.files.extend(tls.key.iter().cloned());
+        let client = tls.client.iter();
+        self.files.extend(client.flat_map(|client| client.ca.iter().chain(&client.crl)).cloned());
     }
 
     fn add_proxy(&mut self, proxy: &Proxy) {
@@ -88,6 +101,11 @@ impl ConfigFiles {
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
 
+    /// Whether it can be read as a folder that the configuration names.
+    pub(crate) fn is_folder(&self, path: &Path) -> bool {
+        self.list(path).is_ok()
+    }
+
     /// Its content.
     ///
     /// # Errors
@@ -106,7 +124,6 @@ impl ConfigFiles {
     ///
     /// # Errors
     /// Why it cannot be read, with its name.
-    #[allow(dead_code)] // For folders of certificates.
     pub(crate) fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let names = match &self.0 {
             None => list(folder)?,

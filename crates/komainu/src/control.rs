@@ -365,7 +365,7 @@ fn status(info: &ServerInfo) -> Value {
         "age_ms": ms(info.since.elapsed()),
         "state": state(info),
         "sandbox": info.sandbox,
-        "listen": info.listeners.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "listen": info.listeners.urls().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "usage": Usage::of(pid).map(usage),
         "memory": {
             "held_bytes": info.memory.held_bytes(),

@@ -208,8 +208,8 @@ pub(crate) fn listens(config: &Config) -> Vec<Listen> {
             unix: matches!(listener.address, config::Listen::Unix(_)),
             ..sources(from)
         });
-        let h2c = listener.h2c;
-        let listen = move |at| Listen { at, proxy_protocol: sources.clone(), h2c };
+        let (tls, h2c) = (listener.is_tls(), listener.h2c);
+        let listen = move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c };
         binds(&listener.address).into_iter().map(listen)
     };
     config.listen.iter().flat_map(listens).collect()

@@ -21,6 +21,7 @@ use crate::link::{self, SupervisorLink, SupervisorOrder};
 use crate::notice::ErrorLog;
 use crate::sink::{LogSink, LogTarget};
 use crate::systemd::Notifier;
+use crate::tls::TlsPlan;
 use crate::upgrade::{self, HandedSockets, Successor};
 
 /// How long a stop may take before it is said what it waits for; idle connections are closed by then.
@@ -37,6 +38,8 @@ pub(crate) struct Current {
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) cores: usize,
+    /// How connections speak TLS.
+    pub(crate) tls: net::TlsAcceptor,
 }
 
 impl Current {
@@ -344,6 +347,10 @@ impl Running {
             failures.iter().for_each(|text| notices.warn(text));
         }
         if let Err(error) = current.hosting.apply(&plan.config.apps) {
+            notices.error(&error.to_string());
+            failures.push(error.to_string());
+        }
+        if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }

@@ -23,6 +23,7 @@ mod config_files;
 mod inherited;
 mod upgrade;
 mod upstreams;
+mod tls;
 mod hosting;
 mod control;
 mod watch;
@@ -40,7 +41,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use config::{AccessLog, Action, App, Config, Listener, Origin, Route, Site, Workers};
+use config::{
+    AccessLog, Action, App, CertificateSource, Config, Listener, Origin, Route, Site, SiteTls, Workers,
+};
 
 use crate::cli::{Cli, Command, Interface, LogFormat, LogLevel, Run, RunApp};
 use crate::inherited::Inherited;
@@ -250,11 +253,19 @@ fn configuration(run: &Run) -> Result<Config, String> {
         otherwise => (Action::Files(Box::new(files)), otherwise),
     };
     let route = Route { action, otherwise, ..Route::default() };
+    let tls = run.tls_certificate.as_ref().map(|certificate| SiteTls {
+        certificate: CertificateSource::Files(vec![certificate.clone()]),
+        key: run.tls_key.iter().cloned().collect(),
+        ..SiteTls::default()
+    });
+    let speaks_tls = |address: &config::Listen| tls.is_some() && !matches!(address, config::Listen::Unix(_));
+    let listener =
+        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::at(at) };
     let mut config = Config {
-        listen: run.listen.iter().cloned().map(|at| Listener { h2c: run.h2c, ..Listener::at(at) }).collect(),
+        listen: run.listen.iter().cloned().map(listener).collect(),
         threads: run.threads,
         user: run.user.clone(),
-        sites: vec![Site { routes: vec![route], ..Site::default() }],
+        sites: vec![Site { routes: vec![route], tls, ..Site::default() }],
         apps,
         ..Config::default()
     };
@@ -365,18 +376,19 @@ fn check_folder(target: &Path) -> Result<(), String> {
 }
 
 /// Prints the addresses of the server once it accepts connections.
-fn announce(addresses: &[net::Bind]) {
+fn announce(urls: &[net::ListenUrl]) {
     let mut out = io::stdout();
-    for address in addresses {
-        let shown = match address {
-            net::Bind::Any(port) => format!("http://localhost:{port} (every address)"),
+    for url in urls {
+        let scheme = if url.is_tls { "https" } else { "http" };
+        let shown = match &url.at {
+            net::Bind::Any(port) => format!("{scheme}://localhost:{port} (every address)"),
             net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
-                format!("http://[::1]:{} (every IPv6 address)", address.port())
+                format!("{scheme}://[::1]:{} (every IPv6 address)", address.port())
             }
             net::Bind::Tcp(address) if address.ip().is_unspecified() => {
-                format!("http://localhost:{} (every IPv4 address)", address.port())
+                format!("{scheme}://localhost:{} (every IPv4 address)", address.port())
             }
-            address => address.to_string(),
+            _ => url.to_string(),
         };
         let _ = writeln!(out, "komainu serves {shown}");
     }

@@ -8,9 +8,12 @@ use config::Level;
 use config::matcher::{self, Routes};
 use files::{FileOutcome, Files};
 use http::path::{encode_beyond_ascii, has_encoded_slash};
-use http::template::Values;
+use http::template::{TlsValues, Values};
 use http::{EmptySegments, Fields, Method, Name, Reject, Status, Template, Variable};
-use net::{Compression, ErrorPages, Exchange, Fault, FieldEdits, Peer, Request, RequestRecord, Service};
+use net::{
+    Compression, ErrorPages, Exchange, Fault, FieldEdits, HandshakeFailure, Peer, Request, RequestRecord,
+    Service,
+};
 use proxy::Proxy;
 
 use crate::access::Access;
@@ -65,6 +68,11 @@ pub(crate) enum RouteEdits {
     Fixed(Rc<FieldEdits>),
     /// In the order in which they are made.
     Templates(Vec<TemplateEdits>),
+    /// Others for clients that use `https`.
+    Secure {
+        plain: Box<RouteEdits>,
+        secure: Box<RouteEdits>,
+    },
 }
 
 /// Edits with variables of the request.
@@ -106,6 +114,46 @@ impl TemplateEdits {
     }
 }
 
+/// What a site demands of connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SiteHttps {
+    /// The port that requests without TLS are redirected to.
+    pub(crate) redirect_port: Option<u16>,
+    /// The demands on clients' certificates; 0 for none.
+    pub(crate) policy: u64,
+}
+
+/// What a certificate authority asks for without TLS (RFC 8555 section 8.3).
+const ACME_PATH: &[u8] = b"/.well-known/acme-challenge/";
+
+impl SiteHttps {
+    /// Where to redirect a request that came without TLS.
+    fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+        let port = self.redirect_port?;
+        let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
+        let (authority, path) = (request.authority(), request.encoded_path().ok()?);
+        if !is_plain || authority.is_empty() || !path.starts_with(b"/") || path.starts_with(ACME_PATH) {
+            return None;
+        }
+        let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
+        let mut location = [b"https://", host].concat();
+        if port != 443 {
+            location.extend_from_slice(format!(":{port}").as_bytes());
+        }
+        location.extend_from_slice(&path);
+        if let Some(query) = request.encoded_query() {
+            location.push(b'?');
+            location.extend_from_slice(&query);
+        }
+        Some(location)
+    }
+
+    /// Whether the request came through a connection that was made for other demands: its client has to make another one.
+    fn is_misdirected(&self, request: &Request<'_>) -> bool {
+        request.tls().is_some_and(|session| session.policy != self.policy)
+    }
+}
+
 /// The configuration of requests.
 pub(crate) struct RouteTable {
     pub(crate) routes: Routes,
@@ -117,6 +165,8 @@ pub(crate) struct RouteTable {
     pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
     /// Edits of response fields if no route matches: by site, and the last for requests that match no site.
     pub(crate) edits: Vec<RouteEdits>,
+    /// What sites demand of connections, by site.
+    pub(crate) https: Vec<SiteHttps>,
     /// The proxies that may send forwarding fields.
     pub(crate) introducers: Option<TrustedProxies>,
 }
@@ -170,6 +220,19 @@ impl Router {
             Ok(path) => (path, introduced),
             Err(reject) => (Path::default(), Err(reject.into())),
         };
+        if let (Some(https), true) = (site.and_then(|site| table.https.get(site)), outcome.is_ok()) {
+            if https.is_misdirected(&exchange.request()) {
+                let reason = "this connection was made for another host: make one for this host";
+                return exchange.refuse(MISDIRECTED, reason).await;
+            }
+            if let Some(location) = https.location(&exchange.request()) {
+                let mut fields = Fields::new();
+                if fields.try_push(b"Location", &location).is_ok() {
+                    let status = Status::PERMANENT_REDIRECT;
+                    return exchange.refuse_with(status, "the page is at https://", &fields).await;
+                }
+            }
+        }
         let request = exchange.request();
         let alone = request.method() == Method::Connect || request.path() == b"*";
         let route = site.filter(|_| !alone && outcome.is_ok()).and_then(|site| {
@@ -203,6 +266,9 @@ impl Router {
         }
     }
 }
+
+/// RFC 9110 section 15.5.20.
+const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 /// The path of a request.
 #[derive(Default)]
@@ -250,6 +316,10 @@ impl RouteEdits {
             RouteEdits::Templates(templates) => {
                 let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
                 exchange.set_edits(Some(Rc::new(edits)));
+            }
+            RouteEdits::Secure { plain, secure } => {
+                let edits = if exchange.request().client().secure { secure } else { plain };
+                edits.make(exchange, prefix);
             }
         }
     }
@@ -329,7 +399,17 @@ fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
         Peer::Unix => None,
     };
     let empty_segments = request.empty_segments();
-    Values { head, bytes, empty_segments, client: address, is_secure: client.secure, prefix, upstream: "" }
+    let tls = request.tls().map(|session| session as &dyn TlsValues);
+    Values {
+        head,
+        bytes,
+        empty_segments,
+        client: address,
+        is_secure: client.secure,
+        tls,
+        prefix,
+        upstream: "",
+    }
 }
 
 /// One core's router, behind the pointer that its log flusher shares.
@@ -352,6 +432,11 @@ impl Service for SharedRouter {
             Some(fault) => self.0.notices.debug(&reported(record, fault)),
             None => {}
         }
+    }
+
+    fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
+        let line = || format!("{peer}: TLS handshake: {failure}");
+        self.0.notices.once_a_second(Level::Info, format!("TLS handshake: {}", failure.reason), line);
     }
 }
 

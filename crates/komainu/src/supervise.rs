@@ -30,6 +30,7 @@ use crate::router::{RouteTable, Router, SharedRouter};
 use crate::sandbox::Sandbox;
 use crate::sockets::GivenSockets;
 use crate::systemd::{self, Notifier};
+use crate::tls::TlsPlan;
 use crate::upgrade::Predecessor;
 use crate::watch;
 
@@ -54,14 +55,14 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// What keeps the server from starting.
-pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Result<()> {
+pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::Result<()> {
     let Start { config, reread, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
     // Before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
-    let options = engine::options(&config, &descriptors);
+    let mut options = engine::options(&config, &descriptors);
     let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
@@ -86,7 +87,8 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
-    let current = first_plan(config, &hosting, cores, replaces)?;
+    let current = first_plan(config, &hosting, &listeners, cores, replaces)?;
+    options.tls = Some(current.tls.clone());
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
         sandbox.restrict_thread()?;
@@ -100,7 +102,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
-    ready(&server.addresses());
+    ready(&server.listeners().urls());
     let listeners = server.listeners();
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);
@@ -133,16 +135,19 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::Bind])) -> io::Resul
 fn first_plan(
     config: Config,
     hosting: &Arc<Hosting>,
+    listeners: &[net::Listener],
     cores: usize,
     replaces: bool,
 ) -> io::Result<Arc<Current>> {
-    let plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    plan.https_port = https_port(listeners);
+    let tls = TlsPlan::acceptor(plan.tls.as_ref(), &plan.config, net::CertificateStore::new())?;
     hosting.apply(&plan.config.apps)?;
     if replaces {
         hosting.wait_until_loaded()?;
     }
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
-    Ok(Arc::new(Current { generation, plan, hosting: hosting.clone(), cores }))
+    Ok(Arc::new(Current { generation, plan, hosting: hosting.clone(), cores, tls }))
 }
 
 /// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
@@ -153,7 +158,7 @@ fn report_start(
     notices: &ErrorLog,
 ) -> Notifier {
     let notifier = Notifier::of_environment();
-    let addresses = addresses(&listeners.addresses());
+    let addresses = addresses(&listeners.urls());
     notifier.ready(&format!("serving on {addresses}"));
     if let Some(predecessor) = predecessor {
         predecessor.report_ready();
@@ -250,8 +255,13 @@ fn serve_control(
     (socket, clients)
 }
 
-fn addresses(binds: &[net::Bind]) -> String {
-    binds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// The port of the first address that speaks TLS.
+fn https_port(listeners: &[net::Listener]) -> Option<u16> {
+    listeners.iter().map(net::Listener::url).find(|url| url.is_tls).and_then(|url| url.at.port())
+}
+
+fn addresses(urls: &[net::ListenUrl]) -> String {
+    urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// One core's router.

@@ -47,14 +47,35 @@ pub struct Listen {
     pub at: Bind,
     /// Connections begin with a PROXY protocol header, and these may make them; nobody else may. `None` for none.
     pub proxy_protocol: Option<Sources>,
+    /// Connections speak TLS, after that header if there is one; [`crate::Options::tls`] says how.
+    pub tls: bool,
     /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
     pub h2c: bool,
+}
+
+/// Where a server can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenUrl {
+    /// The address, with the port that the kernel chose.
+    pub at: Bind,
+    /// Through TLS.
+    pub is_tls: bool,
+}
+
+impl std::fmt::Display for ListenUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = self.at.to_string();
+        match text.strip_prefix("http:").filter(|_| self.is_tls) {
+            Some(rest) => write!(f, "https:{rest}"),
+            None => f.write_str(&text),
+        }
+    }
 }
 
 impl From<Bind> for Listen {
     /// Nothing but HTTP.
     fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, h2c: false }
+        Listen { at, proxy_protocol: None, tls: false, h2c: false }
     }
 }
 

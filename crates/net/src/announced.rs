@@ -9,6 +9,7 @@ use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
 use crate::h1::{IdleClient, serve_after, turn_away};
 use crate::preface::{self, HEADER_BYTES_MAX, Preface};
+use crate::securing::secure_after;
 use crate::service::Service;
 
 /// Bytes of a buffer to begin with: every header without many extensions, and most first requests behind it.
@@ -25,14 +26,16 @@ const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protoco
 pub(crate) struct AwaitingProxyHeader<S> {
     idle: Box<IdleClient<S>>,
     sources: Arc<Sources>,
+    /// A TLS handshake follows.
+    is_tls: bool,
 }
 
 impl<S: Service> AwaitingProxyHeader<S> {
     /// Lets it wait for its first byte.
-    pub(crate) fn park(idle: Box<IdleClient<S>>, sources: Arc<Sources>) {
+    pub(crate) fn park(idle: Box<IdleClient<S>>, sources: Arc<Sources>, is_tls: bool) {
         let (core, source) = (idle.link().stream().core().clone(), idle.link().stream().source_rc());
         source.set_deadline(idle.deadline_ms());
-        core.park(&source, Box::new(AwaitingProxyHeader { idle, sources }));
+        core.park(&source, Box::new(AwaitingProxyHeader { idle, sources, is_tls }));
     }
 }
 
@@ -40,7 +43,11 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
         self.idle.link().stream().source().set_deadline(u64::MAX);
-        Box::pin(async { serve_after(header(*self).await?).await })
+        Box::pin(async {
+            let is_tls = self.is_tls;
+            let idle = header(*self).await?;
+            if is_tls { Box::pin(secure_after(idle)).await } else { serve_after(idle).await }
+        })
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
@@ -50,7 +57,7 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
 
 /// Reads the header: then the connection is as its client's own. `None` where it is over.
 async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
-    let AwaitingProxyHeader { mut idle, sources } = announced;
+    let AwaitingProxyHeader { mut idle, sources, .. } = announced;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut len = 0;
     loop {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::address::{Bind, Listen, Sources};
+use crate::address::{Bind, Listen, ListenUrl, Sources};
 use crate::core::Core;
 use crate::remote::Remote;
 use crate::stream;
@@ -74,6 +74,8 @@ pub struct Listener {
     asked: Bind,
     address: Bind,
     pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    /// Connections speak TLS.
+    pub(crate) is_tls: bool,
     /// Connections may begin with HTTP/2.
     pub(crate) h2c: bool,
     sockets: Vec<Arc<Listening>>,
@@ -98,7 +100,7 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind`]'s.
     pub fn bind_beside(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol, h2c } = listen;
+        let Listen { at, proxy_protocol, tls, h2c } = listen;
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
         let (address, sockets) = bind(&at, threads.max(1), is_ours)
@@ -111,6 +113,7 @@ impl Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
+            is_tls: tls,
             h2c,
             sockets,
             file,
@@ -124,7 +127,7 @@ impl Listener {
     /// # Errors
     /// `InvalidInput` where there is none, or one is no stream socket; the system's.
     pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol, h2c } = listen;
+        let Listen { at, proxy_protocol, tls, h2c } = listen;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
         let first = descriptors.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
@@ -146,6 +149,7 @@ impl Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
+            is_tls: tls,
             h2c,
             sockets,
             file: None,
@@ -157,6 +161,12 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> &Bind {
         &self.address
+    }
+
+    /// Its address, with what is spoken there.
+    #[must_use]
+    pub fn url(&self) -> ListenUrl {
+        ListenUrl { at: self.address.clone(), is_tls: self.is_tls }
     }
 
     /// Whether it serves what `at` asks for.
@@ -196,8 +206,9 @@ impl Listener {
     pub(crate) fn set_options(&mut self, listen: Listen) -> bool {
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.asked = listen.at;
-        let is_same = self.proxy_protocol == proxy_protocol && self.h2c == listen.h2c;
-        (self.proxy_protocol, self.h2c) = (proxy_protocol, listen.h2c);
+        let is_same =
+            self.proxy_protocol == proxy_protocol && (self.is_tls, self.h2c) == (listen.tls, listen.h2c);
+        (self.proxy_protocol, self.is_tls, self.h2c) = (proxy_protocol, listen.tls, listen.h2c);
         is_same
     }
 

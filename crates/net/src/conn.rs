@@ -81,7 +81,8 @@ impl Conn {
 
     /// Counts what the connection holds now.
     pub(crate) fn weigh(&self) {
-        self.permit.hold(BUSY_BYTES + self.work.weight_bytes() + self.request_bytes);
+        let buffers_bytes = self.work.weight_bytes() + self.link.weight_bytes();
+        self.permit.hold(BUSY_BYTES + buffers_bytes + self.request_bytes);
     }
 
     /// Called before a wait that may be long: releases buffers if memory is short, and counts the rest.
@@ -154,7 +155,8 @@ impl Conn {
 
     /// Who sends requests, unless a request says more.
     pub(crate) fn direct(&self) -> Client {
-        let secure = self.reported.as_ref().is_some_and(|reported| reported.secure);
+        let secure =
+            self.link.session().is_some() || self.reported.as_ref().is_some_and(|reported| reported.secure);
         Client::direct(self.peer, secure)
     }
 

@@ -19,6 +19,7 @@ use crate::lane::Lane;
 use crate::memory::Pressure;
 use crate::page::{self, ErrorPages, FieldEdits};
 use crate::state::{self, ReplyState, RequestState};
+use crate::tls::TlsSession;
 
 /// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
 /// the same status.
@@ -43,12 +44,19 @@ pub struct Request<'x> {
     peer: Peer,
     client: Client,
     empty_segments: EmptySegments,
+    tls: Option<&'x TlsSession>,
 }
 
 impl<'x> Request<'x> {
-    pub(crate) fn of(state: &RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
-        let RequestState { peer, client, empty_segments, .. } = *state;
-        Request { head, bytes, peer, client, empty_segments }
+    pub(crate) fn of(state: &'x RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
+        let RequestState { peer, client, empty_segments, ref tls, .. } = *state;
+        Request { head, bytes, peer, client, empty_segments, tls: tls.as_deref() }
+    }
+
+    /// The client's TLS connection with this server, if it has one.
+    #[must_use]
+    pub fn tls(&self) -> Option<&'x TlsSession> {
+        self.tls
     }
 
     /// The method.

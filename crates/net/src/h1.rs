@@ -27,6 +27,7 @@ use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
 use crate::service::{Engine, Service, guarded};
 use crate::state::{ReplyState, RequestState};
+use crate::tls::{ServerConnection, TlsSession};
 use crate::work::{ConnectionBuffers, HeldBuffers};
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
@@ -90,6 +91,31 @@ impl<S: Service> IdleClient<S> {
 
     pub(crate) fn link_mut(&mut self) -> &mut Link {
         &mut self.link
+    }
+
+    /// The core's connections and what serves them.
+    pub(crate) fn engine(&self) -> &Rc<Engine<S>> {
+        &self.engine
+    }
+
+    /// Sets how many bytes the connection holds for what comes ahead of HTTP.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.permit.hold(bytes);
+    }
+
+    /// Takes the bytes that were read after the PROXY protocol header.
+    pub(crate) fn take_begun(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// The same connection, whose bytes go through TLS from now on.
+    pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
+        let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, .. } = self;
+        let link = link.secured(tls, session);
+        permit.hold(link.weight_bytes());
+        // Through TLS, HTTP/2 is agreed upon by ALPN, and not otherwise.
+        let may_be_h2 = false;
+        Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
     }
 
     /// Who is at the other end.
@@ -226,7 +252,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
     let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
     let Conn { link, permit, peer, may_be_h2, reported, served, mut work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
-    permit.hold(begun.len());
+    permit.hold(begun.len() + link.weight_bytes());
     work.release(&engine.context.works);
     Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
@@ -378,6 +404,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.now_ms());
+    state.tls = conn.link.session().cloned();
     let served = {
         let source = conn.link.stream().source_rc();
         let is_short = conn.pressure() >= Pressure::Critical;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::epoll;
-use rustls::ClientConnection;
+use rustls::Connection;
 
 use crate::core::Core;
 use crate::link::Link;
@@ -28,7 +28,7 @@ pub struct IdleLinks<T> {
 /// A connection that no task uses. Its source stays registered with its core.
 struct IdleLink {
     socket: OwnedFd,
-    tls: Option<Box<ClientConnection>>,
+    tls: Option<Box<Connection>>,
     token: u64,
 }
 

@@ -53,12 +53,13 @@ pub mod tunnel;
 pub mod service;
 mod multiplexed;
 mod h1;
+mod securing;
 mod announced;
 mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, Peer, Sources};
+pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
 pub use cidr::Cidr;
 pub use compress::Compression;

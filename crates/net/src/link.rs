@@ -2,13 +2,14 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use rustix::io::Errno;
 
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::stream::Stream;
-use crate::tls::TlsStream;
+use crate::tls::{ServerConnection, TlsSession, TlsStream};
 use crate::wait::Interest;
 
 /// Bytes of a file that one call sends through TLS: four records, which leave in one call of the kernel's.
@@ -32,6 +33,31 @@ impl Link {
         match self {
             Link::Plain(stream) => stream,
             Link::Tls(tls) => tls.stream(),
+        }
+    }
+
+    /// The same connection, whose bytes go through TLS from now on.
+    pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Link {
+        match self {
+            Link::Plain(stream) => Link::Tls(Box::new(TlsStream::accepted(stream, tls, session))),
+            secured => secured,
+        }
+    }
+
+    /// What is known of a client's connection through TLS.
+    #[must_use]
+    pub fn session(&self) -> Option<&Rc<TlsSession>> {
+        match self {
+            Link::Plain(_) => None,
+            Link::Tls(tls) => tls.session(),
+        }
+    }
+
+    /// What TLS holds of memory for it, in bytes.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        match self {
+            Link::Plain(_) => 0,
+            Link::Tls(tls) => tls.weight_bytes(),
         }
     }
 

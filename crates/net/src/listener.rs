@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
 
-use crate::address::{Bind, Listen, Peer, Sources};
+use crate::address::{Bind, Listen, ListenUrl, Peer, Sources};
 use crate::announced::AwaitingProxyHeader;
 use crate::bind::{Listener, Listening};
 use crate::core::Core;
@@ -20,6 +20,7 @@ use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::remote::Remote;
+use crate::securing::AwaitingHandshake;
 use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
@@ -44,6 +45,7 @@ pub(crate) struct Door {
     listener: u64,
     listening: Arc<Listening>,
     proxy_protocol: Option<Arc<Sources>>,
+    is_tls: bool,
     /// Connections may begin with HTTP/2.
     h2c: bool,
 }
@@ -163,6 +165,12 @@ impl Listeners {
         lock(&self.0).open.iter().map(|(_, listener)| listener.address().clone()).collect()
     }
 
+    /// The same, with what is spoken there.
+    #[must_use]
+    pub fn urls(&self) -> Vec<ListenUrl> {
+        lock(&self.0).open.iter().map(|(_, listener)| listener.url()).collect()
+    }
+
     /// Calls `each` for the listeners that are open.
     pub fn each(&self, mut each: impl FnMut(&mut Listener)) {
         lock(&self.0).open.iter_mut().for_each(|(_, listener)| each(listener));
@@ -279,6 +287,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
         listener: number,
         listening: listening.clone(),
         proxy_protocol: proxy_protocol.clone(),
+        is_tls: listener.is_tls,
         h2c: listener.h2c,
     };
     listener.sockets_of(index, cores).map(door).collect()
@@ -446,8 +455,9 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
                 let peer = if is_tcp { peer } else { Peer::Unix };
                 let idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
                 match &door.proxy_protocol {
+                    Some(sources) => AwaitingProxyHeader::park(idle, sources.clone(), door.is_tls),
+                    None if door.is_tls => AwaitingHandshake::park(idle),
                     None => idle.park(),
-                    Some(sources) => AwaitingProxyHeader::park(idle, sources.clone()),
                 }
             }
             Err(Errno::AGAIN) => return Pause::Empty,

@@ -35,7 +35,7 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 /// How often a connection looks whether the server is stopping, or its client is too slow.
 const LOOK_MS: u64 = 1_000;
 
-/// What the first bytes of a connection tell of its protocol.
+/// What the first bytes of a connection show of its protocol.
 pub(crate) enum Opening {
     Http1,
     /// More bytes must come.
@@ -96,6 +96,27 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         // It is on its way unless the client does not read.
         let _ = wire.link.try_flush();
     }
+    if matches!(ended, Err(Fault::Broken(_))) {
+        linger(&mut wire, conn.core.now_ms() + LOOK_MS).await;
+    }
+}
+
+/// Lets a client that broke the protocol read why: a socket that is closed with unread bytes would be reset, and the reason lost.
+async fn linger(wire: &mut Wire, until_ms: u64) {
+    wire.link.announce_end();
+    let _ = wire.link.try_flush();
+    let (mut room, mut left) = (vec![0; INPUT_BYTES], TURN_BYTES_MAX);
+    while left > 0 {
+        match wire.link.try_read(&mut room) {
+            Ok(Some(len @ 1..)) => left = left.saturating_sub(len),
+            Ok(None) => {
+                if wire.link.readable(until_ms).await.is_err() {
+                    return;
+                }
+            }
+            Ok(Some(0)) | Err(_) => return,
+        }
+    }
 }
 
 async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
@@ -103,7 +124,7 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
     let (mut served, mut goes_away) = (0u32, false);
     let mut idle_since_ms = conn.core.now_ms();
     loop {
-        // Read first, in case bytes were received with those that told the protocol.
+        // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
         conn.fill_out(wire.sent + OUT_BYTES_MAX);
         let written = write(conn, wire);

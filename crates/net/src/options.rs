@@ -1,6 +1,7 @@
 //! What the engine may cost, and for how long.
 
 use crate::memory::MemoryBudget;
+use crate::tls::TlsAcceptor;
 
 /// Bounds on connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct Options {
     pub server: &'static str,
     /// What may be held in memory for peers. Default no limit.
     pub memory: MemoryBudget,
+    /// How connections speak TLS to listeners that are set to it. Default not at all: such connections are closed.
+    pub tls: Option<TlsAcceptor>,
     /// Called on each core's thread after much memory has become free there, to give it back to the system.
     pub release_memory: Option<fn()>,
 }
@@ -78,6 +81,7 @@ impl Default for Options {
             timeouts: Timeouts::default(),
             server: "Komainu",
             memory: MemoryBudget::default(),
+            tls: None,
             release_memory: None,
         }
     }

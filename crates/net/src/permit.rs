@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::options::{Limits, Timeouts};
+use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
 
 use crate::work::BufferPool;
@@ -20,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) works: BufferPool<ServerMachine>,
+    /// How clients speak TLS, if any do.
+    pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) counters: Arc<Counters>,
     /// The server is stopping: answers say `Connection: close`.
     pub(crate) draining: Cell<bool>,

@@ -198,6 +198,7 @@ fn run_core<S: Service>(
         limits: options.limits,
         timeouts: options.timeouts,
         works: BufferPool::new(core.memory(), POOL_BYTES_MAX),
+        tls: options.tls.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),

@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::permit::Context;
 use crate::source::{GONE, Source};
 use crate::state::RequestState;
+use crate::tls::HandshakeFailure;
 
 /// What answers requests: made once on each core, so it needs no locks.
 pub trait Service: 'static {
@@ -23,6 +24,9 @@ pub trait Service: 'static {
 
     /// Called once for each request, after its response. Must not block.
     fn log(&self, record: &RequestRecord<'_>);
+
+    /// Called where a client's TLS handshake has failed. Must not block.
+    fn handshake_failed(&self, _peer: Peer, _failure: &HandshakeFailure) {}
 }
 
 /// What there is to say about a request that is over.

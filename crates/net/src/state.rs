@@ -8,6 +8,7 @@ use crate::address::{Client, Peer};
 use crate::fault::Fault;
 use crate::filters::Filters;
 use crate::page::ErrorPages;
+use crate::tls::TlsSession;
 
 /// How far the response of a request is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) struct RequestState {
     pub(crate) peer: Peer,
     /// Who sends the request.
     pub(crate) client: Client,
+    /// The TLS connection that it came through.
+    pub(crate) tls: Option<Rc<TlsSession>>,
     /// What becomes of empty segments in its path.
     pub(crate) empty_segments: EmptySegments,
     /// When its head was whole.
@@ -48,6 +51,7 @@ impl RequestState {
         RequestState {
             peer,
             client,
+            tls: None,
             empty_segments: EmptySegments::Merge,
             started_ms,
             reply: ReplyState::Unsent,

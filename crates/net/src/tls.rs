@@ -8,19 +8,23 @@ mod handshake;
 
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use certificate::{CertificateInfo, ServerCertificate};
-pub use handshake::{ClientIdentity, HandshakeFailure, HandshakeStep, TlsHandshake, TlsSession};
+pub use handshake::{ClientIdentity, HandshakeFailure, TlsSession};
+pub(crate) use handshake::{HandshakeStep, TlsHandshake};
 pub use store::CertificateStore;
 pub use tickets::TicketKeys;
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+pub(crate) use rustls::server::ServerConnection;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
 };
 
 use self::certificate::certificates;
@@ -101,11 +105,31 @@ fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
     Ok(store)
 }
 
+/// Plaintext of the first records of a response: a client that has received a packet or three can decrypt them.
+const RECORD_BYTES_FIRST: usize = 4 * 1024 - 256;
+/// Plaintext of the others: the most that a record holds (RFC 8446 section 5.1), so that each byte costs least.
+const RECORD_BYTES: usize = 16 * 1024;
+/// So many bytes go out in small records, until the connection is idle again.
+const SMALL_RECORDS_BYTES: usize = 32 * 1024;
+/// A connection's socket had nothing to send for so long: it begins with small records again, as TCP begins with few packets.
+const SMALL_AGAIN_MS: u64 = 1_000;
+/// What one call writes at most: it is encrypted into memory of its own.
+const WRITE_BYTES_MAX: usize = 64 * 1024;
+/// What a connection holds between two requests: keys, state, and the buffer of 4 KiB that the next record is read into.
+const IDLE_BYTES: usize = 8 * 1024;
+
 /// A TLS connection that never blocks.
 pub struct TlsStream {
     stream: Stream,
     // Boxed: it is large, and moves with each request into a list of idle connections and out of it.
-    tls: Box<ClientConnection>,
+    tls: Box<Connection>,
+    /// What is known of a client's connection.
+    session: Option<Rc<TlsSession>>,
+    /// Bytes written since the connection was idle, and when the last ones were.
+    written_bytes: usize,
+    written_ms: u64,
+    /// The kernel took less than there was.
+    is_blocked: bool,
 }
 
 impl TlsStream {
@@ -116,7 +140,7 @@ impl TlsStream {
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Broken("no TLS session could be made"))?;
-        let mut this = TlsStream { stream, tls: Box::new(tls) };
+        let mut this = TlsStream::of_parts(stream, Box::new(tls.into()));
         while this.tls.is_handshaking() {
             this.flush()?;
             if !this.tls.is_handshaking() {
@@ -132,12 +156,31 @@ impl TlsStream {
         Ok(this)
     }
 
-    pub(crate) fn into_parts(self) -> (Stream, Box<ClientConnection>) {
+    pub(crate) fn into_parts(self) -> (Stream, Box<Connection>) {
         (self.stream, self.tls)
     }
 
-    pub(crate) fn of_parts(stream: Stream, tls: Box<ClientConnection>) -> TlsStream {
-        TlsStream { stream, tls }
+    pub(crate) fn of_parts(stream: Stream, tls: Box<Connection>) -> TlsStream {
+        TlsStream { stream, tls, session: None, written_bytes: 0, written_ms: 0, is_blocked: false }
+    }
+
+    /// The connection of a client whose handshake is complete.
+    pub(crate) fn accepted(stream: Stream, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> TlsStream {
+        let tls = Box::new(Connection::Server(*tls));
+        TlsStream { session: Some(session), ..TlsStream::of_parts(stream, tls) }
+    }
+
+    /// What is known of a client's connection; `None` for one to another server.
+    #[must_use]
+    pub fn session(&self) -> Option<&Rc<TlsSession>> {
+        self.session.as_ref()
+    }
+
+    /// What it holds of memory, in bytes.
+    #[must_use]
+    pub(crate) fn weight_bytes(&self) -> usize {
+        // What is encrypted and not sent is at most what one call wrote.
+        IDLE_BYTES + if self.tls.wants_write() { WRITE_BYTES_MAX } else { 0 }
     }
 
     /// The socket under it.
@@ -176,15 +219,36 @@ impl TlsStream {
     /// # Errors
     /// The peer is gone.
     pub fn try_write(&mut self, first: &[u8], second: &[u8]) -> Result<usize, Fault> {
-        if !self.flush()? {
+        // What was encrypted before goes out with this, if nothing is in the way.
+        if self.is_blocked && !self.flush()? {
             return Ok(0);
         }
-        let mut writer = self.tls.writer();
-        let mut taken = writer.write(first)?;
-        if taken == first.len() && !second.is_empty() {
-            taken += writer.write(second)?;
+        let now_ms = self.stream.core().now_ms();
+        if now_ms >= self.written_ms.saturating_add(SMALL_AGAIN_MS) {
+            self.written_bytes = 0;
+        }
+        self.written_ms = now_ms;
+        let mut taken = 0;
+        for piece in [first, second] {
+            taken += self.encrypt(&piece[..piece.len().min(WRITE_BYTES_MAX - taken)])?;
         }
         self.flush()?;
+        Ok(taken)
+    }
+
+    /// Makes records of a piece.
+    fn encrypt(&mut self, piece: &[u8]) -> Result<usize, Fault> {
+        let mut taken = 0;
+        while taken < piece.len() {
+            let max =
+                if self.written_bytes < SMALL_RECORDS_BYTES { RECORD_BYTES_FIRST } else { RECORD_BYTES };
+            let len = self.tls.writer().write(&piece[taken..piece.len().min(taken + max)])?;
+            if len == 0 {
+                break;
+            }
+            taken += len;
+            self.written_bytes += len;
+        }
         Ok(taken)
     }
 
@@ -202,10 +266,14 @@ impl TlsStream {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut TlsSocket(&self.stream)) {
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_blocked = true;
+                    return Ok(false);
+                }
                 Err(error) => return Err(fault_of(error)),
             }
         }
+        self.is_blocked = false;
         Ok(true)
     }
 

@@ -139,7 +139,7 @@ pub(crate) struct ToyMachine {
     first_window: usize,
     send_bytes: usize,
     receive_bytes: usize,
-    /// Bytes read, of which the client has not been told.
+    /// Bytes read, of which the client has not been informed.
     owed_bytes: usize,
     out: Vec<u8>,
 }
@@ -233,7 +233,7 @@ impl ToyMachine {
         Ok(Some(MuxEvent::Writable(Some(frame.id))))
     }
 
-    /// So many bytes were read: the client may send as many again. It is told once they are many.
+    /// So many bytes were read: the client may send as many again. It is informed once they are many.
     fn owe(&mut self, bytes: usize) {
         self.owed_bytes += bytes;
         if self.owed_bytes >= CONNECTION_WINDOW_BYTES / 4 {

@@ -89,6 +89,7 @@ mod tests {
             bytes: &bytes,
             peer: Peer::Unix,
             client: net::Client::direct(Peer::Unix, false),
+            tls: None,
             empty_segments,
             upstream: "",
         };

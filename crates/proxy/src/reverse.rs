@@ -165,6 +165,7 @@ mod tests {
             bytes,
             peer: Peer::Unix,
             client: net::Client::direct(Peer::Unix, true),
+            tls: None,
             empty_segments: http::EmptySegments::Merge,
             upstream: "",
         };

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
-use http::template::Values;
+use http::template::{TlsValues, Values};
 use http::{Head, Reject};
-use net::{Client, Peer, Request};
+use net::{Client, Peer, Request, TlsSession};
 
 /// One request, as the rules for heads see it.
 #[derive(Clone, Copy)]
@@ -19,6 +19,8 @@ pub struct TemplateContext<'x> {
     pub peer: Peer,
     /// Who asks.
     pub client: Client,
+    /// The client's TLS connection with this server, if it has one.
+    pub tls: Option<&'x TlsSession>,
     /// What becomes of empty segments in its path.
     pub empty_segments: EmptySegments,
     /// `host:port` of the chosen upstream.
@@ -36,6 +38,7 @@ impl<'x> TemplateContext<'x> {
             bytes,
             peer: request.peer(),
             client: request.client(),
+            tls: request.tls(),
             empty_segments,
             upstream,
         }
@@ -82,6 +85,7 @@ impl<'x> TemplateContext<'x> {
             empty_segments: self.empty_segments,
             client: self.client_address(),
             is_secure: self.client.secure,
+            tls: self.tls.map(|session| session as &dyn TlsValues),
             prefix: b"",
             upstream: self.upstream,
         }

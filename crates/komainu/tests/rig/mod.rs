@@ -1,6 +1,8 @@
 //! The real binary on a port of its own, and clients made of plain sockets.
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
+mod forward;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -103,6 +105,22 @@ pub fn komainu() -> Command {
     Command::new(env!("CARGO_BIN_EXE_komainu"))
 }
 
+/// Whether every server is reached through TLS: the tests' clients then speak to it through [`forward`].
+pub fn through_tls() -> bool {
+    std::env::var_os("KOMAINU_TEST_TLS").is_some()
+}
+
+/// What a configuration has to listen on, with TLS where the tests go through it.
+fn listen(folder: &Folder) -> String {
+    if !through_tls() {
+        return "listen = \"127.0.0.1:0\"\n".to_owned();
+    }
+    folder.certify();
+    "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
+     tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n"
+        .to_owned()
+}
+
 /// A server that runs until it is dropped.
 pub struct Rig {
     pub child: Child,
@@ -122,12 +140,17 @@ impl Rig {
         }
         let mut command = komainu();
         command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2"]).arg(folder.at("www"));
+        if through_tls() {
+            folder.certify();
+            command.arg("--tls-certificate").arg(folder.at("cert.pem"));
+            command.arg("--tls-key").arg(folder.at("key.pem"));
+        }
         Rig::start(command, folder)
     }
 
     /// Serves by a configuration, which stands in the folder; `listen` is added to it.
     pub fn config(folder: Folder, text: &str) -> Rig {
-        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", as_we_are()));
+        folder.write("komainu.toml", format!("{}{}{text}", listen(&folder), as_we_are()));
         let mut command = komainu();
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
         Rig::start(command, folder)
@@ -138,14 +161,18 @@ impl Rig {
         let errors = fs::File::create(&stderr).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = loop {
+        let (mut address, is_tls): (SocketAddr, bool) = loop {
             let Some(Ok(line)) = lines.next() else {
                 panic!("did not start: {}", fs::read_to_string(&stderr).unwrap());
             };
-            if let Some((_, address)) = line.split_once("http://") {
-                break address.split_whitespace().next().unwrap().parse().unwrap();
+            let is_tls = line.contains("https://");
+            if let Some((_, address)) = line.split_once(if is_tls { "https://" } else { "http://" }) {
+                break (address.split_whitespace().next().unwrap().parse().unwrap(), is_tls);
             }
         };
+        if is_tls && through_tls() {
+            address = forward::start(address);
+        }
         // What else it prints must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Rig { child, address, stderr, folder }

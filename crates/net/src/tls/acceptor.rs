@@ -99,7 +99,13 @@ impl ClientCertificates {
         builder.build().map_err(|error| format!("client certificates: {error}"))
     }
 
-    /// A number for exactly this policy.
+    /// A number for exactly this policy on clients' certificates, which connections carry that it has admitted
+    /// ([`super::TlsSession::policy`]); never 0.
+    #[must_use]
+    pub fn policy(&self) -> u64 {
+        self.digest().first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1))
+    }
+
     fn digest(&self) -> Vec<u8> {
         let mut all = vec![u8::from(self.required)];
         for text in std::iter::once(&self.authorities_pem).chain(&self.revoked_pem) {
@@ -145,7 +151,7 @@ struct Presented {
 }
 
 /// How a handshake continues.
-pub(super) struct Admission {
+pub(super) struct TlsAdmission {
     pub(super) config: Arc<ServerConfig>,
     /// Which policy on client certificates holds; 0 for none.
     pub(super) policy: u64,
@@ -162,6 +168,8 @@ pub(super) enum NotAdmitted {
     NoCertificate,
     /// The client verifies the signatures of none of them.
     NoSignature,
+    /// The client offers no cipher suite that this server has.
+    NoCipher,
 }
 
 impl TlsAcceptor {
@@ -205,44 +213,34 @@ impl TlsAcceptor {
         &self.0.store
     }
 
-    /// The policy on client certificates that holds for a host; 0 for none.
-    #[must_use]
-    pub fn policy(&self, host: &str) -> u64 {
-        let table = self.table();
-        let site = (table.find)(host).and_then(|site| table.sites.get(site)?.as_ref());
-        site.map_or(0, |site| site.policy)
-    }
-
     fn table(&self) -> Arc<SiteTable> {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
-    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<Admission, NotAdmitted> {
+    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table();
         let name = hello.server_name().unwrap_or(address);
         let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
         if is_challenge && self.0.store.challenge_of(name).is_some() {
-            return Ok(Admission { config: table.challenge.clone(), policy: 0, is_challenge });
+            return Ok(TlsAdmission { config: table.challenge.clone(), policy: 0, is_challenge });
         }
         let site = (table.find)(name).and_then(|site| table.sites.get(site)?.as_ref());
         let site = site.ok_or(NotAdmitted::UnknownName)?;
+        let first = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
+        let first = *first.ok_or(NotAdmitted::NoCipher)?;
         let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
                 self.0.store.miss(name);
             }
         })?;
-        let prefers_chacha = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
-        let mut config = match prefers_chacha {
-            Some(suite) if is_chacha(*suite) => site.client_order.clone(),
-            _ => site.config.clone(),
-        };
+        let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };
         if hello.server_name().is_none() {
             // The resolver does not know the address that stands for the name.
             Arc::make_mut(&mut config).cert_resolver =
                 Arc::new(SingleCertAndKey::from(chosen.certified_key()));
         }
-        Ok(Admission { config, policy: site.policy, is_challenge: false })
+        Ok(TlsAdmission { config, policy: site.policy, is_challenge: false })
     }
 }
 
@@ -272,14 +270,14 @@ impl SiteTable {
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
             }
             // A session that is kept by its ID does not know which certificates it was admitted for.
-            config.session_storage = match site.client {
+            config.session_storage = match &site.client {
                 Some(_) => Arc::new(NoServerSessionStorage {}),
                 None => sessions.clone(),
             };
             if options.tickets.is_none() {
                 config.send_tls13_tickets = 0;
             }
-            let policy = digest.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes).max(1));
+            let policy = site.client.as_ref().map_or(0, ClientCertificates::policy);
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
             Ok(SiteTls { presented, config: Arc::new(config), client_order: Arc::new(client_order), policy })

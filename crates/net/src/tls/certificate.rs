@@ -34,8 +34,8 @@ pub struct CertificateInfo {
     pub serial: String,
     /// The DNS names and IP addresses of its subjectAltName extension, in lower case.
     pub names: Vec<String>,
-    /// The email addresses and URIs of its subjectAltName extension.
-    pub contacts: Vec<String>,
+    /// Its subjectAltName extension as one text: `DNS:a.example, email:b@example`.
+    pub alternatives: String,
     /// Valid from this second of the Unix clock on.
     pub not_before_unix_s: i64,
     /// Valid up to this second of the Unix clock.
@@ -62,11 +62,17 @@ impl CertificateInfo {
         };
         let names = parsed.subject_alternative_name().ok().flatten();
         for name in names.iter().flat_map(|names| &names.value.general_names) {
-            match name {
-                GeneralName::DNSName(name) => info.names.push(name.to_ascii_lowercase()),
-                GeneralName::IPAddress(bytes) => info.names.extend(address(bytes)),
-                GeneralName::RFC822Name(name) | GeneralName::URI(name) => info.contacts.push((*name).into()),
-                _ => {}
+            let (kind, text) = match name {
+                GeneralName::DNSName(name) => ("DNS", name.to_ascii_lowercase()),
+                GeneralName::IPAddress(bytes) => ("IP", address(bytes).unwrap_or_default()),
+                GeneralName::RFC822Name(name) => ("email", (*name).to_owned()),
+                GeneralName::URI(name) => ("URI", (*name).to_owned()),
+                _ => continue,
+            };
+            let comma = if info.alternatives.is_empty() { "" } else { ", " };
+            info.alternatives.push_str(&format!("{comma}{kind}:{text}"));
+            if matches!(kind, "DNS" | "IP") {
+                info.names.push(text);
             }
         }
         Ok(info)
@@ -127,7 +133,7 @@ impl ServerCertificate {
     }
 
     /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and
-    /// `fullchain.pem` with `privkey.pem` in the folder and in those below it, as certbot lays them out. `read` reads a file.
+    /// `fullchain.pem` with `privkey.pem`, as certbot names them. `files` are those of the folder with their contents.
     ///
     /// # Errors
     /// The first file that cannot be read or is not valid, by name; or that there is no pair.

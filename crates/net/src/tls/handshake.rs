@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use std::rc::Rc;
 
+use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
 use rustls::{Error, PeerIncompatible, ProtocolVersion};
 
@@ -23,7 +24,7 @@ pub struct TlsSession {
     pub server_name: Option<Box<str>>,
     /// Whether it continues with the keys of an earlier connection.
     pub resumed: bool,
-    /// Which policy on client certificates has admitted it ([`TlsAcceptor::policy`]); 0 for none.
+    /// Which policy on client certificates has admitted it ([`super::ClientCertificates::policy`]); 0 for none.
     pub policy: u64,
     /// The certificate that the client has shown, once it is verified.
     pub client: Option<ClientIdentity>,
@@ -38,8 +39,34 @@ pub struct ClientIdentity {
     pub der: Box<[u8]>,
 }
 
+impl TlsValues for TlsSession {
+    fn write(&self, variable: TlsVariable, out: &mut Vec<u8>) {
+        let info = self.client.as_ref().map(|client| &client.info);
+        let of_client = |text: fn(&CertificateInfo) -> &str| info.map(text).unwrap_or_default();
+        let text = match variable {
+            TlsVariable::Version => self.version,
+            TlsVariable::Cipher => self.cipher,
+            TlsVariable::ServerName => self.server_name.as_deref().unwrap_or_default(),
+            TlsVariable::ClientVerify => {
+                if info.is_some() {
+                    "SUCCESS"
+                } else {
+                    "NONE"
+                }
+            }
+            TlsVariable::ClientSubject => of_client(|info| &info.subject),
+            TlsVariable::ClientIssuer => of_client(|info| &info.issuer),
+            TlsVariable::ClientSan => of_client(|info| &info.alternatives),
+            TlsVariable::ClientSerial => of_client(|info| &info.serial),
+            TlsVariable::ClientFingerprint => of_client(|info| &info.sha256),
+        };
+        // Whoever signs certificates may write any character into a name; a field's value is one line.
+        out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+    }
+}
+
 /// A handshake that has begun.
-pub struct TlsHandshake {
+pub(crate) struct TlsHandshake {
     acceptor: TlsAcceptor,
     state: State,
     /// The first byte of all, which shows what does not speak TLS.
@@ -58,7 +85,7 @@ enum State {
 }
 
 /// How far a handshake is.
-pub enum HandshakeStep {
+pub(crate) enum HandshakeStep {
     /// It waits until the socket can be read.
     Reads,
     /// It waits until the socket can be written.
@@ -102,7 +129,7 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// Where they are more than a first message can have.
-    pub fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
+    pub(crate) fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
         let mut hello = Box::<Acceptor>::default();
         let mut rest = begun;
         while !rest.is_empty() {
@@ -116,7 +143,7 @@ impl TlsHandshake {
     }
 
     /// Whether the client has sent anything.
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.first.is_some()
     }
 
@@ -124,7 +151,7 @@ impl TlsHandshake {
     ///
     /// # Errors
     /// Why it failed; the client has been sent an alert, if it was there to receive one.
-    pub fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
+    pub(crate) fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Hello(mut hello) => match hello.accept() {
@@ -140,10 +167,6 @@ impl TlsHandshake {
                     Err((error, alert)) => return Err(self.refused(&error, alert, stream)),
                 },
                 State::Running { mut tls, policy, is_challenge } => {
-                    if !sent(&mut tls, stream)? {
-                        self.state = State::Running { tls, policy, is_challenge };
-                        return Ok(HandshakeStep::Writes);
-                    }
                     if !tls.is_handshaking() {
                         if is_challenge {
                             tls.send_close_notify();
@@ -152,7 +175,12 @@ impl TlsHandshake {
                             return Ok(HandshakeStep::Challenged);
                         }
                         let session = session(&tls, policy)?;
+                        // What is left to be sent (tickets) goes out with the first response, or when HTTP waits.
                         return Ok(HandshakeStep::Done(tls, Rc::new(session)));
+                    }
+                    if !sent(&mut tls, stream)? {
+                        self.state = State::Running { tls, policy, is_challenge };
+                        return Ok(HandshakeStep::Writes);
                     }
                     let came = received(tls.read_tls(&mut TlsSocket(stream)))?;
                     if came && let Err(error) = tls.process_new_packets() {
@@ -187,6 +215,7 @@ impl TlsHandshake {
                 }
                 NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
                 NotAdmitted::NoCertificate => (INTERNAL_ERROR, "there is no certificate for this name"),
+                NotAdmitted::NoCipher => (HANDSHAKE_FAILURE, "no shared cipher suite"),
                 NotAdmitted::NoSignature => {
                     (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
                 }
@@ -298,6 +327,8 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
         Error::NoCertificatesPresented => "the client shows no certificate",
         Error::InvalidCertificate(rustls::CertificateError::Revoked) => "the client's certificate is revoked",
         Error::InvalidCertificate(_) => client_certificate(error),
+        // The resolver has none for the cipher suites and signatures of a client of TLS 1.2.
+        Error::General(_) => "no certificate fits the client's cipher suites and signatures",
         Error::NoApplicationProtocol => "no shared application protocol (ALPN)",
         Error::AlertReceived(_) => "the client refused the server's certificate or answer",
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => "an invalid TLS message",

@@ -27,6 +27,7 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
         bytes: &bytes,
         peer: SENDER,
         client,
+        tls: None,
         empty_segments: http::EmptySegments::Merge,
         upstream: "app:3000",
     };
@@ -186,6 +187,7 @@ fn too_many_named_fields_are_an_attack() {
         bytes: &bytes,
         peer: Peer::Unix,
         client,
+        tls: None,
         empty_segments: http::EmptySegments::Merge,
         upstream: "",
     };

@@ -25,6 +25,23 @@ const TWINS: &[Twin] = &[
     Twin { name: "Coding", reason: SETTING },
     Twin { name: "Effort", reason: SETTING },
     Twin { name: "ErrorPages", reason: SETTING },
+    Twin {
+        name: "Facts",
+        reason: "what is known of a machine (`bench`) and of a head (`http2`), for the same use: to decide once",
+    },
+    Twin {
+        name: "Frame",
+        reason: "a frame of a protocol: of a worker's pipe, and of the test protocol of `net`",
+    },
+    Twin { name: "FrameKind", reason: "the kinds of those frames" },
+    Twin { name: "Next", reason: "what comes next: for a worker (`ring`) and on a connection (`net`)" },
+    Twin { name: "Opening", reason: "the beginning of a connection (`net`) and of a stream (`http2`)" },
+    Twin { name: "Outcome", reason: "what became of a run (`bench`) and of a frame (`http2`)" },
+    Twin { name: "Turns", reason: "whose turn it is: upstream servers (`proxy`) and streams (`net`)" },
+    Twin {
+        name: "Upload",
+        reason: "a request body under way: to a worker, and in the test protocol of `net`",
+    },
     Twin { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
     Twin { name: "Listen", reason: SETTING },
     Twin { name: "ProxyProtocol", reason: SETTING },

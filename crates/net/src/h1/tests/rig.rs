@@ -50,6 +50,7 @@ impl Rig {
             core: core.clone(),
             limits,
             timeouts,
+            tls: None,
             works: BufferPool::default(),
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
@@ -75,7 +76,7 @@ impl Rig {
 
     /// The same, where headers of the PROXY protocol are taken from these.
     pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<SimulatedWire> {
-        self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone()))
+        self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone(), false))
     }
 
     /// The far end of a connection that the server makes.

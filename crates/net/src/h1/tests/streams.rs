@@ -283,7 +283,7 @@ fn urgent_streams_come_first_and_others_take_turns() {
 }
 
 #[test]
-fn a_stream_without_progress_is_reset_and_the_others_go_on() {
+fn a_stream_without_progress_is_reset_and_the_others_continue() {
     let rig = wide();
     let mut client = ToyClient::new(&rig, 6);
     client.send(&frame(FrameKind::FirstWindow, 0, 0, &0u32.to_be_bytes()));

@@ -1,0 +1,155 @@
+//! TLS with clients.
+
+use crate::check::Checker;
+use crate::node::{Data, Node};
+use crate::record::{brief, directives};
+use crate::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// The oldest version of TLS that clients may speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2 and 1.3.
+    Tls12,
+    /// TLS 1.3 alone.
+    Tls13,
+}
+
+/// Where the certificates of a site come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// The server obtains them, and renews them.
+    Auto,
+    /// Files, or folders of them.
+    Files(Vec<PathBuf>),
+}
+
+impl Default for CertificateSource {
+    /// None: no file can hold it, as the directive is required.
+    fn default() -> Self {
+        Self::Files(Vec::new())
+    }
+}
+
+directives! {
+    /// TLS with clients: what holds for every site. X25519MLKEM768 is the first choice of key exchange, AES-128-GCM of ciphers;
+    /// ChaCha20-Poly1305 for clients that put it first. Data before the end of the handshake (0-RTT) is not accepted.
+    ///
+    /// ```toml
+    /// [tls]
+    /// min = "1.3"
+    /// ticket_keys = ["/etc/komainu/ticket.key", "/etc/komainu/ticket-before.key"]
+    /// ```
+    Tls in "`[tls]`" {
+        /// The oldest version that clients may speak: `"1.2"` or `"1.3"`.
+        "min" min: TlsVersion = "1.2", Word(&[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)]);
+        /// The `tls` of sites that have none of their own, and of routes at the top of the file: one certificate, or a folder of
+        /// certificates, for all.
+        "default" default_site: Option<SiteTls> = absent("such sites are not reached through TLS"), site_tls();
+        /// Whether clients resume their sessions, by tickets and by session IDs: a connection then costs a fraction of the first
+        /// one's work.
+        "tickets" tickets: bool = true, Flag;
+        /// Files from which the keys of session tickets are derived, each of at least 32 random bytes
+        /// (`openssl rand -out ticket.key 48`). Servers that share them resume each other's sessions, and so does a server
+        /// after a restart. The keys change every 12 hours by themselves. New tickets are made with the first file; those of the others
+        /// are still accepted. Who reads such a file can decrypt recorded connections that used tickets, except for their TLS 1.3
+        /// key exchange: keep it secret, and replace it now and then.
+        "ticket_keys" ticket_keys: Vec<PathBuf> = absent("keys of this process alone, which end with it"),
+            OneOrMore(PathShape("a file"));
+    }
+}
+
+directives! {
+    /// How a site speaks TLS. Just `"auto"`, or just a file or folder, stands for `certificate` alone.
+    ///
+    /// ```toml
+    /// [[site]]
+    /// hosts = ["example.com"]
+    /// tls   = { certificate = "/etc/ssl/example.com.pem", key = "/etc/ssl/example.com.key" }
+    ///
+    /// [[site.route]]
+    /// files = "public"
+    /// ```
+    ///
+    /// Clients say which host they want (SNI): they are shown a certificate of the site that has it, and where it has several, one that is
+    /// for the host, whose kind of signature (ECDSA, RSA) they can verify. Hosts that no site has are those of the default
+    /// site; where that has no `tls`, such clients are refused (`unrecognized_name`). On a reload the files are read again.
+    SiteTls in "`tls` of a site", check site_tls_agrees {
+        /// `"auto"`, or files in PEM: the certificate, followed by those of its intermediate authorities; the private key may stand in the same file.
+        /// Or folders: every `NAME.pem` or `NAME.crt` in them with its `NAME.key`, and `fullchain.pem` with `privkey.pem`,
+        /// as certbot names them.
+        "certificate" certificate: CertificateSource = required(""), Certificates;
+        /// The private keys, in the order of the certificates: PEM, in PKCS #8, SEC1 or PKCS #1, without a passphrase.
+        "key" key: Vec<PathBuf> = absent("in the files of the certificates"), OneOrMore(PathShape("a file"));
+        /// Certificates that clients show.
+        "client" client: Option<ClientTls> = absent("clients are not asked for one"), Maybe(brief::<ClientTls>("ca"));
+    }
+}
+
+directives! {
+    /// Certificates of clients. Just the authority's file stands for `ca` alone.
+    ///
+    /// ```toml
+    /// [[site]]
+    /// hosts = ["admin.example.com"]
+    ///
+    /// [site.tls]
+    /// certificate = "admin.pem"
+    /// client = { ca = "staff-ca.pem", crl = "staff.crl", required = true }
+    ///
+    /// [[site.route]]
+    /// files = "admin"
+    /// ```
+    ///
+    /// Applications see them as `SSL_CLIENT_VERIFY` (`SUCCESS` or `NONE`), `SSL_CLIENT_S_DN`, `SSL_CLIENT_I_DN`,
+    /// `SSL_CLIENT_SAN`, `SSL_CLIENT_M_SERIAL`, `SSL_CLIENT_FINGERPRINT` (SHA-256) and `SSL_CLIENT_CERT`; templates as `$tls_client_subject`,
+    /// `$tls_client_san` and `$tls_client_fingerprint`. A request for this site on a connection that was made for another one with other demands is answered 421.
+    ClientTls in "`client` of a site's `tls`" {
+        /// Certificates (PEM) of the authorities that sign them.
+        "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));
+        /// Whether a client without one is refused. Otherwise the site's handlers decide by the variables.
+        "required" required: bool = true, Flag;
+        /// Certificate revocation lists (PEM) of the authorities.
+        "crl" crl: Vec<PathBuf> = absent("none is revoked"), OneOrMore(PathShape("a file"));
+    }
+}
+
+/// What stands for a site's `tls`.
+pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
+    Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) }
+}
+
+/// "auto", or files and folders.
+struct Certificates;
+
+impl Shape for Certificates {
+    type Out = CertificateSource;
+
+    fn kind(&self) -> ShapeKind {
+        let text = "\"auto\", a file or folder, or a list of such";
+        let path = json!({ "type": "string", "minLength": 1 });
+        ShapeKind::new(text, json!({ "anyOf": [path, { "type": "array", "items": path, "minItems": 1 }] }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<CertificateSource> {
+        match &node.data {
+            Data::Text(text) if text == "auto" => Some(CertificateSource::Auto),
+            _ => OneOrMore(PathShape("a file or folder")).read(node, check).map(CertificateSource::Files),
+        }
+    }
+}
+
+/// As many keys as certificates, where there are any.
+fn site_tls_agrees(tls: &mut SiteTls, node: &Node, check: &mut Checker) {
+    let Some(key) = node.entry("key") else { return };
+    let title = match &tls.certificate {
+        CertificateSource::Auto => "`key` beside `certificate = \"auto\"`".to_owned(),
+        CertificateSource::Files(files) if files.len() != tls.key.len() => {
+            format!("{} keys for {} certificates", tls.key.len(), files.len())
+        }
+        CertificateSource::Files(_) => return,
+    };
+    let finding = check.error(&key.value.at, title, "of which certificate?");
+    finding.help("give one key for each certificate, in the same order, or none where the files hold both");
+}

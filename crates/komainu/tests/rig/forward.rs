@@ -1,0 +1,117 @@
+//! Clients of a server that speaks TLS, for tests that speak without: bytes go through TLS and back.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+
+/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
+pub fn start(server: SocketAddr) -> SocketAddr {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Any(schemes)))
+        .with_no_client_auth();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let config = config.clone();
+            // A server that is gone closes its clients.
+            std::thread::spawn(move || client.ok().and_then(|client| pass(client, server, config)));
+        }
+    });
+    address
+}
+
+/// Passes bytes both ways until the server has ended.
+fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) -> Option<()> {
+    let mut server = TcpStream::connect(server).ok()?;
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut tls = ClientConnection::new(config, name).unwrap();
+    tls.set_buffer_limit(None);
+    let mut client_open = true;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        while tls.wants_write() {
+            tls.write_tls(&mut server).ok()?;
+        }
+        let reads = |open: bool| if open { PollFlags::IN } else { PollFlags::empty() };
+        let mut both = [PollFd::new(&client, reads(client_open)), PollFd::new(&server, reads(true))];
+        poll(&mut both, None).ok()?;
+        let ready = both.map(|end| end.revents());
+        if !ready[0].is_empty() && client_open {
+            match client.read(&mut buffer).ok()? {
+                0 => {
+                    client_open = false;
+                    tls.send_close_notify();
+                }
+                len => tls.writer().write_all(&buffer[..len]).ok()?,
+            }
+        } else if ready[0].contains(PollFlags::ERR) {
+            return None;
+        }
+        if !ready[1].is_empty() {
+            let cut = tls.read_tls(&mut server).ok()? == 0;
+            tls.process_new_packets().ok()?;
+            let ended = loop {
+                match tls.reader().read(&mut buffer) {
+                    Ok(0) => break true,
+                    Ok(len) => client.write_all(&buffer[..len]).ok()?,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break cut,
+                    // The server has ended without saying so: a response that it cut off.
+                    Err(_) => return None,
+                }
+            };
+            if ended {
+                return client.shutdown(Shutdown::Write).ok();
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Any(Vec<SignatureScheme>);
+
+impl ServerCertVerifier for Any {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.clone()
+    }
+}

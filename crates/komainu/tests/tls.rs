@@ -1,0 +1,447 @@
+//! HTTPS: the real binary against openssl and curl.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rig::{Folder, PATIENCE, Rig, as_we_are, connect, curl, eventually, komainu, text};
+
+/// Runs a script of openssl commands in the folder.
+fn openssl(folder: &Folder, script: &str) {
+    let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stderr));
+}
+
+/// Commands that make an authority, in `ca.pem`, and `NAME.pem` with `NAME.key` signed by it.
+fn authority(names: &[(&str, &str)]) -> String {
+    let mut script = "exec 2>&1
+        openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
+            -keyout ca.key -out ca.pem\n"
+        .to_owned();
+    for (name, sort) in names {
+        let key = match *sort {
+            "rsa" => "rsa:2048",
+            _ => "ec -pkeyopt ec_paramgen_curve:prime256v1",
+        };
+        script += &format!(
+            "openssl req -newkey {key} -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr
+             printf 'subjectAltName=DNS:%s\\nbasicConstraints=CA:FALSE\\n' {} > {name}.ext
+             openssl x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile {name}.ext -out {name}.pem\n",
+            name.trim_start_matches("rsa.")
+        );
+    }
+    script
+}
+
+/// A folder with certificates and a page for each site.
+fn folder(names: &[(&str, &str)]) -> Folder {
+    let folder = Folder::new();
+    openssl(&folder, &authority(names));
+    folder
+}
+
+const LISTEN: &str = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n";
+
+/// Serves by a configuration with its own `listen`.
+fn start(folder: Folder, text: &str) -> Rig {
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn site(name: &str, tls: &str) -> String {
+    format!("[[site]]\nhosts = [\"{name}\"]\n{tls}\n[[site.route]]\nrespond = \"this is {name}\"\n")
+}
+
+/// What `openssl s_client` says, given a request on its standard input.
+fn s_client(rig: &Rig, arguments: &str, request: &str) -> String {
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-ign_eof", "-connect", &rig.address.to_string()])
+        .args(arguments.split_whitespace())
+        .current_dir(rig.folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may have been refused, and gone.
+    let _ = client.stdin.take().unwrap().write_all(request.as_bytes());
+    let output = client.wait_with_output().unwrap();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The body of a page by curl, with these arguments; or what went wrong.
+fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Result<String, String> {
+    let url = format!("https://{name}:{}/", rig.address.port());
+    let resolve = format!("{name}:{}:127.0.0.1", rig.address.port());
+    let ca = rig.folder.at("ca.pem");
+    let mut all = vec!["--resolve", &resolve, "--cacert", ca.to_str().unwrap()];
+    all.extend(arguments);
+    all.push(&url);
+    let output = curl(&all);
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn a_folder_is_served_by_a_certificate_on_the_command_line() {
+    let folder = Folder::new();
+    folder.certify().write("www/a.txt", "a page").write("www/large", vec![b'x'; 3_000_000]);
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--tls-certificate"]);
+    command.arg(folder.at("cert.pem")).arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
+    let rig = Rig::start(command, folder);
+    let ca = rig.folder.at("cert.pem");
+    let url = |path: &str| format!("https://localhost:{}{path}", rig.address.port());
+    let get = |path: &str| curl(&["--cacert", ca.to_str().unwrap(), &url(path)]);
+    assert_eq!(text(&get("/a.txt").stdout), "a page");
+    assert_eq!(get("/large").stdout, vec![b'x'; 3_000_000]);
+    let plain = rig.get("/a.txt");
+    plain.expect_status(400);
+    assert!(plain.text().contains("https://"), "{}", plain.text());
+    eventually("it is logged", || {
+        rig.reported().contains("speaks HTTP without TLS") || !rig.reported().contains("info")
+    });
+}
+
+#[test]
+fn names_have_their_certificates_and_strangers_are_refused() {
+    let folder = folder(&[("a.test", "ec"), ("rsa.a.test", "rsa"), ("b.test", "ec")]);
+    let both = "tls = { certificate = [\"a.test.pem\", \"rsa.a.test.pem\"], key = [\"a.test.key\", \"rsa.a.test.key\"] }";
+    let one = "tls = { certificate = \"b.test.pem\", key = \"b.test.key\" }";
+    let rig = start(folder, &format!("{LISTEN}{}{}", site("a.test", both), site("b.test", one)));
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+    assert_eq!(fetch(&rig, "b.test", &["--tlsv1.2", "--tls-max", "1.2"]).unwrap(), "this is b.test");
+    let rsa = s_client(&rig, "-servername a.test -sigalgs RSA-PSS+SHA256:RSA+SHA256 -CAfile ca.pem", GET);
+    assert!(rsa.contains("CN = rsa.a.test") && rsa.contains("this is a.test"), "{rsa}");
+    let stranger = s_client(&rig, "-servername c.test", GET);
+    assert!(stranger.contains("unrecognized name"), "{stranger}");
+    let nameless = s_client(&rig, "-noservername", GET);
+    assert!(nameless.contains("unrecognized name"), "{nameless}");
+    eventually("both are logged", || {
+        let log = rig.reported();
+        log.contains("no site has this name (server name \"c.test\")")
+            && log.contains("the client names no host")
+    });
+}
+
+#[test]
+fn versions_and_ciphers() {
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    let strict = format!("{LISTEN}tls.min = \"1.3\"\n{}", site("a.test", tls));
+    let rig = start(folder(&[("a.test", "ec")]), &strict);
+    let say =
+        |arguments: &str| s_client(&rig, &format!("-servername a.test -CAfile ca.pem {arguments}"), GET);
+    let modern = say("-tls1_3");
+    assert!(modern.contains("TLS_AES_128_GCM_SHA256") && modern.contains("this is a.test"), "{modern}");
+    let chacha = say("-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256");
+    assert!(chacha.contains("Cipher is TLS_CHACHA20_POLY1305_SHA256"), "{chacha}");
+    let old = say("-tls1_2");
+    assert!(old.contains("protocol version") && !old.contains("this is"), "{old}");
+    eventually("it is logged", || rig.reported().contains("no shared TLS version"));
+    let alpn = say("-alpn foo,http/1.1");
+    assert!(alpn.contains("ALPN protocol: http/1.1"), "{alpn}");
+    let lenient = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
+    let old = s_client(&lenient, "-servername a.test -tls1_2", GET);
+    assert!(old.contains("ECDHE-ECDSA-AES128-GCM-SHA256") && old.contains("this is a.test"), "{old}");
+    let ancient = s_client(&lenient, "-servername a.test -tls1_1 -cipher DEFAULT@SECLEVEL=0", GET);
+    assert!(!ancient.contains("this is"), "{ancient}");
+    let no_cipher = s_client(&lenient, "-servername a.test -tls1_2 -cipher AES128-SHA", GET);
+    assert!(no_cipher.contains("handshake failure"), "{no_cipher}");
+    eventually("it is logged", || lenient.reported().contains("no shared cipher suite"));
+}
+
+#[test]
+fn sessions_resume_after_a_restart_and_on_another_server_that_shares_the_key_file() {
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    let shared = folder(&[("a.test", "ec")]);
+    openssl(&shared, "openssl rand -out ticket.key 48; openssl rand -out other.key 48");
+    let with = |keys: &str| format!("{LISTEN}tls.ticket_keys = {keys}\n{}", site("a.test", tls));
+    // The server's folder goes with it, so each has a copy.
+    let copy = |from: &Path| {
+        let folder = Folder::new();
+        openssl(&folder, &format!("cp {}/* .", from.display()));
+        folder
+    };
+    for version in ["-tls1_3", "-tls1_2"] {
+        let first = start(copy(shared.path()), &with("\"ticket.key\""));
+        let session = shared.at("session");
+        // Tickets of TLS 1.3 come with the response.
+        let out =
+            s_client(&first, &format!("-servername a.test {version} -sess_out {}", session.display()), GET);
+        assert!(out.contains("this is a.test") && out.contains("New, TLS"), "{out}");
+        drop(first);
+        let resume = |rig: &Rig| {
+            let out =
+                s_client(rig, &format!("-servername a.test {version} -sess_in {}", session.display()), GET);
+            assert!(out.contains("this is a.test"), "{out}");
+            out.contains("Reused, TLS")
+        };
+        let again = start(copy(shared.path()), &with("\"ticket.key\""));
+        assert!(resume(&again), "{version}: after a restart");
+        let rotated = start(copy(shared.path()), &with("[\"other.key\", \"ticket.key\"]"));
+        assert!(resume(&rotated), "{version}: another server, that has the key beside a new one");
+        let stranger = start(copy(shared.path()), &with("\"other.key\""));
+        assert!(!resume(&stranger), "{version}");
+        let off = format!("{LISTEN}tls.tickets = false\n{}", site("a.test", tls));
+        let off = start(copy(shared.path()), &off);
+        assert!(!resume(&off), "{version}: tickets off");
+    }
+}
+
+/// An authority for clients, `staff.pem`; `alice` and `mallory`, who is revoked by `staff.crl`.
+const STAFF: &str = "exec 2>&1
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
+    touch index; echo 01 > crlnumber
+    printf '[ca]\\ndefault_ca=c\\n[c]\\ndatabase=index\\ncrlnumber=crlnumber\\ndefault_md=sha256\\ndefault_crl_days=2\\n' > ca.conf
+    for name in alice mallory; do
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj \"/O=Staff/CN=$name\" -keyout $name.key -out $name.csr
+        printf 'subjectAltName=email:%s@a.test\\nextendedKeyUsage=clientAuth\\n' $name > $name.ext
+        openssl x509 -req -in $name.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile $name.ext -out $name.pem
+    done
+    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -revoke mallory.pem
+    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -gencrl -out staff.crl
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem";
+
+const SUBJECT: &str = "response_headers.set = { X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
+
+#[test]
+fn clients_show_certificates_where_a_site_demands_them() {
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec"), ("c.test", "ec")]);
+    openssl(&folder, STAFF);
+    let tls = |name: &str, client: &str| {
+        format!("tls = {{ certificate = \"{name}.pem\", key = \"{name}.key\"{client} }}\n{SUBJECT}")
+    };
+    let required = tls("a.test", ", client = { ca = \"staff.pem\", crl = \"staff.crl\" }");
+    let optional = tls("b.test", ", client = { ca = \"staff.pem\", required = false }");
+    let sites =
+        [site("a.test", &required), site("b.test", &optional), site("c.test", &tls("c.test", ""))].concat();
+    let rig = start(folder, &format!("{LISTEN}{sites}"));
+    let by = |name: &str, who: &str| {
+        let (certificate, key) = (rig.folder.at(&format!("{who}.pem")), rig.folder.at(&format!("{who}.key")));
+        fetch(&rig, name, &["-i", "--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()])
+    };
+    let alice = by("a.test", "alice").unwrap();
+    assert!(alice.contains("x-client: SUCCESS O=Staff, CN=alice|email:alice@a.test|TLSv1.3"), "{alice}");
+    assert!(fetch(&rig, "a.test", &[]).is_err(), "without one");
+    for (who, reason) in
+        [("mallory", "revoked"), ("nobody", "issuer of the client's certificate is not trusted")]
+    {
+        assert!(by("a.test", who).is_err(), "{who}");
+        eventually(who, || rig.reported().contains(reason));
+    }
+    let mallory = by("b.test", "mallory").unwrap();
+    assert!(mallory.contains("x-client: SUCCESS O=Staff, CN=mallory"), "no list says otherwise: {mallory}");
+    let nobody = fetch(&rig, "b.test", &["-i"]).unwrap();
+    assert!(nobody.contains("x-client: NONE ||TLSv1.3"), "{nobody}");
+    // A connection that was made for one site does not reach another with other demands.
+    let request = GET.replace("a.test", "c.test");
+    let misdirected = s_client(&rig, "-servername b.test", &request);
+    assert!(misdirected.contains("HTTP/1.1 421 "), "{misdirected}");
+    let smuggled = s_client(&rig, "-servername c.test", GET);
+    assert!(smuggled.contains("HTTP/1.1 421 ") && !smuggled.contains("this is a.test"), "{smuggled}");
+}
+
+#[test]
+fn plain_requests_are_redirected_and_browsers_stay_with_https() {
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
+    let one = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\nhsts = true";
+    let other = "tls = { certificate = \"b.test.pem\", key = \"b.test.key\" }\nredirect_https = false\n\
+        hsts = \"max-age=60; includeSubDomains\"";
+    let listen = "listen = [\"127.0.0.1:0\", { address = \"127.0.0.1:0\", tls = true }]\n\
+        trusted_proxies = [\"127.0.0.2\"]\n";
+    let sites = [site("a.test", one), site("b.test", other), site("c.test", "")].concat();
+    folder.write("komainu.toml", format!("{}{listen}{sites}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut port = |scheme: &str| -> u16 {
+        let line = lines.next().unwrap().unwrap();
+        let (_, address) =
+            line.split_once(&format!("{scheme}://127.0.0.1:")).unwrap_or_else(|| panic!("{line}"));
+        address.trim().parse().unwrap()
+    };
+    let (plain, secure) = (port("http"), port("https"));
+    let ask = |host: &str, path: &str| {
+        let mut stream = connect(([127, 0, 0, 1], plain).into());
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        rig::Answer::parse(bytes)
+    };
+    let redirected = ask("a.test:80", "/some%20where?x=1");
+    let location = format!("https://a.test:{secure}/some%20where?x=1");
+    redirected.expect_status(308).expect_field("Location", &location);
+    redirected.expect_no_field("Strict-Transport-Security");
+    ask("a.test", "/.well-known/acme-challenge/token").expect(200, "this is a.test");
+    ask("b.test", "/").expect(200, "this is b.test").expect_no_field("Strict-Transport-Security");
+    ask("c.test", "/").expect(200, "this is c.test");
+    let ca = folder.at("ca.pem");
+    let through = |name: &str| {
+        let resolve = format!("{name}:{secure}:127.0.0.1");
+        let url = format!("https://{name}:{secure}/");
+        text(&curl(&["-i", "--cacert", ca.to_str().unwrap(), "--resolve", &resolve, &url]).stdout)
+    };
+    assert!(
+        through("a.test").contains("Strict-Transport-Security: max-age=31536000\r\n"),
+        "{}",
+        through("a.test")
+    );
+    assert!(through("b.test").contains("Strict-Transport-Security: max-age=60; includeSubDomains\r\n"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
+    openssl(&folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
+    let tls = "tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
+    let rig = start(folder, &format!("{LISTEN}{}", site("a.test", tls)));
+    let shown = || s_client(&rig, "-servername a.test -CAfile ca.pem -showcerts", GET);
+    assert!(shown().contains("CN = a.test"));
+    std::fs::write(rig.folder.at("cert.pem"), "no certificate").unwrap();
+    rig.signal("-HUP");
+    eventually("it is refused", || rig.reported().contains("the configuration was not changed"));
+    assert!(rig.reported().contains("cert.pem: there is no certificate"), "{}", rig.reported());
+    assert!(shown().contains("CN = a.test"), "the certificate stays");
+    openssl(&rig.folder, "cp b.test.pem cert.pem");
+    rig.signal("-HUP");
+    eventually("another one's key", || rig.reported().contains("does not belong to the certificate"));
+    openssl(&rig.folder, "cp b.test.key key.pem");
+    rig.signal("-HUP");
+    eventually("the new one is shown", || shown().contains("CN = b.test"));
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
+    let folder = folder(&[("a.test", "ec")]);
+    let check = |tls: &str| {
+        folder.write("komainu.toml", format!("{}{LISTEN}{}", as_we_are(), site("a.test", tls)));
+        let output = komainu().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let missing = check("tls = { certificate = \"none.pem\" }");
+    assert!(missing.contains("none.pem") && missing.contains("line 3"), "{missing}");
+    let keyless = check("tls = { certificate = \"a.test.pem\" }");
+    assert!(keyless.contains("no private key"), "{keyless}");
+    let without = check("");
+    assert!(without.contains("no site has `tls`") && without.contains("certificate = "), "{without}");
+}
+
+#[test]
+fn a_folder_of_certificates() {
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
+    openssl(&folder, "mkdir certs; mv a.test.pem b.test.pem a.test.key b.test.key certs/");
+    let text = format!("{LISTEN}[[site]]\ntls = \"certs\"\n[[site.route]]\nrespond = \"here\"\n");
+    let rig = start(folder, &text);
+    for name in ["a.test", "b.test"] {
+        assert_eq!(fetch(&rig, name, &[]).unwrap(), "here", "{name}");
+    }
+}
+
+fn hello(rig: &Rig) -> Vec<u8> {
+    // What a client sends first: recorded from a real one.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-servername", "a.test", "-connect", &listener.local_addr().unwrap().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut head = [0; 5];
+    stream.read_exact(&mut head).unwrap();
+    let mut rest = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+    stream.read_exact(&mut rest).unwrap();
+    drop(stream);
+    client.wait().unwrap();
+    assert!(rig.address.port() != 0);
+    [&head[..], &rest[..]].concat()
+}
+
+fn https(limits: &str) -> Rig {
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    start(folder(&[("a.test", "ec")]), &format!("{LISTEN}threads = 2\n{limits}{}", site("a.test", tls)))
+}
+
+#[test]
+fn mutated_first_messages_stop_no_core() {
+    let rig = https("timeouts.head = \"1s\"\n");
+    let hello = hello(&rig);
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..1_000 {
+        let mut bytes = hello.clone();
+        for _ in 0..random.usize(1..8) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..4) {
+                0 => bytes[at] = random.u8(..),
+                1 => bytes[at] ^= 1 << random.u8(..8),
+                2 => bytes.truncate(at.max(1)),
+                _ => bytes.splice(at..at, (0..random.usize(..64)).map(|_| 0xff)).for_each(drop),
+            }
+        }
+        let mut stream = connect(rig.address);
+        // The server may close in the middle.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    for _ in 0..8 {
+        assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+    }
+    assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
+}
+
+#[test]
+fn a_handshake_that_is_silent_or_dripped_ends() {
+    let rig = https("timeouts.head = \"500ms\"\n");
+    let hello = hello(&rig);
+    let silent = connect(rig.address);
+    let mut half = connect(rig.address);
+    half.write_all(&hello[..hello.len() / 2]).unwrap();
+    let mut answered = connect(rig.address);
+    answered.write_all(&hello).unwrap();
+    let mut dripping = connect(rig.address);
+    std::thread::spawn(move || {
+        for byte in hello {
+            if dripping.write_all(&[byte]).is_err() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    for mut stream in [silent, half, answered] {
+        // The last one has had the server's part; then all end.
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    eventually("it is logged", || rig.reported().contains("the TLS handshake took too long"));
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+}
+
+#[test]
+fn a_flood_of_half_open_handshakes_leaves_others_served() {
+    let rig = https("limits.connections = 1_500\n");
+    let hello = hello(&rig);
+    let mut flood: Vec<TcpStream> = Vec::new();
+    for number in 0..2_000 {
+        let mut stream = connect(rig.address);
+        // Some are silent, some begin, some wait for ever with the server's part in their hands.
+        let len = [0, hello.len() / 2, hello.len()][number % 3];
+        let _ = stream.write_all(&hello[..len]);
+        flood.push(stream);
+    }
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+    drop(flood);
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+}

@@ -1,0 +1,113 @@
+//! Connections that begin with a TLS handshake.
+
+use crate::address::Peer;
+use crate::core::{IdleTask, TaskFuture};
+use crate::h1::{IdleClient, serve_after, turn_away};
+use crate::service::Service;
+use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
+
+use http::{Reject, Status};
+
+/// What a handshake under way holds: the client's first message, ours, and the keys' exchange.
+const HANDSHAKE_BYTES: usize = 16 * 1024;
+
+const PLAIN_HTTP: Reject = Reject::new(
+    Status::BAD_REQUEST,
+    "this port speaks HTTPS, and the request came without TLS: write https:// in front of the address",
+);
+
+/// A connection that has just been accepted, and whose TLS handshake is not complete. [`crate::Timeouts::head_ms`] is the time
+/// that it and the first request's head have together. While it waits for the client it has no future.
+pub(crate) struct AwaitingHandshake<S> {
+    idle: Box<IdleClient<S>>,
+    /// `None` until the first byte: a connection that is silent holds nothing for it.
+    handshake: Option<TlsHandshake>,
+}
+
+impl<S: Service> AwaitingHandshake<S> {
+    /// Lets it wait for its first byte.
+    pub(crate) fn park(idle: Box<IdleClient<S>>) {
+        let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
+        source.set_deadline(idle.deadline_ms());
+        core.park(&source, Box::new(AwaitingHandshake { idle, handshake: None }));
+    }
+}
+
+impl<S: Service> IdleTask for AwaitingHandshake<S> {
+    fn resume(self: Box<Self>) -> TaskFuture {
+        self.idle.link().stream().source().take_expired();
+        self.idle.link().stream().source().set_deadline(u64::MAX);
+        Box::pin(shake_hands(self))
+    }
+
+    fn idle_since_ms(&self) -> Option<u64> {
+        self.idle.idle_since_ms()
+    }
+}
+
+/// Makes the handshake of a connection of which bytes were read already: those after the PROXY protocol header.
+pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
+    let acceptor = idle.engine().context.tls.clone()?;
+    match TlsHandshake::new(&acceptor, &idle.take_begun()) {
+        Ok(handshake) => shake_hands(Box::new(AwaitingHandshake { idle, handshake: Some(handshake) })).await,
+        Err(failure) => refuse(idle, &failure).await,
+    }
+}
+
+/// Continues the handshake as far as the client has sent its part; then the connection is parked, served or closed.
+async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
+    let core = this.idle.link().core().clone();
+    loop {
+        let AwaitingHandshake { idle, handshake } = &mut *this;
+        if core.now_ms() >= idle.deadline_ms() {
+            // Who said nothing needs no remark: browsers open connections ahead of their use.
+            let has_begun = handshake.as_ref().is_some_and(TlsHandshake::has_begun);
+            return match has_begun {
+                true => refuse(this.idle, &HandshakeFailure::of("the TLS handshake took too long")).await,
+                false => None,
+            };
+        }
+        if handshake.is_none() {
+            let acceptor = idle.engine().context.tls.as_ref()?;
+            *handshake = TlsHandshake::new(acceptor, b"").ok();
+        }
+        // Signatures and key exchanges take half a millisecond: whoever else is ready goes first.
+        core.yield_now().await;
+        let step = handshake.as_mut()?.advance(idle.link().stream());
+        match step {
+            Ok(HandshakeStep::Reads) => {
+                let source = idle.link().stream().source();
+                source.set_deadline(idle.deadline_ms());
+                source.wait_read(core.current());
+                idle.hold(HANDSHAKE_BYTES);
+                return Some(this);
+            }
+            // At the deadline the loop ends it.
+            Ok(HandshakeStep::Writes) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
+            Ok(HandshakeStep::Done(tls, session)) => {
+                return serve_after((*this.idle).secured(tls, session)).await;
+            }
+            Ok(HandshakeStep::Challenged) => {
+                idle.link_mut().shutdown_write();
+                return None;
+            }
+            Err(failure) => return refuse(this.idle, &failure).await,
+        }
+    }
+}
+
+async fn refuse<S: Service>(
+    mut idle: Box<IdleClient<S>>,
+    failure: &HandshakeFailure,
+) -> Option<Box<dyn IdleTask>> {
+    let peer: Peer = idle.peer();
+    if !failure.is_gone {
+        idle.engine().service.handshake_failed(peer, failure);
+    }
+    match failure.is_http {
+        true => Box::pin(turn_away(idle, PLAIN_HTTP)).await,
+        // The alert arrives before the end.
+        false => idle.link_mut().shutdown_write(),
+    }
+    None
+}
