@@ -108,7 +108,10 @@ impl Machine {
             return Ok(opened.then_some(Event::Writable { stream: 0 }));
         }
         let Some(record) = self.streams.find_mut(stream).filter(|record| record.reset.is_none()) else {
-            return Ok(None);
+            return match increment {
+                0 => Err(ConnectionError::protocol("window increment of 0")),
+                _ => Ok(None),
+            };
         };
         if increment == 0 {
             let reason = "window increment of 0";

@@ -78,6 +78,9 @@ impl Machine {
         match record.receiving {
             Receiving::Head => self.take_response(section),
             Receiving::Body | Receiving::Discard => self.take_trailers(section),
+            Receiving::Ended if record.is_closed() => {
+                Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
+            }
             Receiving::Ended => self.abort(stream, ErrorCode::STREAM_CLOSED, "HEADERS after the end"),
         }
     }

@@ -42,7 +42,13 @@ fn attack(mut driven: Driven, rounds_max: usize, mut round: impl FnMut(usize) ->
         driven.seen.clear();
         if let Some(error) = driven.error {
             // A frame that is wrong on a stream which was refused may end the connection for itself.
-            let is_wrong = ["frame of a wrong length", "stream depends on itself"].contains(&error.reason);
+            let is_wrong = [
+                "frame of a wrong length",
+                "stream depends on itself",
+                "window increment of 0",
+                "HEADERS on a closed stream",
+            ]
+            .contains(&error.reason);
             assert!(is_wrong || error.code == ErrorCode::ENHANCE_YOUR_CALM, "{}", error.reason);
             return Damage { rounds: at, requests, held: driven.machine.held_bytes_peak(), sent };
         }

@@ -96,6 +96,27 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         // It is on its way unless the client does not read.
         let _ = wire.link.try_flush();
     }
+    if matches!(ended, Err(Fault::Broken(_))) {
+        linger(&mut wire, conn.core.now_ms() + LOOK_MS).await;
+    }
+}
+
+/// Lets a client that broke the protocol read why: a socket that is closed with unread bytes would be reset, and the reason lost.
+async fn linger(wire: &mut Wire, until_ms: u64) {
+    wire.link.announce_end();
+    let _ = wire.link.try_flush();
+    let (mut room, mut left) = (vec![0; INPUT_BYTES], TURN_BYTES_MAX);
+    while left > 0 {
+        match wire.link.try_read(&mut room) {
+            Ok(Some(len @ 1..)) => left = left.saturating_sub(len),
+            Ok(None) => {
+                if wire.link.readable(until_ms).await.is_err() {
+                    return;
+                }
+            }
+            Ok(Some(0)) | Err(_) => return,
+        }
+    }
 }
 
 async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
