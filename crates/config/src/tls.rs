@@ -102,9 +102,8 @@ directives! {
     /// files = "admin"
     /// ```
     ///
-    /// Applications see them as `SSL_CLIENT_VERIFY` (`SUCCESS` or `NONE`), `SSL_CLIENT_S_DN`, `SSL_CLIENT_I_DN`,
-    /// `SSL_CLIENT_SAN`, `SSL_CLIENT_M_SERIAL`, `SSL_CLIENT_FINGERPRINT` (SHA-256) and `SSL_CLIENT_CERT`; templates as `$tls_client_subject`,
-    /// `$tls_client_san` and `$tls_client_fingerprint`. A request for this site on a connection that was made for another one with other demands is answered 421.
+    /// Header values may name what is known of them: `$tls_client_verify` (`SUCCESS` or `NONE`), `$tls_client_subject`,
+    /// `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial` and `$tls_client_fingerprint` (SHA-256). A request for this site on a connection that was made for another one with other demands is answered 421.
     ClientTls in "`client` of a site's `tls`" {
         /// Certificates (PEM) of the authorities that sign them.
         "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));

@@ -1,4 +1,4 @@
-//! HTTP/2 in the clear, as clients see it.
+//! HTTP/2, as clients see it.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 mod rig;
@@ -107,21 +107,34 @@ const KNOWN: [&str; 2] = [
 ];
 
 /// The whole of h2spec (github.com/summerwind/h2spec): 146 cases.
-#[test]
-fn h2spec() {
+fn h2spec(rig: &Rig, arguments: &[&str], known: &[&str]) {
     let h2spec = environment().with_file_name("h2spec").join("h2spec");
     if !h2spec.is_file() {
         eprintln!("SKIPPED: h2spec is not installed; scripts/setup test brings it");
         return;
     }
-    let rig = server();
     let port = rig.address.port().to_string();
-    let output =
-        Command::new(h2spec).args(["--strict", "-h", "127.0.0.1", "-p", &port, "-o", "3"]).output().unwrap();
+    let fixed = ["--strict", "-h", "127.0.0.1", "-p", &port, "-o", "3"];
+    let output = Command::new(h2spec).args(fixed).args(arguments).output().unwrap();
     let report = text(&output.stdout);
     assert!(report.contains("146 tests"), "{report}");
     let failures = report.split("Failures:").nth(1).unwrap_or_default();
     for failed in failures.lines().filter_map(|line| line.split_once("× ")).map(|(_, failed)| failed) {
-        assert!(KNOWN.iter().any(|known| failed.contains(known)), "{failed}\n{report}");
+        assert!(known.iter().any(|known| failed.contains(known)), "{failed}\n{report}");
     }
+}
+
+#[test]
+fn h2spec_in_the_clear() {
+    h2spec(&server(), &[], &KNOWN);
+}
+
+#[test]
+fn h2spec_over_tls() {
+    let folder = Folder::new();
+    folder.certify().write("index.html", "<h1>hi</h1>");
+    let mut command = komainu();
+    command.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]);
+    command.arg(folder.at("cert.pem")).arg("--tls-key").arg(folder.at("key.pem")).arg(folder.path());
+    h2spec(&Rig::start(command, folder), &["-t", "-k"], &KNOWN[1..]);
 }

@@ -180,8 +180,10 @@ fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
     );
     command.args(["-c", &serve]);
     let rig = Rig::start(command, folder);
-    let reported = rig.reported();
-    assert!(reported.contains("192 connections") && reported.contains("LimitNOFILE"), "{reported}");
+    eventually("the log names the limit and its remedy", || {
+        let reported = rig.reported();
+        reported.contains("192 connections") && reported.contains("LimitNOFILE")
+    });
     // And it holds: so many clients in the middle of a request, and each is answered.
     let mut busy: Vec<_> = (0..190).map(|_| rig.connect()).collect();
     for stream in &mut busy {

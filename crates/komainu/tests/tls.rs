@@ -102,6 +102,13 @@ fn a_folder_is_served_by_a_certificate_on_the_command_line() {
     let get = |path: &str| curl(&["--cacert", ca.to_str().unwrap(), &url(path)]);
     assert_eq!(text(&get("/a.txt").stdout), "a page");
     assert_eq!(get("/large").stdout, vec![b'x'; 3_000_000]);
+    for (argument, version) in [("--http2", "2"), ("--http1.1", "1.1")] {
+        let format = "|%{http_version} %{scheme}";
+        let got = curl(&[argument, "-w", format, "--cacert", ca.to_str().unwrap(), &url("/large")]).stdout;
+        let (body, end) = got.split_at(3_000_000);
+        assert!(body.iter().all(|&byte| byte == b'x'));
+        assert_eq!(text(end), format!("|{version} HTTPS"));
+    }
     let plain = rig.get("/a.txt");
     plain.expect_status(400);
     assert!(plain.text().contains("https://"), "{}", plain.text());
@@ -147,6 +154,8 @@ fn versions_and_ciphers() {
     eventually("it is logged", || rig.reported().contains("no shared TLS version"));
     let alpn = say("-alpn foo,http/1.1");
     assert!(alpn.contains("ALPN protocol: http/1.1"), "{alpn}");
+    let alpn = say("-alpn http/1.1,h2");
+    assert!(alpn.contains("ALPN protocol: h2"), "{alpn}");
     let lenient = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
     let old = s_client(&lenient, "-servername a.test -tls1_2", GET);
     assert!(old.contains("ECDHE-ECDSA-AES128-GCM-SHA256") && old.contains("this is a.test"), "{old}");
@@ -287,14 +296,15 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
     let through = |name: &str| {
         let resolve = format!("{name}:{secure}:127.0.0.1");
         let url = format!("https://{name}:{secure}/");
-        text(&curl(&["-i", "--cacert", ca.to_str().unwrap(), "--resolve", &resolve, &url]).stdout)
+        let head = text(&curl(&["-i", "--cacert", ca.to_str().unwrap(), "--resolve", &resolve, &url]).stdout);
+        head.to_ascii_lowercase()
     };
     assert!(
-        through("a.test").contains("Strict-Transport-Security: max-age=31536000\r\n"),
+        through("a.test").contains("strict-transport-security: max-age=31536000\r\n"),
         "{}",
         through("a.test")
     );
-    assert!(through("b.test").contains("Strict-Transport-Security: max-age=60; includeSubDomains\r\n"));
+    assert!(through("b.test").contains("strict-transport-security: max-age=60; includesubdomains\r\n"));
     child.kill().unwrap();
     child.wait().unwrap();
 }

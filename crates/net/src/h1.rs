@@ -27,7 +27,7 @@ use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
 use crate::service::{Engine, Service, guarded};
 use crate::state::{ReplyState, RequestState};
-use crate::tls::{ServerConnection, TlsSession};
+use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 use crate::work::{ConnectionBuffers, HeldBuffers};
 
 /// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
@@ -111,10 +111,10 @@ impl<S: Service> IdleClient<S> {
     /// The same connection, whose bytes go through TLS from now on.
     pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
         let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, .. } = self;
+        // Through TLS, HTTP/2 is agreed upon by ALPN, and not otherwise.
+        let may_be_h2 = tls.alpn_protocol() == Some(ALPN_HTTP2);
         let link = link.secured(tls, session);
         permit.hold(link.weight_bytes());
-        // Through TLS, HTTP/2 is agreed upon by ALPN, and not otherwise.
-        let may_be_h2 = false;
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
     }
 

@@ -87,7 +87,7 @@ impl Lane<'_> {
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         match self {
             Lane::H1(conn) => conn.local_address(),
-            Lane::Stream(stream) => stream.conn().local,
+            Lane::Stream(stream) => stream.conn().ends.local,
         }
     }
 
@@ -95,7 +95,7 @@ impl Lane<'_> {
     pub(crate) fn local_port(&self) -> Option<u16> {
         match self {
             Lane::H1(conn) => conn.local_port(),
-            Lane::Stream(stream) => stream.conn().local.map(|local| local.port()),
+            Lane::Stream(stream) => stream.conn().ends.local.map(|local| local.port()),
         }
     }
 

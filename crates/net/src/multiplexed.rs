@@ -18,7 +18,7 @@ use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::mux::{MuxConn, MuxEvent, MuxProtocol, ResetReason, StreamLane};
+use crate::mux::{MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane};
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};
@@ -58,9 +58,12 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
     if conn.served > 0 || !conn.may_be_h2 {
         return Opening::Http1;
     }
+    let begin_h2 = || Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits)));
     match h2::preface(conn.work.input.head()) {
-        PrefaceMatch::Whole => Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits))),
+        PrefaceMatch::Whole => begin_h2(),
         PrefaceMatch::Partial => Opening::Undecided,
+        // Through TLS the client has chosen HTTP/2: the machine says what is wrong.
+        PrefaceMatch::Other if conn.link.session().is_some() => begin_h2(),
         PrefaceMatch::Other => Opening::Http1,
     }
 }
@@ -81,11 +84,16 @@ struct Wire {
 
 /// Serves a connection whose client has begun to speak the machine's protocol, to its end.
 pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
-    let (client, local) = (conn.direct(), conn.local_address());
-    let Conn { link, permit, peer, mut work, .. } = conn;
+    let ends = MuxEnds {
+        peer: conn.peer,
+        client: conn.direct(),
+        local: conn.local_address(),
+        tls: conn.link.session().cloned(),
+    };
+    let Conn { link, permit, mut work, .. } = conn;
     let input = work.input.rest().to_vec();
     work.release(&engine.context.works);
-    let conn = Rc::new(MuxConn::new(permit, (peer, client, local), machine));
+    let conn = Rc::new(MuxConn::new(permit, ends, machine));
     let now_ms = conn.core.now_ms();
     let mut wire = Wire { link, input, ended: false, sent: 0, progress_ms: now_ms, moved_bytes: 0 };
     // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
@@ -165,7 +173,7 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
 /// Waits for the client, for a stream that has something to send or has ended, or for a moment.
 async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault> {
     let reads = wire.reads(conn);
-    conn.weigh_own(wire.input.capacity());
+    conn.weigh_own(wire.input.capacity() + wire.link.weight_bytes());
     let interest = wire.link.interest(reads, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
     let look_ms = conn.core.now_ms() + LOOK_MS;
@@ -307,7 +315,8 @@ async fn answer<S: Service>(engine: Rc<Engine<S>>, mut lane: StreamLane, refused
     lane.attend();
     let conn = lane.conn().clone();
     let (core, source) = (conn.core.clone(), lane.source_rc());
-    let mut state = RequestState::new(conn.peer, conn.client, core.now_ms());
+    let mut state = RequestState::new(conn.ends.peer, conn.ends.client, core.now_ms());
+    state.tls.clone_from(&conn.ends.tls);
     let served = {
         let mut exchange = Exchange::new(&mut state, Lane::Stream(&mut lane));
         match refused {

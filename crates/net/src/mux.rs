@@ -10,6 +10,6 @@ pub(crate) mod turns;
 pub(crate) mod conn;
 pub(crate) mod stream;
 
-pub(crate) use conn::MuxConn;
+pub(crate) use conn::{MuxConn, MuxEnds};
 pub(crate) use protocol::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
 pub(crate) use stream::StreamLane;

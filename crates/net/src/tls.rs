@@ -6,6 +6,7 @@ mod tickets;
 mod acceptor;
 mod handshake;
 
+pub(crate) use acceptor::ALPN_HTTP2;
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use certificate::{CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsSession};

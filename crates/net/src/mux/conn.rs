@@ -14,20 +14,28 @@ use crate::address::{Client, Peer};
 use crate::core::Core;
 use crate::permit::{ConnectionPermit, Context};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+use crate::tls::TlsSession;
 
 /// Bytes of one stream that are framed together.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// What a connection holds beside what is counted: its task above all.
 const CONNECTION_BYTES: usize = 2 * 1024;
 
-/// What the tasks of one connection share.
-pub(crate) struct MuxConn {
-    pub(crate) core: Core,
-    pub(crate) permit: ConnectionPermit,
+/// Who is at either end of a connection.
+pub(crate) struct MuxEnds {
     pub(crate) peer: Peer,
     /// Who sends requests, unless a request says more.
     pub(crate) client: Client,
     pub(crate) local: Option<SocketAddr>,
+    /// The TLS session; `None` in the clear.
+    pub(crate) tls: Option<Rc<TlsSession>>,
+}
+
+/// What the tasks of one connection share.
+pub(crate) struct MuxConn {
+    pub(crate) core: Core,
+    pub(crate) permit: ConnectionPermit,
+    pub(crate) ends: MuxEnds,
     pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     turns: RefCell<Turns>,
@@ -40,20 +48,14 @@ pub(crate) struct MuxConn {
 }
 
 impl MuxConn {
-    pub(crate) fn new(
-        permit: ConnectionPermit,
-        (peer, client, local): (Peer, Client, Option<SocketAddr>),
-        machine: Box<dyn MuxProtocol>,
-    ) -> MuxConn {
+    pub(crate) fn new(permit: ConnectionPermit, ends: MuxEnds, machine: Box<dyn MuxProtocol>) -> MuxConn {
         let core = permit.context().core.clone();
         let news = core.add_source();
         news.clear(WRITE);
         MuxConn {
             core,
             permit,
-            peer,
-            client,
-            local,
+            ends,
             machine: RefCell::new(machine),
             streams: RefCell::default(),
             turns: RefCell::default(),

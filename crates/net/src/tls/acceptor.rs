@@ -24,6 +24,8 @@ use super::tickets::{TicketKeys, Ticketer};
 const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
 /// TLS 1.2 sessions kept for clients that resume by session ID.
 const SESSIONS_MAX: usize = 4096;
+/// HTTP/2 over TLS (RFC 9113 section 3.2).
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 /// Tickets sent after a TLS 1.3 handshake: a browser opens two connections at once.
 const TICKETS_PER_HANDSHAKE: usize = 2;
 
@@ -39,11 +41,11 @@ pub struct TlsOptions {
 }
 
 impl Default for TlsOptions {
-    /// TLS 1.2 and 1.3, HTTP/1.1, tickets of this process.
+    /// TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1, tickets of this process.
     fn default() -> TlsOptions {
         TlsOptions {
             tls13_only: false,
-            protocols: vec![b"http/1.1".to_vec()],
+            protocols: vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()],
             tickets: Some(TicketKeys::own()),
         }
     }
