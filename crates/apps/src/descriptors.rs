@@ -12,9 +12,9 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use crate::mail::lock;
 
 /// A process, the number of its descriptor, and who waits for the copy.
-type Wanted = (OwnedFd, i32, SyncSender<io::Result<OwnedFd>>);
+type CopyRequest = (OwnedFd, i32, SyncSender<io::Result<OwnedFd>>);
 
-static THREAD: OnceLock<Mutex<Sender<Wanted>>> = OnceLock::new();
+static THREAD: OnceLock<Mutex<Sender<CopyRequest>>> = OnceLock::new();
 
 /// Starts the thread, once for the process; to be called by a thread without restrictions.
 ///
@@ -24,7 +24,7 @@ pub(crate) fn start() -> io::Result<()> {
     if THREAD.get().is_some() {
         return Ok(());
     }
-    let (sender, wanted) = channel::<Wanted>();
+    let (sender, wanted) = channel::<CopyRequest>();
     std::thread::Builder::new().name("descriptors".into()).spawn(move || {
         for (process, number, asker) in wanted {
             // Whoever asked waits.

@@ -100,7 +100,7 @@ pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
 static HUGE_PAGES_OFF: AtomicBool = AtomicBool::new(false);
 
 /// Switches huge pages off for this process, and not for those that it starts, although they would inherit that. A kernel
-/// without such a switch goes on as before.
+/// without such a switch continues as before.
 pub fn switch_off_huge_pages() {
     HUGE_PAGES_OFF.store(disable_transparent_huge_pages(true).is_ok(), Ordering::Relaxed);
 }

@@ -21,7 +21,7 @@ pub(crate) struct Inherited {
     pub(crate) supervisor: u32,
     /// Another server has served before this one.
     pub(crate) again: bool,
-    /// Another server goes on if this one does not serve.
+    /// Another server continues if this one does not serve.
     pub(crate) replaces: bool,
     /// How often the supervisor wants to hear that the server lives.
     pub(crate) watchdog: Option<Duration>,

@@ -60,7 +60,7 @@ pub(crate) struct Logs {
 impl Logs {
     /// Opens them, or has them opened by the supervisor, where there is one.
     pub(crate) fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
-        // Who has served before goes on, whatever has become of its logs.
+        // A server that has served before continues, whatever has become of its logs.
         let open = if again { LogSink::open_or_stderr } else { LogSink::open };
         let target = |number: usize, sink: &config::Sink| match (link.cloned(), sink) {
             (Some(link), config::Sink::File(path)) => LogTarget::Given {
@@ -84,7 +84,7 @@ impl Logs {
     }
 
     pub(crate) fn close(&self) {
-        // As if a second had passed: what is not told now never is.
+        // As if a second had passed: what is not logged now never is.
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
         self.access.iter().for_each(LogSink::close);
         self.notices.sink().close();
@@ -109,7 +109,7 @@ pub(crate) enum ServerEvent {
 }
 
 /// A server that runs, and what it is controlled by.
-pub(crate) struct Running {
+pub(crate) struct RunningServer {
     pub(crate) current: Arc<Current>,
     pub(crate) reread: Option<Reread>,
     pub(crate) link: Option<SupervisorLink>,
@@ -125,7 +125,7 @@ pub(crate) struct Running {
 
 /// How far a stop or an upgrade is.
 #[derive(Default)]
-struct Progress {
+struct StopProgress {
     is_stopping: bool,
     /// When it is said what a stop waits for.
     report_at: Option<Instant>,
@@ -140,16 +140,16 @@ struct UpgradeUnderWay {
     successor: Option<(u32, OwnedFd)>,
 }
 
-impl Running {
+impl RunningServer {
     /// Does what signals, orders and clients of the control socket ask for, until the engines have ended. Whether every
     /// request was finished.
     ///
     /// # Errors
     /// An engine's failure.
     pub(crate) fn attend(&self, happened: &Receiver<ServerEvent>) -> io::Result<bool> {
-        let mut progress = Progress {
+        let mut progress = StopProgress {
             alive_at: self.watchdog.map(|interval| Instant::now() + interval),
-            ..Progress::default()
+            ..StopProgress::default()
         };
         loop {
             let due = progress.report_at.into_iter().chain(progress.alive_at).min();
@@ -176,7 +176,7 @@ impl Running {
         }
     }
 
-    fn obey(&self, event: ServerEvent, progress: &mut Progress) {
+    fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
         match event {
             ServerEvent::Ended(_) => {}
             ServerEvent::Reopen => self.logs.reopen(),
@@ -210,7 +210,7 @@ impl Running {
         }
     }
 
-    fn drain(&self, progress: &mut Progress) {
+    fn drain(&self, progress: &mut StopProgress) {
         progress.is_stopping = true;
         self.stop.drain();
         progress.report_at = Some(Instant::now() + DRAIN_REPORT);
@@ -225,7 +225,7 @@ impl Running {
     }
 
     /// Starts the program again, or has the supervisor do so.
-    fn upgrade(&self, asker: Option<Asker>, progress: &mut Progress) {
+    fn upgrade(&self, asker: Option<Asker>, progress: &mut StopProgress) {
         if progress.is_stopping {
             // Whoever asked may have left.
             let _ = asker.map(|asker| asker.send(Err("the server is stopping".into())));
@@ -264,8 +264,8 @@ impl Running {
         Ok(())
     }
 
-    /// Leaves the service to the successor that serves by now, or goes on without.
-    fn upgraded(&self, outcome: Result<String, String>, progress: &mut Progress) {
+    /// Leaves the service to the successor that serves by now, or continues without one.
+    fn upgraded(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
         let Some(UpgradeUnderWay { askers, successor }) = progress.upgrade.take() else { return };
         let outcome = match outcome {
             Ok(text) => Ok(text),
@@ -294,14 +294,14 @@ impl Running {
         askers.into_iter().for_each(|asker| _ = asker.send(outcome.clone()));
     }
 
-    /// Reads the configuration again and takes it over; the result for who asked, which the log has as well. Who
-    /// `is_told` of it is the service manager.
-    fn reload(&self, is_told: bool) -> Reloaded {
-        if is_told {
+    /// Reads the configuration again and applies it. Returns the result for whoever asked, which is logged as well. `notifies`
+    /// says that the service manager gets notifications of it.
+    fn reload(&self, notifies: bool) -> Reloaded {
+        if notifies {
             self.notifier.reloading();
         }
         let outcome = self.reload_all();
-        if is_told {
+        if notifies {
             let status = match &outcome.reported {
                 Ok(text) | Err(text) => text,
             };

@@ -127,7 +127,7 @@ struct TakenOver {
     given: GivenSockets,
 }
 
-/// Serves by what this process takes over; a server that is to be replaced is told why this one cannot.
+/// Serves by what this process takes over; the server to be replaced receives the reason if this one cannot.
 fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
     upgrade::program().map_err(failed)?;
     if let Some(inherited) = Inherited::take().map_err(failed)? {

@@ -123,7 +123,7 @@ pub(crate) fn supervise(
         let sender = sender.clone();
         move || signals.forever().try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
     })?;
-    let mut supervisor = Supervisor {
+    let mut supervisor = ParentProcess {
         state,
         sender,
         notices,
@@ -139,7 +139,7 @@ pub(crate) fn supervise(
 }
 
 /// The supervisor's main thread.
-struct Supervisor {
+struct ParentProcess {
     state: Arc<ParentState>,
     sender: Sender<ParentEvent>,
     notices: ErrorLog,
@@ -155,7 +155,7 @@ struct Supervisor {
     given: Option<GivenSockets>,
 }
 
-impl Supervisor {
+impl ParentProcess {
     /// Starts the server, again and again, until it ends after an order to stop.
     fn keep_serving(&mut self, events: &Receiver<ParentEvent>) -> io::Result<u8> {
         let mut failures = 0;
@@ -201,7 +201,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the server that is to be replaced why this one does not serve.
+    /// Sends the server that is to be replaced the reason why this one does not serve.
     fn report_failure(&self, child: &ServerProcess, status: ExitStatus) {
         let Some(predecessor) = lock(&self.state.predecessor).take() else { return };
         hear_out(child);
@@ -322,7 +322,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The server goes on; what it is told.
+    /// The server continues; the answer that it gets.
     fn upgrade_failed(&mut self, reason: &str) -> SupervisorOrder {
         self.upgrade = None;
         if self.stops == 0 {

@@ -114,7 +114,7 @@ const OF_OTHERS: &[libc::c_long] = &[
 
 /// Files outside of its folders that a confined application may write to.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// What every program reads: itself, its libraries and settings, and what the kernel tells.
+/// What every program reads: itself, its libraries and settings, and what the kernel reports.
 const SYSTEM: [&str; 12] = [
     "/bin",
     "/dev",

@@ -23,7 +23,7 @@ use crate::engine::{self, Descriptors};
 use crate::hosting::{AppHandles, Hosting};
 use crate::inherited::Inherited;
 use crate::lifecycle::{
-    Current, Logs, Reread, Running, ServerEvent, attend_to_the_end, event, pass_signals, refused,
+    Current, Logs, Reread, RunningServer, ServerEvent, attend_to_the_end, event, pass_signals, refused,
 };
 use crate::notice::ErrorLog;
 use crate::privilege;
@@ -120,9 +120,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
         .name("server".into())
         .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
     let running =
-        Running { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
+        RunningServer { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
     let drained = running.attend(&happened)?;
-    let Running { logs, .. } = running;
+    let RunningServer { logs, .. } = running;
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
@@ -135,7 +135,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     Ok(())
 }
 
-/// Starts the applications of the first configuration; `replaces` is whether another server goes on if they do not load.
+/// Starts the applications of the first configuration; `replaces` is whether another server continues if they do not load.
 fn first_plan(
     config: Config,
     hosting: &Arc<Hosting>,

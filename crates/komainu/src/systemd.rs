@@ -61,7 +61,7 @@ pub(crate) fn sockets() -> io::Result<GivenSockets> {
     Ok(given)
 }
 
-/// Tells systemd about the service. Without systemd it does nothing. Cheap to clone.
+/// Notifies systemd about the service. Without systemd it does nothing. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notifier(Option<std::sync::Arc<(UnixDatagram, SocketAddr)>>);
 

@@ -67,7 +67,7 @@ pub(crate) fn taken_over(pid: u32) -> String {
 
 /// What is said of one that did not.
 pub(crate) fn failed(reason: &str) -> String {
-    format!("the upgrade failed, and the old server goes on: {reason}")
+    format!("the upgrade failed, and the old server continues: {reason}")
 }
 
 /// Copies of the sockets of a listener, to hand over.

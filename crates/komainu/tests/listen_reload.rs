@@ -82,7 +82,7 @@ fn addresses_come_and_go_and_stay() {
         serves(second);
         let curl = rig::curl(&["--unix-socket", &unix.display().to_string(), "http://localhost/a"]);
         assert_eq!(text(&curl.stdout), "A");
-        // The first one goes; who came by it goes on.
+        // The first address goes; connections from it stay open.
         reload_in_order(&rig, &config(kind, &format!("\"{second}\"")));
         assert_eq!(addresses(&rig), [now[1].clone()]);
         eventually("nobody listens there", || TcpStream::connect(rig.address).is_err());

@@ -1,4 +1,4 @@
-//! What systemd passes to a service, and what it is told, with a service manager made of a socket and a script.
+//! What systemd passes to a service, and what it is notified of, with a service manager made of a socket and a script.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests are tests too
 
 mod hosted;
@@ -86,7 +86,7 @@ fn sockets_of_systemd_are_taken_in_place_of_binding() {
             assert!(ask(&unix).ends_with("\r\n\r\nA"));
         }
         rig.get("/app").expect(200, "");
-        eventually("the socket that nobody wants is told", || {
+        eventually("the socket that nobody wants is logged", || {
             rig.reported().contains("other.sock, which no `listen` names")
         });
         let listening = status(&rig)["listen"].to_string();
@@ -152,7 +152,7 @@ impl NotifySocket {
 }
 
 #[test]
-fn systemd_is_told_what_the_service_does() {
+fn systemd_is_notified_of_what_the_service_does() {
     for kind in kinds() {
         let folder = Folder::new();
         folder.write("www/a", "A");

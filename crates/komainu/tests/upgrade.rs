@@ -120,9 +120,9 @@ impl Traffic {
     }
 
     /// Waits for so many more good answers.
-    fn go_on(&self, answers: usize) {
+    fn continues(&self, answers: usize) {
         let before = self.good.load(Ordering::Relaxed);
-        eventually("the answers go on", || self.good.load(Ordering::Relaxed) >= before + answers);
+        eventually("the answers continue", || self.good.load(Ordering::Relaxed) >= before + answers);
     }
 
     /// Ends it; what has failed.
@@ -206,11 +206,11 @@ fn no_request_fails_while_servers_take_over() {
     for kind in kinds() {
         let mut line = Line::start(folder(), &config(kind));
         let traffic = Traffic::start(line.rig.address, &["/files/a", "/app"]);
-        traffic.go_on(100);
+        traffic.continues(100);
         let mut old = Vec::new();
         for _ in 0..upgrades() {
             old.push(line.upgrade());
-            traffic.go_on(100);
+            traffic.continues(100);
         }
         let (good, failures) = traffic.finish();
         assert!(failures.is_empty(), "{} of {good} failed: {failures:?}", failures.len());
@@ -278,7 +278,7 @@ fn a_server_that_does_not_start_changes_nothing() {
             let before = fs::read(line.rig.folder.at(name)).unwrap();
             line.rig.folder.write(name, content);
             let text = line.upgrade_in_vain();
-            assert!(text.contains(said) && text.contains("the old server goes on"), "{said}: {text}");
+            assert!(text.contains(said) && text.contains("the old server continues"), "{said}: {text}");
             line.rig.folder.write(name, before);
             worker(&line);
             assert!(is_alive(pid));
@@ -319,7 +319,7 @@ fn another_program_at_the_same_place_takes_over() {
     fs::remove_file(&program).unwrap();
     let said = line.upgrade_in_vain();
     assert!(said.contains("cannot start") && said.contains("komainu"), "{said}");
-    // One that never says anything is not waited for when the server is told to stop.
+    // One that never says anything is not waited for when the server is asked to stop.
     install(&hung);
     let pid = line.pid.to_string();
     let runtime = line.rig.folder.at("run");

@@ -19,9 +19,9 @@ use crate::stream;
 /// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket. Of a TCP address each core has one of its own as a rule, told apart by the kernel (SO_REUSEPORT);
+/// A listening socket. Of a TCP address each core has one of its own as a rule, between which the kernel distributes connections (SO_REUSEPORT);
 /// a Unix socket, and a socket that another process has bound, may have several cores that accept from it. The kernel
-/// wakes one of them for a newcomer: one that has no permit for it tells the others.
+/// wakes one of them for a newcomer: one that has no permit for it wakes the others.
 #[derive(Debug)]
 pub(crate) struct Listening {
     socket: OwnedFd,
@@ -240,7 +240,7 @@ pub fn bound_address(socket: &impl AsFd) -> io::Result<Bind> {
     }
 }
 
-/// Binds an address once for each of `cores` threads; tells the address with the port that the kernel chose. Whether the port
+/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel chose. Whether the port
 /// `is_ours` already.
 ///
 /// # Errors
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_socket_tells_its_address() {
+    fn an_adopted_socket_has_its_address() {
         for at in [Bind::Tcp(([127, 0, 0, 1], 0).into()), Bind::Any(0)] {
             let bound = Listener::bind(at.clone().into(), 2).unwrap();
             let copies = bound.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();

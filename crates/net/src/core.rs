@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use rustix::event::epoll;
@@ -25,6 +25,7 @@ use crate::remote::{Remote, SlotWaker};
 use crate::source::{FOREIGN, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
 use crate::tick::{TaskId, TurnHook, TurnHooks};
 
+mod pause;
 mod turn;
 
 const REMOTE_TOKEN: u64 = u64::MAX;
@@ -227,36 +228,6 @@ impl Core {
         index
     }
 
-    /// Runs a closure that may block on another thread and returns its result.
-    ///
-    /// # Panics
-    /// In the calling task, where the closure panicked.
-    pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let slot = Arc::new(Mutex::new(Offloaded::Running(None)));
-        let theirs = slot.clone();
-        self.0.pool.run(move || {
-            let result = catch_unwind(AssertUnwindSafe(job)).ok();
-            let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = std::mem::replace(&mut *slot, Offloaded::Done(result));
-            drop(slot);
-            if let Offloaded::Running(Some(waker)) = before {
-                waker.wake();
-            }
-        });
-        std::future::poll_fn(|cx| {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut *slot {
-                Offloaded::Done(result) => Poll::Ready(result.take()),
-                Offloaded::Running(waker) => {
-                    *waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-        .expect("an offloaded call does not panic")
-    }
-
     /// The threads for calls that may block.
     pub(crate) fn pool(&self) -> &OffloadPool {
         &self.0.pool
@@ -266,41 +237,6 @@ impl Core {
     pub(crate) fn waker_from_elsewhere(&self) -> impl FnOnce() + Send + 'static {
         let (remote, task) = (self.remote(), self.0.current.get());
         move || remote.wake(task)
-    }
-
-    /// Waits this many milliseconds, by the clock.
-    pub async fn sleep(&self, ms: u64) {
-        let number = self.0.timers_armed.get();
-        self.0.timers_armed.set(number + 1);
-        let timer = Timer { core: self, key: (self.now_ms().saturating_add(ms), number) };
-        std::future::poll_fn(|cx| {
-            if self.now_ms() >= timer.key.0 {
-                return Poll::Ready(());
-            }
-            let sleeper = match self.is_own(cx) {
-                true => Sleeper::Task(self.current()),
-                false => Sleeper::Foreign(cx.waker().clone()),
-            };
-            self.0.timers.borrow_mut().insert(timer.key, sleeper);
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Lets everything else on this core have its turn.
-    pub async fn yield_now(&self) {
-        let mut yielded = false;
-        std::future::poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
-                return Poll::Ready(());
-            }
-            match self.is_own(cx) {
-                true => self.wake(self.current()),
-                false => cx.waker().wake_by_ref(),
-            }
-            Poll::Pending
-        })
-        .await;
     }
 
     // ---- sources ----
@@ -587,26 +523,6 @@ impl Core {
         self.0.free_tasks.borrow_mut().push(task);
         drop(tasks);
         drop(parked);
-    }
-}
-
-/// A call on another thread.
-enum Offloaded<T> {
-    /// And who waits for it.
-    Running(Option<Waker>),
-    /// Without a result where it panicked.
-    Done(Option<T>),
-}
-
-/// An armed sleep.
-struct Timer<'c> {
-    core: &'c Core,
-    key: (u64, u64),
-}
-
-impl Drop for Timer<'_> {
-    fn drop(&mut self) {
-        self.core.0.timers.borrow_mut().remove(&self.key);
     }
 }
 

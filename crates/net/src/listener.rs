@@ -60,7 +60,7 @@ enum Closing {
     AtOnce,
 }
 
-/// What a core is told about its sockets.
+/// What changes about the sockets of a core.
 #[derive(Debug)]
 enum DoorOrder {
     Open(Door),
@@ -208,7 +208,7 @@ impl Listeners {
     }
 
     /// Replaces the listeners. Those that are not among the new ones accept what the kernel has queued, and are closed;
-    /// connections that were accepted from them go on. Waits for a moment, until every core has begun.
+    /// connections that were accepted from them stay open. Waits for a moment, until every core has begun.
     pub fn replace(&self, new: NewListeners) {
         let mut state = lock(&self.0);
         if state.is_closed {
@@ -326,7 +326,7 @@ impl<S: Service> OpenDoors<S> {
         });
     }
 
-    /// Does what the core was told since the last call.
+    /// Makes the changes that arrived since the last call.
     pub(crate) fn obey(&self, orders: &DoorOrders) {
         for order in orders.take() {
             match order {
@@ -347,7 +347,7 @@ impl<S: Service> OpenDoors<S> {
         self.open.borrow().iter().for_each(|door| self.engine.context.core.nudge(&door.source));
     }
 
-    /// What tells whether any socket is still accepted from: then it has more than two owners, this and the caller.
+    /// Shows whether any socket is still accepted from: then it has more than two owners, this and the caller.
     pub(crate) fn accepting(&self) -> Rc<()> {
         self.accepting.clone()
     }

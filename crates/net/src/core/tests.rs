@@ -1,6 +1,7 @@
 //! Tasks, timers, sources and mailboxes, without a network.
 
 use super::*;
+use std::sync::Mutex;
 
 /// What tests ask.
 impl Core {

@@ -126,7 +126,7 @@ fn listeners_are_replaced_while_others_stay() {
     }
     wait_until("the socket that was taken away is closed", || Client::connect(unix).is_err());
     assert!(!path.exists());
-    // Who came by it goes on.
+    // Connections from it stay open.
     assert!(!before.ask("/").unwrap().closes());
     // An address that is not free changes nothing.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

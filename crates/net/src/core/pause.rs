@@ -1,0 +1,95 @@
+//! What a task waits for beside sources: a call on another thread, a time, the others' turn.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::{Core, Sleeper};
+
+impl Core {
+    /// Runs a closure that may block on another thread and returns its result.
+    ///
+    /// # Panics
+    /// In the calling task, where the closure panicked.
+    pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let slot = Arc::new(Mutex::new(Offloaded::Running(None)));
+        let theirs = slot.clone();
+        self.0.pool.run(move || {
+            let result = catch_unwind(AssertUnwindSafe(job)).ok();
+            let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = std::mem::replace(&mut *slot, Offloaded::Done(result));
+            drop(slot);
+            if let Offloaded::Running(Some(waker)) = before {
+                waker.wake();
+            }
+        });
+        poll_fn(|cx| {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *slot {
+                Offloaded::Done(result) => Poll::Ready(result.take()),
+                Offloaded::Running(waker) => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+        .expect("an offloaded call does not panic")
+    }
+
+    /// Waits this many milliseconds, by the clock.
+    pub async fn sleep(&self, ms: u64) {
+        let number = self.0.timers_armed.get();
+        self.0.timers_armed.set(number + 1);
+        let timer = Timer { core: self, key: (self.now_ms().saturating_add(ms), number) };
+        poll_fn(|cx| {
+            if self.now_ms() >= timer.key.0 {
+                return Poll::Ready(());
+            }
+            let sleeper = match self.is_own(cx) {
+                true => Sleeper::Task(self.current()),
+                false => Sleeper::Foreign(cx.waker().clone()),
+            };
+            self.0.timers.borrow_mut().insert(timer.key, sleeper);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Lets everything else on this core have its turn.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            match self.is_own(cx) {
+                true => self.wake(self.current()),
+                false => cx.waker().wake_by_ref(),
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A call on another thread.
+enum Offloaded<T> {
+    /// And who waits for it.
+    Running(Option<Waker>),
+    /// Without a result where it panicked.
+    Done(Option<T>),
+}
+
+/// An armed sleep.
+struct Timer<'c> {
+    core: &'c Core,
+    key: (u64, u64),
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        self.core.0.timers.borrow_mut().remove(&self.key);
+    }
+}
