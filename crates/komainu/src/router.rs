@@ -149,9 +149,15 @@ impl SiteHttps {
         Some(location)
     }
 
-    /// Whether the request came through a connection that was made for other demands: its client has to make another one.
-    fn is_misdirected(&self, request: &Request<'_>) -> bool {
-        request.tls().is_some_and(|session| session.policy != self.policy)
+    /// Why the request is refused if the connection does not meet exactly the site's demands on client certificates. A
+    /// connection without TLS meets none, whatever a trusted proxy reports of its own.
+    fn misdirected(&self, request: &Request<'_>) -> Option<&'static str> {
+        let policy = request.tls().map_or(0, |session| session.policy);
+        match request.tls() {
+            _ if policy == self.policy => None,
+            Some(_) => Some("this connection was made for another host: make one for this host"),
+            None => Some("this host asks for client certificates: make a connection with TLS to this server"),
+        }
     }
 }
 
@@ -231,16 +237,15 @@ impl Router {
             Err(reject) => (Path::default(), Err(reject.into())),
         };
         if let (Some(https), true) = (site.and_then(|site| table.https.get(site)), outcome.is_ok()) {
-            if https.is_misdirected(&exchange.request()) {
-                let reason = "this connection was made for another host: make one for this host";
-                return exchange.refuse(MISDIRECTED, reason).await;
-            }
             if let Some(location) = https.location(&exchange.request()) {
                 let mut fields = Fields::new();
                 if fields.try_push(b"Location", &location).is_ok() {
                     let status = Status::PERMANENT_REDIRECT;
                     return exchange.refuse_with(status, "the page is at https://", &fields).await;
                 }
+            }
+            if let Some(reason) = https.misdirected(&exchange.request()) {
+                return exchange.refuse(MISDIRECTED, reason).await;
             }
         }
         let request = exchange.request();

@@ -98,6 +98,32 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
 }
 
+/// A client that closes its sending side opens no window any more: what waits for one ends at once.
+#[test]
+fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
+    let folder = Folder::new();
+    folder.write("www/large", "x".repeat(3_000_000));
+    let listen =
+        "listen = { address = \"127.0.0.1:0\", h2c = true }\n[timeouts]\nwrite = \"10m\"\nidle = \"10m\"\n";
+    let route = "[[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    folder.write("komainu.toml", format!("{}{listen}{route}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let mut client = rig.connect();
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    // SETTINGS: streams begin with no window.
+    client.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0").unwrap();
+    // HEADERS with END_STREAM and END_HEADERS: GET, http, "/large", "a".
+    client.write_all(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x86\x04\x06/large\x01\x01a").unwrap();
+    let mut first = [0; 9];
+    client.read_exact(&mut first).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() < 10_000, "{}", rest.len());
+}
+
 /// The case of h2spec that does not pass in the clear: such an address speaks HTTP/1 too, and answers 400.
 const PREFACE: &str = "Sends invalid connection preface";
 /// Cases that may fail: the handler has answered, and the rest of the request was declined, before the wrong frame arrives.

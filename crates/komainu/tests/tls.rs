@@ -255,6 +255,21 @@ fn clients_show_certificates_where_a_site_demands_them() {
     assert!(misdirected.contains("HTTP/1.1 421 "), "{misdirected}");
     let smuggled = s_client(&rig, "-servername c.test", GET);
     assert!(smuggled.contains("HTTP/1.1 421 ") && !smuggled.contains("this is a.test"), "{smuggled}");
+    // Without TLS nobody has shown a certificate, whatever a proxy says and whatever is not redirected.
+    let bare = Folder::new();
+    for name in ["a.test.pem", "a.test.key", "staff.pem", "staff.crl"] {
+        bare.write(name, std::fs::read(rig.folder.at(name)).unwrap());
+    }
+    let secured = "listen = [\"127.0.0.1:0\", { address = \"[::1]:0\", tls = true }]\ntrusted_proxies = [\"127.0.0.1\"]\n";
+    let site = site("a.test", &format!("redirect_https = false\n{required}"));
+    let rig = start(bare, &format!("{secured}{site}"));
+    for more in ["", "X-Forwarded-Proto: https\r\n"] {
+        for path in ["/", "/.well-known/acme-challenge/f"] {
+            let mut stream = connect(rig.address);
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: a.test\r\n{more}Connection: close\r\n\r\n").unwrap();
+            rig::read_answer(&mut stream).expect_status(421);
+        }
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(crate) struct MuxConn {
     turns: RefCell<Turns>,
     /// Ready to read where a stream has something to send, or has ended.
     pub(crate) news: Rc<Source>,
+    /// The peer has closed its sending side: no window opens any more.
+    peer_ended: Cell<bool>,
     /// What its streams hold.
     streams_bytes: Cell<usize>,
     /// What the connection's task holds.
@@ -60,6 +62,7 @@ impl MuxConn {
             streams: RefCell::default(),
             turns: RefCell::default(),
             news,
+            peer_ended: Cell::new(false),
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
         }
@@ -177,6 +180,9 @@ impl MuxConn {
             stream.input.borrow_mut().cut = true;
             self.core.raise(&stream.source, bits);
         }
+        // Streams that wait for a window get their turn, and are cut at it.
+        self.peer_ended.set(true);
+        self.unblock(None);
     }
 
     /// More may be sent on a stream, or on all of them.
@@ -210,7 +216,12 @@ impl MuxConn {
             let waiting = output.bytes.len() - output.at;
             let len = waiting.min(machine.capacity(stream.id)).min(PIECE_BYTES_MAX);
             if len == 0 && waiting > 0 {
-                // Blocked: it comes back when a window opens.
+                // Blocked: it comes back when a window opens, unless none will.
+                drop(output);
+                if self.peer_ended.get() {
+                    stream.cut();
+                    self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
+                }
                 continue;
             }
             let is_last = len == waiting && output.end.is_some();

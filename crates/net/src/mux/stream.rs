@@ -25,6 +25,9 @@ use crate::wait::{self, Interest};
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
 /// Bytes of a file that are read together.
 const FILE_BYTES: usize = 64 * 1024;
+/// Bytes that are loaded from a temporary file ahead of what the client takes. No more than a handler keeps in memory before it
+/// spills: otherwise the same bytes would be written and loaded again without end.
+const LOADED_BYTES_MAX: usize = 4 * 1024;
 /// Bytes that a stream moves before others get their turn.
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a stream holds beside its buffers: its future above all.
@@ -340,7 +343,8 @@ impl StreamLane {
         let end = at + len;
         while at < end {
             let core = self.conn.core.clone();
-            let bytes = file::read(&core, file, at, (end - at).min(FILE_BYTES as u64) as usize).await?;
+            let piece = if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { FILE_BYTES };
+            let bytes = file::read(&core, file, at, (end - at).min(piece as u64) as usize).await?;
             at += bytes.len() as u64;
             self.send(&bytes).await?;
             *total += bytes.len() as u64;
@@ -468,7 +472,7 @@ impl StreamLane {
                 self.leave_file()?;
                 return Ok(true);
             }
-            let room = FILE_BYTES.saturating_sub(self.shared.output.borrow().len());
+            let room = LOADED_BYTES_MAX.saturating_sub(self.shared.output.borrow().len());
             if room == 0 {
                 self.shared.source.clear(WRITE);
                 return Ok(false);
