@@ -127,7 +127,9 @@ fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
 /// The case of h2spec that does not pass in the clear: such an address speaks HTTP/1 too, and answers 400.
 const PREFACE: &str = "Sends invalid connection preface";
 /// Cases that may fail: the handler has answered, and the rest of the request was declined, before the wrong frame arrives.
-const ANSWERED_BEFORE: [&str; 3] = [
+const ANSWERED_BEFORE: [&str; 5] = [
+    "Sends a DATA frame after sending RST_STREAM frame",
+    "Sends a HEADERS frame after sending RST_STREAM frame",
     "Sends a HEADERS frame that contains a pseudo-header field as trailers",
     "Sends a second HEADERS frame without the END_STREAM flag",
     "Sends a HEADERS frame with the \"content-length\" header field which does not equal the",

@@ -142,9 +142,9 @@ impl MuxProtocol for H2Server {
         self.released();
     }
 
-    fn go_away(&mut self) {
-        self.goes_away = true;
+    fn go_away(&mut self, is_now: bool) {
         self.machine.shutdown();
+        self.goes_away |= is_now;
         self.released();
     }
 

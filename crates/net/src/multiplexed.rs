@@ -32,6 +32,8 @@ const INPUT_BYTES: usize = 32 * 1024;
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a refused stream or a frame without data weighs against that.
 const EVENT_WEIGHT_BYTES: usize = 64;
+/// How long requests are still taken after a client was informed that the server stops: those that are on their way.
+const LEAVE_MS: u64 = 500;
 /// How often a connection looks whether the server is stopping, or its client is too slow.
 const LOOK_MS: u64 = 1_000;
 
@@ -129,7 +131,8 @@ async fn linger(wire: &mut Wire, until_ms: u64) {
 
 async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut Wire) -> Result<(), Fault> {
     let (limits, timeouts) = (conn.context().limits, conn.context().timeouts);
-    let (mut served, mut goes_away) = (0u32, false);
+    // When the peer was informed that no further stream will be taken, and whether that holds by now.
+    let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
     let mut idle_since_ms = conn.core.now_ms();
     loop {
         // Read first, in case bytes were received with those that showed the protocol.
@@ -139,9 +142,15 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
         fed?;
         written?;
         let max = limits.requests_per_connection_max;
-        let leaves = conn.context().draining.get() || max > 0 && served >= max;
-        if leaves && !std::mem::replace(&mut goes_away, true) {
-            conn.machine.borrow_mut().go_away();
+        let is_worn = max > 0 && served >= max;
+        if leaves_since_ms.is_none() && conn.context().draining.get() {
+            leaves_since_ms = Some(conn.core.now_ms());
+            conn.machine.borrow_mut().go_away(false);
+            continue;
+        }
+        let has_left = leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + LEAVE_MS);
+        if (is_worn || has_left) && !std::mem::replace(&mut goes_away, true) {
+            conn.machine.borrow_mut().go_away(true);
             continue;
         }
         if conn.live() > 0 {
@@ -176,7 +185,7 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
     conn.weigh_own(wire.input.capacity() + wire.link.weight_bytes());
     let interest = wire.link.interest(reads, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
-    let look_ms = conn.core.now_ms() + LOOK_MS;
+    let look_ms = conn.core.now_ms() + if conn.context().draining.get() { LEAVE_MS } else { LOOK_MS };
     let waited = wait::either(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
     conn.news.clear(READ);
     match waited {

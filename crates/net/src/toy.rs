@@ -142,6 +142,7 @@ pub(crate) struct ToyMachine {
     /// Bytes read, of which the client has not been informed.
     owed_bytes: usize,
     out: Vec<u8>,
+    goes_away: bool,
 }
 
 impl ToyMachine {
@@ -156,6 +157,7 @@ impl ToyMachine {
             receive_bytes: CONNECTION_WINDOW_BYTES,
             owed_bytes: 0,
             out: Vec::new(),
+            goes_away: false,
         }
     }
 
@@ -362,8 +364,10 @@ impl MuxProtocol for ToyMachine {
         self.forget(id);
     }
 
-    fn go_away(&mut self) {
-        self.frame(FrameKind::GoAway, 0, 0, b"");
+    fn go_away(&mut self, _is_now: bool) {
+        if !std::mem::replace(&mut self.goes_away, true) {
+            self.frame(FrameKind::GoAway, 0, 0, b"");
+        }
     }
 
     fn is_peer_leaving(&self) -> bool {

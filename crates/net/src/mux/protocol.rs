@@ -88,8 +88,8 @@ pub(crate) trait MuxProtocol {
     /// Both sides of the stream have ended. It is forgotten.
     fn close(&mut self, id: u32);
 
-    /// Announces that no further stream is taken.
-    fn go_away(&mut self);
+    /// Announces that no further stream will be taken: soon, so that requests on their way arrive, or with `is_now` from here on.
+    fn go_away(&mut self, is_now: bool);
 
     /// Whether the peer takes no further part: nothing but what is under way will come.
     fn is_peer_leaving(&self) -> bool;
