@@ -57,7 +57,11 @@ impl IdleConnection {
 
 impl UpstreamConnection {
     /// A connection just made.
-    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
+    pub(crate) fn new(
+        link: Link,
+        address: Option<SocketAddr>,
+        buffers: HeldBuffers<ClientMachine>,
+    ) -> UpstreamConnection {
         UpstreamConnection {
             link,
             address,
