@@ -100,25 +100,16 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind`]'s.
     pub fn bind_beside(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol, tls, h2c } = listen;
+        let at = &listen.at;
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
-        let (address, sockets) = bind(&at, threads.max(1), is_ours)
+        let (address, sockets) = bind(at, threads.max(1), is_ours)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
         let file = match &address {
             Bind::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,
         };
-        Ok(Listener {
-            asked: at,
-            address,
-            proxy_protocol: proxy_protocol.map(Arc::new),
-            is_tls: tls,
-            h2c,
-            sockets,
-            file,
-            may_own_file: true,
-        })
+        Ok(Listener::of(listen, address, sockets, file, true))
     }
 
     /// The listener of descriptors that another process has bound to this address, one or more. Whether it
@@ -127,7 +118,7 @@ impl Listener {
     /// # Errors
     /// `InvalidInput` where there is none, or one is no stream socket; the system's.
     pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
-        let Listen { at, proxy_protocol, tls, h2c } = listen;
+        let at = &listen.at;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
         let first = descriptors.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
@@ -145,16 +136,27 @@ impl Listener {
             sockets.push(Listening::new(socket, is_tcp));
         }
         let address = if is_tcp { address } else { at.clone() };
-        Ok(Listener {
+        Ok(Listener::of(listen, address, sockets, None, may_own_file))
+    }
+
+    fn of(
+        listen: Listen,
+        address: Bind,
+        sockets: Vec<Arc<Listening>>,
+        file: Option<SocketFile>,
+        may_own_file: bool,
+    ) -> Listener {
+        let Listen { at, proxy_protocol, tls, h2c } = listen;
+        Listener {
             asked: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
             is_tls: tls,
             h2c,
             sockets,
-            file: None,
+            file,
             may_own_file,
-        })
+        }
     }
 
     /// Its address, with the port that the kernel chose.

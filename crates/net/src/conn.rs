@@ -13,7 +13,7 @@ use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, Context};
 use crate::preface::ProxyHeader;
 use crate::pump::Outbox;
-use crate::spill::Overflow;
+use crate::spill::SpilledOutput;
 use crate::work::HeldBuffers;
 
 /// Bytes collected before they are written without waiting for the end of the tick's work.
@@ -45,7 +45,7 @@ pub(crate) struct Conn {
     pub(crate) served: u32,
     pub(crate) work: HeldBuffers<ServerMachine>,
     /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
-    pub(crate) overflow: Option<Box<Overflow>>,
+    pub(crate) overflow: SpilledOutput,
     /// How the end of the response under way is marked.
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,

@@ -26,6 +26,7 @@ use crate::multiplexed::{self, Opening};
 use crate::permit::ConnectionPermit;
 use crate::preface::ProxyHeader;
 use crate::service::{Engine, Service, guarded};
+use crate::spill::SpilledOutput;
 use crate::state::{ReplyState, RequestState};
 use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 use crate::work::{ConnectionBuffers, HeldBuffers};
@@ -232,7 +233,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         reported: idle.reported,
         served: idle.served,
         work,
-        overflow: None,
+        overflow: SpilledOutput::default(),
         framing: Framing::None,
         keep_alive: true,
         head_since_ms: if awaited { idle.since_ms } else { u64::MAX },
@@ -253,7 +254,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
     let Conn { link, permit, peer, may_be_h2, reported, served, mut work, .. } = conn;
     let begun: Box<[u8]> = Box::from(work.input.rest());
     permit.hold(begun.len() + link.weight_bytes());
-    work.release(&engine.context.works);
+    work.release();
     Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
 
@@ -278,7 +279,7 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                 served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 // Many small answers, to a client that need not take any of them.
-                if conn.backlog() > conn.out_bytes_max() || conn.overflows() {
+                if conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() {
                     send_out(&mut conn).await?;
                 }
             }
@@ -326,11 +327,11 @@ async fn linger(conn: &mut Conn) -> bool {
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }
-    conn.work.release(&context.works);
+    conn.work.release();
     conn.permit.hold(0);
     let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.idle_ms));
     let has_come = conn.link.readable(until_ms).await.is_ok();
-    conn.work.hold(&context.works);
+    conn.work.hold();
     conn.weigh();
     conn.moved_bytes = 0;
     has_come
@@ -338,7 +339,7 @@ async fn linger(conn: &mut Conn) -> bool {
 
 /// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
 async fn send_out(conn: &mut Conn) -> Option<()> {
-    if conn.overflows() {
+    if conn.overflow.is_some() {
         Box::pin(conn.spill_rest()).await;
     }
     conn.flush().await.ok()
@@ -484,7 +485,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
 /// The last response is complete: sends it out and closes.
 async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     if send_last(&mut conn).await {
-        conn.work.release(&engine.context.works);
+        conn.work.release();
     }
 }
 
@@ -508,7 +509,7 @@ async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
     }
     let deadline_ms = conn.after_ms(CLOSING_MS);
     let Conn { mut link, permit, mut work, .. } = conn;
-    work.release(&engine.context.works);
+    work.release();
     permit.hold(0);
     link.stream().shutdown_write();
     let mut bytes = 0;

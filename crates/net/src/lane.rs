@@ -16,7 +16,7 @@ use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
 use crate::source::Source;
-use crate::spill::{SpillError, SpillQuota};
+use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
 
 /// Nobody asks that of a lane that cannot switch.
@@ -50,17 +50,19 @@ impl Lane<'_> {
     /// Whether this is met already by what the source does not know: bytes that TLS has decrypted, or that have been loaded
     /// from a disk.
     pub(crate) fn holds(&self, interest: Interest) -> bool {
-        match self {
-            Lane::H1(conn) => conn.has_loaded() || conn.link.holds(interest),
-            Lane::Stream(stream) => stream.has_loaded(),
-        }
+        self.overflow().has_loaded() || matches!(self, Lane::H1(conn) if conn.link.holds(interest))
     }
 
-    /// What of an interest the source can be waited for.
+    /// What of an interest the source can be waited for: while bytes to send come from a disk, that it could take more is no
+    /// news.
     pub(crate) fn waitable(&self, interest: Interest) -> Interest {
+        if self.overflow().is_loading() { interest.without_write() } else { interest }
+    }
+
+    fn overflow(&self) -> &SpilledOutput {
         match self {
-            Lane::H1(conn) => conn.waitable(interest),
-            Lane::Stream(stream) => stream.waitable(interest),
+            Lane::H1(conn) => &conn.overflow,
+            Lane::Stream(stream) => &stream.overflow,
         }
     }
 
@@ -318,18 +320,12 @@ impl Lane<'_> {
 
     /// Whether a temporary file holds a part of what waits to be sent.
     pub(crate) fn overflows(&self) -> bool {
-        match self {
-            Lane::H1(conn) => conn.overflows(),
-            Lane::Stream(stream) => stream.overflows(),
-        }
+        self.overflow().is_some()
     }
 
     /// Bytes that wait there.
     pub(crate) fn overflow_bytes(&self) -> u64 {
-        match self {
-            Lane::H1(conn) => conn.overflow_bytes(),
-            Lane::Stream(stream) => stream.overflow_bytes(),
-        }
+        self.overflow().unread_bytes()
     }
 }
 

@@ -92,4 +92,4 @@ pub use tls::{
 };
 pub use tunnel::tunnel;
 pub use wait::Interest;
-pub use work::{BufferPool, Buffers};
+pub use work::{BufferPool, Buffers, HeldBuffers};

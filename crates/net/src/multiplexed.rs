@@ -94,7 +94,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     };
     let Conn { link, permit, mut work, .. } = conn;
     let input = work.input.rest().to_vec();
-    work.release(&engine.context.works);
+    work.release();
     let conn = Rc::new(MuxConn::new(permit, ends, machine));
     let now_ms = conn.core.now_ms();
     let mut wire = Wire { link, input, ended: false, sent: 0, progress_ms: now_ms, moved_bytes: 0 };

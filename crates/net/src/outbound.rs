@@ -24,7 +24,7 @@ impl Conn {
 
     /// Writes everything collected so far.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
-        if !self.work.out.is_empty() || self.overflows() {
+        if !self.work.out.is_empty() || self.overflow.is_some() {
             self.write_out(b"", false).await?;
         }
         while !self.link.try_flush()? {
@@ -36,7 +36,7 @@ impl Conn {
     /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
     /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
-        if self.overflows() {
+        if self.overflow.is_some() {
             // Boxed, as it is seldom.
             Box::pin(self.drain()).await?;
         }
@@ -57,7 +57,7 @@ impl Conn {
 
     /// Writes what the client takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
-        if self.overflows() && !self.try_drain()? {
+        if self.overflow.is_some() && !self.try_drain()? {
             return Ok(false);
         }
         self.work.out.try_flush(&mut self.link)
@@ -71,7 +71,7 @@ impl Conn {
     /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
     /// client takes it now; the rest is kept, however much that is.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        match self.overflows() {
+        match self.overflow.is_some() {
             // The file is sent first.
             true => self.work.out.keep(bytes),
             false => self.work.out.offer(&mut self.link, bytes)?,

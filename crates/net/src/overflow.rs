@@ -3,15 +3,12 @@
 //! Bytes of the file come before those in [`crate::work::ConnectionBuffers::out`]: what is collected there goes to the file as a whole,
 //! and as long as the file holds anything, nothing passes it.
 
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 
 use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
-use crate::wait::Interest;
 
 /// Once a file is in use, bytes are collected up to here before they are written to it.
 pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
@@ -21,11 +18,6 @@ const REST_BYTES: usize = 16 * 1024;
 const TURN_BYTES: u64 = 1024 * 1024;
 
 impl Conn {
-    /// Whether a file holds output.
-    pub(crate) fn overflows(&self) -> bool {
-        self.overflow.is_some()
-    }
-
     /// Moves what was collected to the connection's file; `announced` bytes are still to come. What could not be moved stays where it is.
     pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         if self.backlog() == 0 {
@@ -33,7 +25,7 @@ impl Conn {
         }
         let core = self.link.core().clone();
         let bytes = announced.saturating_add(self.backlog() as u64);
-        let overflow = match &mut self.overflow {
+        let overflow = match &mut *self.overflow {
             Some(overflow) => overflow,
             none => {
                 let file = SpillFile::create(&core, quota, bytes).await?;
@@ -50,14 +42,14 @@ impl Conn {
         }
         self.weigh();
         if self.overflow.as_ref().is_some_and(|overflow| overflow.file.is_empty()) {
-            self.overflow = None;
+            *self.overflow = None;
         }
         result
     }
 
     /// The response is complete: what is left of it in memory goes to the file, too.
     pub(crate) async fn spill_rest(&mut self) {
-        let Some(overflow) = &self.overflow else { return };
+        let Some(overflow) = &*self.overflow else { return };
         let quota = overflow.file.quota().clone();
         if self.backlog() > REST_BYTES {
             // What it does not take stays in memory.
@@ -72,12 +64,12 @@ impl Conn {
     pub(crate) fn try_drain(&mut self) -> Result<bool, Fault> {
         let mut turn_bytes = 0;
         loop {
-            let Some(overflow) = &mut self.overflow else { return Ok(true) };
+            let Some(overflow) = &mut *self.overflow else { return Ok(true) };
             if overflow.writing {
                 return Err(Fault::Gone);
             }
             if overflow.file.unread() == 0 {
-                self.overflow = None;
+                *self.overflow = None;
                 return Ok(true);
             }
             if turn_bytes >= TURN_BYTES {
@@ -101,39 +93,15 @@ impl Conn {
     /// Sends all of the file.
     pub(crate) async fn drain(&mut self) -> Result<(), Fault> {
         loop {
-            let before = self.overflow_bytes();
+            let before = self.overflow.unread_bytes();
             if self.try_drain()? {
                 return Ok(());
             }
-            match before - self.overflow_bytes() {
-                0 if self.is_loading() => poll_fn(|_| self.poll_loaded()).await,
+            match before - self.overflow.unread_bytes() {
+                0 if self.overflow.is_loading() => self.overflow.loaded().await,
                 0 => self.wait_writable().await?,
                 _ => self.moved(0).await,
             }
         }
-    }
-
-    /// Bytes in the file that were not sent.
-    pub(crate) fn overflow_bytes(&self) -> u64 {
-        self.overflow.as_ref().map_or(0, |overflow| overflow.file.unread())
-    }
-
-    /// Whether the next bytes to send are being loaded from a disk.
-    fn is_loading(&self) -> bool {
-        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
-    }
-
-    pub(crate) fn has_loaded(&self) -> bool {
-        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
-    }
-
-    fn poll_loaded(&self) -> Poll<()> {
-        if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// What of `client` the socket can be waited for: while bytes to send come from a disk, that it could take more is no
-    /// news.
-    pub(crate) fn waitable(&self, client: Interest) -> Interest {
-        if self.is_loading() { client.without_write() } else { client }
     }
 }

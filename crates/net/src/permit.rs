@@ -20,7 +20,7 @@ pub(crate) struct Context {
     pub(crate) core: Core,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
-    pub(crate) works: BufferPool<ServerMachine>,
+    pub(crate) works: Rc<BufferPool<ServerMachine>>,
     /// How clients speak TLS, if any do.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) counters: Arc<Counters>,

@@ -197,7 +197,7 @@ fn run_core<S: Service>(
         core: core.clone(),
         limits: options.limits,
         timeouts: options.timeouts,
-        works: BufferPool::new(core.memory(), POOL_BYTES_MAX),
+        works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         tls: options.tls.clone(),
         counters: counters.clone(),
         draining: Cell::new(false),

@@ -6,11 +6,14 @@
 //! on the threads of [`crate::offload`].
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, unlinkat};
@@ -413,6 +416,46 @@ pub(crate) struct Overflow {
     pub(crate) file: SpillFile,
     /// Bytes are on their way into it: should that be given up half-way, they are lost, and so is the connection.
     pub(crate) writing: bool,
+}
+
+/// What a slow client has not taken of a connection's or a stream's output, if any of it is in a file.
+#[derive(Default)]
+pub(crate) struct SpilledOutput(Option<Box<Overflow>>);
+
+impl SpilledOutput {
+    /// Bytes in the file that were not sent.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |overflow| overflow.file.unread())
+    }
+
+    /// Whether the next bytes to send are being loaded from a disk.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.0.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
+    }
+
+    /// Whether they have been loaded.
+    pub(crate) fn has_loaded(&self) -> bool {
+        self.0.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
+    }
+
+    /// Waits until they have been loaded; the thread that loads them wakes the task.
+    pub(crate) async fn loaded(&self) {
+        poll_fn(|_| if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
+
+impl Deref for SpilledOutput {
+    type Target = Option<Box<Overflow>>;
+
+    fn deref(&self) -> &Option<Box<Overflow>> {
+        &self.0
+    }
+}
+
+impl DerefMut for SpilledOutput {
+    fn deref_mut(&mut self) -> &mut Option<Box<Overflow>> {
+        &mut self.0
+    }
 }
 
 fn write(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> (usize, io::Result<()>) {

@@ -3,6 +3,7 @@
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::link::Link;
+use crate::pump::Outbox;
 use crate::wait::Interest;
 
 /// Bytes moved in one go; they stand on the stack only while they move.
@@ -12,26 +13,13 @@ const TURNS_MAX: u32 = 64;
 /// Bytes that one side may be ahead of the other.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of one direction that could not be written yet. An idle tunnel holds none.
+/// How far one direction is.
 #[derive(Default)]
-struct Pending {
-    bytes: Vec<u8>,
-    at: usize,
+struct Direction {
     /// The sender has closed its side.
     ended: bool,
     /// The end has been passed on to the receiver.
     reported: bool,
-}
-
-impl Pending {
-    fn is_empty(&self) -> bool {
-        self.at == self.bytes.len()
-    }
-
-    /// Nothing more goes this way.
-    fn give_up(&mut self) {
-        *self = Pending { ended: true, reported: true, ..Pending::default() };
-    }
 }
 
 /// Carries bytes both ways between the client of an upgraded exchange and `other`, until both have closed or nothing
@@ -42,14 +30,16 @@ impl Pending {
 /// Either side is gone.
 pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_ms: u64) -> Result<(), Fault> {
     x.offer(early)?;
-    let (mut up, mut down) = (Pending::default(), Pending::default());
+    let (mut up, mut down) = (Direction::default(), Direction::default());
+    // What `other` has not taken. An idle tunnel holds none.
+    let mut out = Outbox::default();
     let mut turns = 0;
     loop {
         let moved_up = !up.reported
-            && match move_up(x, other, &mut up) {
-                // It has said all and takes no more: what it said still arrives.
+            && match move_up(x, other, &mut up, &mut out) {
+                // `other` has sent its last byte and reads nothing more; bytes that it sent before are still delivered.
                 Err(_) if down.ended => {
-                    up.give_up();
+                    (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
                     false
                 }
                 moved => moved?,
@@ -66,12 +56,12 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
             x.core().yield_now().await;
             continue;
         }
-        let client = Interest::of(!up.ended && up.is_empty(), x.backlog() > 0);
+        let client = Interest::of(!up.ended && out.is_empty(), x.backlog() > 0);
         let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
         let theirs = match up.reported {
             // What is left in TLS goes nowhere any more.
             true => Interest::of(reads, false),
-            false => other.interest(reads, !up.is_empty()),
+            false => other.interest(reads, !out.is_empty()),
         };
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
@@ -84,33 +74,32 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
 }
 
 /// From the client; true where something moved.
-fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<bool, Fault> {
+fn move_up(
+    x: &mut Exchange<'_>,
+    other: &mut Link,
+    up: &mut Direction,
+    out: &mut Outbox,
+) -> Result<bool, Fault> {
     let mut moved = false;
-    if up.is_empty() && !up.ended {
+    if out.is_empty() && !up.ended {
         let mut buffer = [0; MOVED_BYTES];
         match x.try_raw(&mut buffer)? {
             None => {}
             Some(0) => up.ended = true,
             Some(len) => {
                 moved = true;
-                let sent = other.try_write(&[&buffer[..len]], false)?;
-                up.bytes.clear();
-                up.at = 0;
-                up.bytes.extend_from_slice(&buffer[sent..len]);
+                let (_, sent) = out.try_send(other, &buffer[..len], false)?;
+                out.keep(&buffer[sent..len]);
             }
         }
     }
-    while !up.is_empty() {
-        let sent = other.try_write(&[&up.bytes[up.at..]], false)?;
-        if sent == 0 {
-            return Ok(moved);
-        }
-        moved = true;
-        up.at += sent;
+    let backlog = out.backlog();
+    let flushed = out.try_flush(other)?;
+    moved |= out.backlog() < backlog;
+    if out.is_empty() {
+        *out = Outbox::default();
     }
-    up.bytes = Vec::new();
-    up.at = 0;
-    if other.try_flush()? && up.ended {
+    if flushed && up.ended {
         up.reported = true;
         other.shutdown_write();
     }
@@ -118,7 +107,7 @@ fn move_up(x: &mut Exchange<'_>, other: &mut Link, up: &mut Pending) -> Result<b
 }
 
 /// To the client; what it does not take waits in the exchange.
-fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Pending) -> Result<bool, Fault> {
+fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Direction) -> Result<bool, Fault> {
     let mut moved = false;
     if !down.ended && x.backlog() < AHEAD_BYTES_MAX {
         let mut buffer = [0; MOVED_BYTES];

@@ -58,28 +58,7 @@ pub(crate) async fn ready(
     interest: Interest,
     deadline_ms: u64,
 ) -> Result<(), Fault> {
-    if interest.is_met(source) {
-        return Ok(());
-    }
-    // A wait that was given up may have left its own end behind.
-    source.take_expired();
-    source.set_deadline(deadline_ms);
-    let result = poll_fn(|cx| {
-        if interest.is_met(source) {
-            return Poll::Ready(Ok(()));
-        }
-        if source.take_expired() {
-            if core.now_ms() >= deadline_ms {
-                return Poll::Ready(Err(Fault::Timeout));
-            }
-            source.set_deadline(deadline_ms);
-        }
-        interest.wait(core, source, cx);
-        Poll::Pending
-    })
-    .await;
-    source.set_deadline(u64::MAX);
-    result
+    any(core, [(source, interest)], deadline_ms, || false).await
 }
 
 /// Waits until one of two sources can do what is wanted of it, with one deadline for both, or until `is_done`, for which
@@ -93,18 +72,29 @@ pub(crate) async fn either(
     deadline_ms: u64,
     is_done: impl Fn() -> bool,
 ) -> Result<(), Fault> {
-    if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
+    any(core, both, deadline_ms, is_done).await
+}
+
+/// Waits until one of some sources can do what is wanted of it, or until `is_done`.
+async fn any<const SOURCES: usize>(
+    core: &Core,
+    sources: [(&Source, Interest); SOURCES],
+    deadline_ms: u64,
+    is_done: impl Fn() -> bool,
+) -> Result<(), Fault> {
+    if is_done() || sources.iter().any(|(source, interest)| interest.is_met(source)) {
         return Ok(());
     }
-    for (source, _) in both {
+    for (source, _) in sources {
+        // A wait that was given up may have left its own end behind.
         source.take_expired();
         source.set_deadline(deadline_ms);
     }
     let result = poll_fn(|cx| {
-        if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
+        if is_done() || sources.iter().any(|(source, interest)| interest.is_met(source)) {
             return Poll::Ready(Ok(()));
         }
-        for (source, interest) in both {
+        for (source, interest) in sources {
             if source.take_expired() {
                 if core.now_ms() >= deadline_ms {
                     return Poll::Ready(Err(Fault::Timeout));
@@ -117,7 +107,7 @@ pub(crate) async fn either(
         Poll::Pending
     })
     .await;
-    for (source, _) in both {
+    for (source, _) in sources {
         source.set_deadline(u64::MAX);
     }
     result

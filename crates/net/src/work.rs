@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
+use http::ResponseHead;
 use http::machine::{ClientMachine, ServerMachine};
 
 use crate::memory::Memory;
@@ -85,38 +86,62 @@ impl<P: Parser> Buffers<P> {
     }
 }
 
-/// Buffers that a connection holds, except while it waits with nothing in them.
-pub(crate) struct HeldBuffers<P>(Option<Box<Buffers<P>>>);
+/// Buffers that a connection holds, except while it waits with nothing in them. In the end they return to their pool.
+pub struct HeldBuffers<P: Parser> {
+    pool: Rc<BufferPool<P>>,
+    held: Option<Box<Buffers<P>>>,
+}
 
 impl<P: Parser> HeldBuffers<P> {
-    pub(crate) fn take(pool: &BufferPool<P>) -> HeldBuffers<P> {
-        HeldBuffers(Some(pool.take()))
+    /// Empty buffers.
+    #[must_use]
+    pub fn take(pool: &Rc<BufferPool<P>>) -> HeldBuffers<P> {
+        HeldBuffers { pool: pool.clone(), held: Some(pool.take()) }
     }
 
     /// Returns them to their pool: until [`HeldBuffers::hold`] they must not be used.
-    pub(crate) fn release(&mut self, pool: &BufferPool<P>) {
-        if let Some(buffers) = self.0.take() {
-            pool.give_back(buffers);
+    pub fn release(&mut self) {
+        if let Some(buffers) = self.held.take() {
+            self.pool.give_back(buffers);
         }
     }
 
     /// Takes buffers again.
-    pub(crate) fn hold(&mut self, pool: &BufferPool<P>) {
-        self.0.get_or_insert_with(|| pool.take());
+    pub fn hold(&mut self) {
+        self.held.get_or_insert_with(|| self.pool.take());
+    }
+
+    /// Them, unless they are released.
+    pub fn held(&mut self) -> Option<&mut Buffers<P>> {
+        self.held.as_deref_mut()
     }
 }
 
-impl<P> Deref for HeldBuffers<P> {
+impl<P: Parser> Drop for HeldBuffers<P> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl<P: Parser> Deref for HeldBuffers<P> {
     type Target = Buffers<P>;
 
     fn deref(&self) -> &Buffers<P> {
-        self.0.as_ref().expect("buffers are released only during a wait")
+        self.held.as_ref().expect("buffers are released only during a wait")
     }
 }
 
-impl<P> DerefMut for HeldBuffers<P> {
+impl<P: Parser> DerefMut for HeldBuffers<P> {
     fn deref_mut(&mut self) -> &mut Buffers<P> {
-        self.0.as_mut().expect("buffers are released only during a wait")
+        self.held.as_mut().expect("buffers are released only during a wait")
+    }
+}
+
+impl Buffers<ClientMachine> {
+    /// The response head just parsed, with the bytes that its spans refer to.
+    #[must_use]
+    pub fn head(&self) -> (&ResponseHead, &[u8]) {
+        (&self.machine.head, self.input.rest())
     }
 }
 

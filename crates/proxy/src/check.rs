@@ -1,13 +1,14 @@
 //! Active health checks: requests that the proxy itself sends to each server.
 
+use http::machine::ClientMachine;
 use http::{Limits, Method};
-use net::{Core, preface};
+use net::{Core, HeldBuffers, preface};
 
 use crate::dial::dial;
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::shared::Upstream;
-use crate::upstream_connection::{PooledBuffers, UpstreamConnection};
+use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 
 /// The most bytes of a response head that a check reads.
@@ -21,7 +22,7 @@ pub(crate) async fn probe(
     server: usize,
     upstream: &Upstream,
     check: &HealthCheck,
-    buffers: PooledBuffers,
+    buffers: HeldBuffers<ClientMachine>,
 ) -> Option<bool> {
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use http::Status;
 use net::preface;
-use net::{Core, SpillError};
+use net::{Core, HeldBuffers, SpillError};
 
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
@@ -17,7 +17,7 @@ use crate::health::ServerState;
 use crate::pool::CorePool;
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
-use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, pool};
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -186,7 +186,7 @@ impl GroupState {
             && options.keeps_connections()
             && let Some((link, rested)) = pool.take(certain, |rested| self.fits(server, rested))
         {
-            return Ok((rested.take_up(link, PooledBuffers::lend(&self.buffers)), RefCell::new(None)));
+            return Ok((rested.take_up(link, HeldBuffers::take(&self.buffers)), RefCell::new(None)));
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
@@ -198,7 +198,7 @@ impl GroupState {
         let dialling = Box::pin(dial(&self.core, options, server, upstream, turn, &preface, deadline_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
-        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.buffers)), room))
+        Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }
 
     /// Keeps a connection for the next request, if it can serve one. `sent_whole` says whether the request was sent to its end.
@@ -246,7 +246,7 @@ async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
         let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
-        let buffers = PooledBuffers::lend(&this.buffers);
+        let buffers = HeldBuffers::take(&this.buffers);
         drop(this);
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];

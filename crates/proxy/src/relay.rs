@@ -15,7 +15,7 @@ use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
 use crate::upstream_connection::{self, UpstreamConnection};
 
-mod clocks;
+mod deadlines;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;

@@ -1,13 +1,12 @@
 //! An upstream connection: at rest in a pool, or with buffers while a request is on it.
 
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use http::machine::{ClientMachine, Fed, Step};
 use http::{Limits, Method, Name, ResponseHead, Status, scan};
 use net::work::STREAMING_BYTES;
-use net::{BufferPool, Buffers, Fault, Link, Memory, Pressure};
+use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure};
 
 use crate::failure::AttemptFailure;
 use crate::options::KeepAlive;
@@ -36,7 +35,7 @@ pub(crate) struct IdleConnection {
 pub(crate) struct UpstreamConnection {
     pub(crate) link: Link,
     pub(crate) address: Option<SocketAddr>,
-    pub(crate) buffers: PooledBuffers,
+    pub(crate) buffers: HeldBuffers<ClientMachine>,
     served: u32,
     /// It came from the pool.
     pub(crate) reused: bool,
@@ -48,15 +47,9 @@ pub(crate) struct UpstreamConnection {
     pub(crate) idle_ms: u64,
 }
 
-/// Buffers that go back to their pool: while nothing is in them ([`UpstreamConnection::release`]), and in the end.
-pub(crate) struct PooledBuffers {
-    pool: Rc<UpstreamBuffers>,
-    held: Option<Box<Buffers<ClientMachine>>>,
-}
-
 impl IdleConnection {
     /// Takes it up for a request.
-    pub(crate) fn take_up(self, link: Link, buffers: PooledBuffers) -> UpstreamConnection {
+    pub(crate) fn take_up(self, link: Link, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
         let IdleConnection { address, served, .. } = self;
         UpstreamConnection { served, reused: true, ..UpstreamConnection::new(link, address, buffers) }
     }
@@ -64,7 +57,11 @@ impl IdleConnection {
 
 impl UpstreamConnection {
     /// A connection just made.
-    pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: PooledBuffers) -> UpstreamConnection {
+    pub(crate) fn new(
+        link: Link,
+        address: Option<SocketAddr>,
+        buffers: HeldBuffers<ClientMachine>,
+    ) -> UpstreamConnection {
         UpstreamConnection {
             link,
             address,
@@ -157,7 +154,7 @@ impl UpstreamConnection {
 
     /// What its buffers hold of memory; where that is short they hold less from now on.
     pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
-        let Some(buffers) = self.buffers.held.as_mut() else { return 0 };
+        let Some(buffers) = self.buffers.held() else { return 0 };
         if is_short {
             buffers.trim();
         }
@@ -204,14 +201,13 @@ impl UpstreamConnection {
     /// them, and they stay in the processor's caches.
     pub(crate) fn release(&mut self) {
         if self.silent && self.backlog() == 0 {
-            self.buffers.give_back();
+            self.buffers.release();
         }
     }
 
     /// Takes buffers again.
     pub(crate) fn hold(&mut self) {
-        let PooledBuffers { pool, held } = &mut self.buffers;
-        held.get_or_insert_with(|| pool.take());
+        self.buffers.hold();
     }
 }
 
@@ -225,44 +221,6 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
     })?;
     let announced_ms = seconds.saturating_mul(1000);
     Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
-}
-
-impl PooledBuffers {
-    /// The head just parsed, with the bytes that its spans refer to.
-    pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
-        (&self.machine.head, self.input.rest())
-    }
-
-    /// Buffers, empty, until they are dropped.
-    pub(crate) fn lend(pool: &Rc<UpstreamBuffers>) -> PooledBuffers {
-        PooledBuffers { pool: pool.clone(), held: Some(pool.take()) }
-    }
-
-    fn give_back(&mut self) {
-        if let Some(buffers) = self.held.take() {
-            self.pool.give_back(buffers);
-        }
-    }
-}
-
-impl Drop for PooledBuffers {
-    fn drop(&mut self) {
-        self.give_back();
-    }
-}
-
-impl Deref for PooledBuffers {
-    type Target = Buffers<ClientMachine>;
-
-    fn deref(&self) -> &Buffers<ClientMachine> {
-        self.held.as_ref().expect("released only during a wait")
-    }
-}
-
-impl DerefMut for PooledBuffers {
-    fn deref_mut(&mut self) -> &mut Buffers<ClientMachine> {
-        self.held.as_mut().expect("released only during a wait")
-    }
 }
 
 /// A pool for the upstream connections of a core.

@@ -2,26 +2,19 @@
 #![allow(clippy::unwrap_used)]
 
 mod rig;
+#[path = "../../net/tests/support/slow_client.rs"]
+mod slow_client;
 
-use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use net::{Exchange, Fault, RequestRecord};
 use proxy::{GroupShared, Proxy};
 use rig::{Origin, Rig};
-use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketType};
+use slow_client::read_slowly_then_all;
 
 /// More than sockets take.
 const BODY_BYTES: usize = 20 << 20;
-/// Far less than the kernel wants to be read before it reports room again, a third of the send buffer.
-const READ_BYTES: usize = 1_000;
-const PAUSE: Duration = Duration::from_millis(100);
 const TIMEOUT_MS: u64 = 3_000;
-/// Reads before the rest is read at once: twice the timeout.
-const READS: u64 = 2 * TIMEOUT_MS / 100;
 
 /// A proxy whose clients have little time.
 struct Hurried(Proxy);
@@ -33,16 +26,6 @@ impl net::Service for Hurried {
     }
 
     fn log(&self, _: &RequestRecord<'_>) {}
-}
-
-/// A client whose socket takes little.
-fn connect(address: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
-    rustix::net::connect(&socket, &address).unwrap();
-    let client = TcpStream::from(socket);
-    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    client
 }
 
 #[test]
@@ -59,17 +42,5 @@ fn a_client_that_reads_little_but_steadily_gets_a_whole_response() {
         Hurried(proxy::Group::new(core, shared).proxy(&route, None))
     };
     let rig = Rig::serving(1, shared, hurried);
-    let mut client = connect(rig.address);
-    std::io::Write::write_all(&mut client, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let (mut bytes, mut piece) = (Vec::new(), [0; READ_BYTES]);
-    for _ in 0..READS {
-        let len = client.read(&mut piece).unwrap();
-        assert!(len > 0, "cut off after {} bytes", bytes.len());
-        bytes.extend_from_slice(&piece[..len]);
-        std::thread::sleep(PAUSE);
-    }
-    client.read_to_end(&mut bytes).unwrap();
-    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-    assert_eq!(bytes.len() - head, BODY_BYTES);
+    assert_eq!(read_slowly_then_all(rig.address, "/", TIMEOUT_MS), BODY_BYTES);
 }

@@ -1,10 +1,8 @@
 //! One stream of a multiplexed connection: the lane of one request.
 
-use std::future::poll_fn;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use http::encode::{Lines, Outgoing};
 use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
@@ -18,7 +16,7 @@ use crate::filters::DefaultFields;
 use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
 use crate::memory::Pressure;
 use crate::source::{GONE, READ, Source, WRITE};
-use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
+use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota, SpilledOutput};
 use crate::wait::{self, Interest};
 
 /// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
@@ -53,7 +51,7 @@ pub(crate) struct StreamLane {
     /// `100 Continue` is due before the body is read.
     continue_due: bool,
     /// What a slow client has not taken, in a file: it comes after what the connection has, and before `rest`.
-    overflow: Option<Box<Overflow>>,
+    pub(crate) overflow: SpilledOutput,
     rest: Vec<u8>,
     /// The response ends after those, with these trailers.
     end: Option<Fields>,
@@ -83,7 +81,7 @@ impl StreamLane {
             body_begun: false,
             trailers: None,
             end: None,
-            overflow: None,
+            overflow: SpilledOutput::default(),
             rest: Vec::new(),
             body_ms: timeouts.body_ms,
             write_ms: timeouts.write_ms,
@@ -357,7 +355,7 @@ impl StreamLane {
         if self.shared.output.borrow().ended {
             return;
         }
-        match self.overflow {
+        match *self.overflow {
             // What a file holds comes first.
             Some(_) => self.end = Some(trailers.clone()),
             None => {
@@ -427,14 +425,14 @@ impl StreamLane {
                 return Ok(());
             }
             let file = SpillFile::create(&core, quota, announced.saturating_add(waiting)).await?;
-            self.overflow = Some(Box::new(Overflow { file, writing: false }));
+            *self.overflow = Some(Box::new(Overflow { file, writing: false }));
             // What comes from the file goes this way again: all of it in order.
             let mut output = self.shared.output.borrow_mut();
             let at = output.at;
             self.rest = output.bytes.split_off(at);
             (output.bytes, output.at) = (Vec::new(), 0);
         }
-        let Some(overflow) = &mut self.overflow else { return Ok(()) };
+        let Some(overflow) = &mut *self.overflow else { return Ok(()) };
         overflow.writing = true;
         let (bytes, written, result) = overflow.file.append(&core, std::mem::take(&mut self.rest), 0).await;
         overflow.writing = false;
@@ -454,7 +452,7 @@ impl StreamLane {
 
     /// Nothing is left in the file: what comes after it is the connection's.
     fn leave_file(&mut self) -> Result<(), Fault> {
-        self.overflow = None;
+        *self.overflow = None;
         let rest = std::mem::take(&mut self.rest);
         self.shared.output.borrow_mut().end = self.end.take();
         self.enqueue(&rest)
@@ -464,7 +462,7 @@ impl StreamLane {
     fn try_drain(&mut self) -> Result<bool, Fault> {
         let core = self.conn.core.clone();
         loop {
-            let Some(overflow) = &mut self.overflow else { return Ok(true) };
+            let Some(overflow) = &mut *self.overflow else { return Ok(true) };
             if overflow.writing || self.shared.is_reset() {
                 return Err(Fault::Gone);
             }
@@ -488,33 +486,12 @@ impl StreamLane {
     /// Moves all of the file.
     async fn drain(&mut self) -> Result<(), Fault> {
         while !self.try_drain()? {
-            match self.is_loading() {
-                true => poll_fn(|_| if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }).await,
+            match self.overflow.is_loading() {
+                true => self.overflow.loaded().await,
                 false => self.wait_writable().await?,
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn overflows(&self) -> bool {
-        self.overflow.is_some()
-    }
-
-    pub(crate) fn overflow_bytes(&self) -> u64 {
-        self.overflow.as_ref().map_or(0, |overflow| overflow.file.unread())
-    }
-
-    fn is_loading(&self) -> bool {
-        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
-    }
-
-    pub(crate) fn has_loaded(&self) -> bool {
-        self.overflow.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
-    }
-
-    /// What of `client` the source can be waited for.
-    pub(crate) fn waitable(&self, client: Interest) -> Interest {
-        if self.is_loading() { client.without_write() } else { client }
     }
 }
 

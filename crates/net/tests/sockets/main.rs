@@ -6,5 +6,7 @@ mod bind;
 mod drain;
 mod limits;
 mod slow;
+#[path = "../support/slow_client.rs"]
+mod slow_client;
 mod spill;
 mod traffic;

@@ -25,7 +25,6 @@ use crate::service::{RequestRecord, Service};
 use crate::sim::SimulatedWire;
 use crate::stream::Stream;
 use crate::tunnel::tunnel;
-use crate::work::BufferPool;
 
 /// Time passes in steps of this.
 const STEP_MS: u64 = 100;
@@ -51,7 +50,7 @@ impl Rig {
             limits,
             timeouts,
             tls: None,
-            works: BufferPool::default(),
+            works: Rc::default(),
             counters: Arc::new(Counters::default()),
             draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),

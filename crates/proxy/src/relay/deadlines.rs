@@ -1,4 +1,4 @@
-//! What a relay waits for, and the clocks that run meanwhile.
+//! What a relay waits for, and until when.
 
 use net::{Fault, Interest};
 
@@ -7,6 +7,38 @@ use crate::failure::AttemptFailure;
 
 /// How often a relay whose client does not read looks whether that reads a little, and whether memory is short by now.
 const LOOK_MS: u64 = 2_000;
+
+/// When each wait of a relay ends, by the core's clock; `u64::MAX` where it does not wait for that.
+struct RelayDeadlines {
+    /// For the server's `100 Continue`.
+    continue_ms: u64,
+    /// For more of the body from the client.
+    client_read_ms: u64,
+    /// Until the client takes some of the response.
+    client_write_ms: u64,
+    /// Until the server takes some of the request.
+    upstream_write_ms: u64,
+    /// For the head of the response.
+    upstream_head_ms: u64,
+    /// For more of its content.
+    upstream_body_ms: u64,
+}
+
+impl RelayDeadlines {
+    /// The first of them.
+    fn first_ms(&self) -> u64 {
+        let RelayDeadlines {
+            continue_ms,
+            client_read_ms,
+            client_write_ms,
+            upstream_write_ms,
+            upstream_head_ms,
+            upstream_body_ms,
+        } = *self;
+        let client_ms = client_read_ms.min(client_write_ms);
+        continue_ms.min(client_ms).min(upstream_write_ms).min(upstream_head_ms).min(upstream_body_ms)
+    }
+}
 
 impl Relay<'_, '_> {
     /// Waits until either side can continue, or a timeout expires.
@@ -51,34 +83,26 @@ impl Relay<'_, '_> {
         self.x.hold(self.upstream_connection.weigh(is_short) + self.kept.bytes.capacity());
     }
 
-    /// Every clock that runs, as the time when it runs out.
-    fn clocks(&self, down: ResponseProgress) -> [u64; 6] {
+    /// When each wait of this relay ends that is under way.
+    fn deadlines(&self, down: ResponseProgress) -> RelayDeadlines {
         let timeouts = &self.plan.options.timeouts;
-        let runs =
-            |runs: bool, since_ms: u64, ms: u64| if runs { since_ms.saturating_add(ms) } else { u64::MAX };
-        let waits = down == ResponseProgress::Dry;
-        [
-            runs(self.up == RequestProgress::Continue, self.up_ms, timeouts.continue_ms),
-            runs(
-                self.up == RequestProgress::Body && self.upstream_connection.backlog() == 0,
-                self.client_read_ms,
-                self.x.body_ms(),
-            ),
-            runs(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
-            runs(
-                self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
-                self.up_ms,
-                timeouts.between_ms,
-            ),
-            runs(
-                waits
-                    && !self.x.has_begun()
-                    && matches!(self.up, RequestProgress::Done | RequestProgress::Abandoned),
-                self.up_ms,
-                timeouts.head_ms,
-            ),
-            runs(waits && self.x.has_begun(), self.upstream_connection.received_ms, timeouts.between_ms),
-        ]
+        let due = |waits: bool, since_ms: u64, timeout_ms: u64| match waits {
+            true => since_ms.saturating_add(timeout_ms),
+            false => u64::MAX,
+        };
+        let (upstream, has_begun) = (&self.upstream_connection, self.x.has_begun());
+        let reads = down == ResponseProgress::Dry;
+        let was_sent = matches!(self.up, RequestProgress::Done | RequestProgress::Abandoned);
+        let sends = self.up != RequestProgress::Abandoned && upstream.is_behind();
+        let reads_client = self.up == RequestProgress::Body && upstream.backlog() == 0;
+        RelayDeadlines {
+            continue_ms: due(self.up == RequestProgress::Continue, self.up_ms, timeouts.continue_ms),
+            client_read_ms: due(reads_client, self.client_read_ms, self.x.body_ms()),
+            client_write_ms: due(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
+            upstream_write_ms: due(sends, self.up_ms, timeouts.between_ms),
+            upstream_head_ms: due(reads && !has_begun && was_sent, self.up_ms, timeouts.head_ms),
+            upstream_body_ms: due(reads && has_begun, upstream.received_ms, timeouts.between_ms),
+        }
     }
 
     /// The kernel reports room only when a third of its buffer is free: asks whether a client that seems to read nothing has
@@ -95,7 +119,7 @@ impl Relay<'_, '_> {
     }
 
     fn deadline_ms(&self, down: ResponseProgress) -> u64 {
-        self.clocks(down).into_iter().fold(self.plan.deadline_ms, u64::min)
+        self.deadlines(down).first_ms().min(self.plan.deadline_ms)
     }
 
     fn on_timeout(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
@@ -104,8 +128,8 @@ impl Relay<'_, '_> {
         if now_ms < self.deadline_ms(down) {
             return Ok(());
         }
-        let [wait_continue, read, write, ..] = self.clocks(down);
-        if wait_continue <= now_ms {
+        let deadlines = self.deadlines(down);
+        if deadlines.continue_ms <= now_ms {
             // It knows nothing of `Expect`, or has not made up its mind: send the body.
             self.begin_body();
             return Ok(());
@@ -113,7 +137,8 @@ impl Relay<'_, '_> {
         // At the end of the whole request's time, too: who was waited for is not the server.
         let clients_turn =
             (self.up == RequestProgress::Body && self.upstream_connection.backlog() == 0) || self.unsent > 0;
-        if read <= now_ms || write <= now_ms || (clients_turn && self.plan.deadline_ms <= now_ms) {
+        let is_client_late = deadlines.client_read_ms.min(deadlines.client_write_ms) <= now_ms;
+        if is_client_late || (clients_turn && self.plan.deadline_ms <= now_ms) {
             return Err(AttemptFailure::Ours(Fault::Timeout));
         }
         Err(match self.x.has_begun() {

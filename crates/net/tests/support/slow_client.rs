@@ -1,0 +1,33 @@
+//! A client that reads slowly, but reads: no timeout may cut it off.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketType};
+
+/// Far less than the kernel wants to be read before it reports room again, a third of the send buffer.
+const READ_BYTES: usize = 1_000;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks for `path`, reads a little now and then for twice `timeout_ms`, then the rest at once: the length of the body.
+pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let mut client = TcpStream::from(socket);
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let (mut bytes, mut piece) = (Vec::new(), [0; READ_BYTES]);
+    for _ in 0..2 * timeout_ms / PAUSE.as_millis() as u64 {
+        let len = client.read(&mut piece).unwrap();
+        assert!(len > 0, "cut off after {} bytes", bytes.len());
+        bytes.extend_from_slice(&piece[..len]);
+        std::thread::sleep(PAUSE);
+    }
+    client.read_to_end(&mut bytes).unwrap();
+    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    bytes.len() - head
+}
