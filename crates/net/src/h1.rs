@@ -192,7 +192,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleT
             Next::Close => {
                 let (engine, mut conn) = busy(*idle);
                 refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                close(engine, conn).await;
+                close(conn).await;
                 return None;
             }
         }
@@ -213,7 +213,7 @@ pub(crate) async fn serve_after<S: Service>(idle: Box<IdleClient<S>>) -> Option<
 pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, reject).await;
-    closing(engine, conn).await;
+    closing(conn).await;
 }
 
 /// Gives a connection what it needs to be served.
@@ -291,16 +291,16 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
                         return Some(idle(engine, conn, since_ms));
                     }
                 }
-                Ok(ReadOutcome::End) => break close(engine, conn).await,
+                Ok(ReadOutcome::End) => break close(conn).await,
                 Err(Fault::Timeout) => {
                     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-                    break close(engine, conn).await;
+                    break close(conn).await;
                 }
                 Err(_) => break,
             },
             Err(reject) => {
                 refuse(&engine, &mut conn, reject).await;
-                break closing(engine, conn).await;
+                break closing(conn).await;
             }
         }
         if served && !conn.keep_alive {
@@ -309,8 +309,8 @@ async fn burst<S: Service>(engine: Rc<Engine<S>>, mut conn: Conn) -> Option<Box<
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
             match sends_more || conn.link.has_input() {
-                true => closing(engine, conn).await,
-                false => close(engine, conn).await,
+                true => closing(conn).await,
+                false => close(conn).await,
             }
             break;
         }
@@ -483,7 +483,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
 }
 
 /// The last response is complete: sends it out and closes.
-async fn close<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
+async fn close(mut conn: Conn) {
     if send_last(&mut conn).await {
         conn.work.release();
     }
@@ -503,7 +503,7 @@ async fn send_last(conn: &mut Conn) -> bool {
 
 /// The client may still be sending: closing now would make the kernel reset the connection, and the client
 /// lose the answer. So the sending side closes first, and for a while what comes is thrown away.
-async fn closing<S>(engine: Rc<Engine<S>>, mut conn: Conn) {
+async fn closing(mut conn: Conn) {
     if !send_last(&mut conn).await {
         return;
     }
