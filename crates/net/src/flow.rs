@@ -324,7 +324,7 @@ impl Exchange<'_> {
         let (link, others) = other;
         let is_done = || self.lane.holds(client) || link.holds(others);
         let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
-        wait::either(self.core(), both, deadline_ms, is_done).await
+        wait::any(self.core(), both, deadline_ms, is_done).await
     }
 
     /// Whether the client's side can do what is wanted of it now. If not, whoever polls with `cx` runs again when it

@@ -186,7 +186,7 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
     let interest = wire.link.interest(reads, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
     let look_ms = conn.core.now_ms() + if conn.context().draining.get() { LEAVE_MS } else { LOOK_MS };
-    let waited = wait::either(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
+    let waited = wait::any(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
     conn.news.clear(READ);
     match waited {
         Err(Fault::Timeout) => Ok(()),

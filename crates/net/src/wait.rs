@@ -52,31 +52,21 @@ impl Interest {
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub(crate) async fn ready(
+pub(crate) fn ready(
     core: &Core,
     source: &Source,
     interest: Interest,
     deadline_ms: u64,
-) -> Result<(), Fault> {
-    any(core, [(source, interest)], deadline_ms, || false).await
+) -> impl Future<Output = Result<(), Fault>> {
+    any(core, [(source, interest)], deadline_ms, || false)
 }
 
-/// Waits until one of two sources can do what is wanted of it, with one deadline for both, or until `is_done`, for which
+/// Waits until one of some sources can do what is wanted of it, with one deadline for all, or until `is_done`, for which
 /// somebody else wakes the task.
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub(crate) async fn either(
-    core: &Core,
-    both: [(&Source, Interest); 2],
-    deadline_ms: u64,
-    is_done: impl Fn() -> bool,
-) -> Result<(), Fault> {
-    any(core, both, deadline_ms, is_done).await
-}
-
-/// Waits until one of some sources can do what is wanted of it, or until `is_done`.
-async fn any<const SOURCES: usize>(
+pub(crate) async fn any<const SOURCES: usize>(
     core: &Core,
     sources: [(&Source, Interest); SOURCES],
     deadline_ms: u64,
