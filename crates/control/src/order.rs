@@ -88,6 +88,22 @@ impl ChallengeKind {
     }
 }
 
+impl Subject {
+    /// Why control over it cannot be shown with these challenges, with the remedy; `None` where it can.
+    pub fn missing_challenge(&self, kinds: &[ChallengeKind]) -> Option<&'static str> {
+        if kinds.iter().any(|kind| kind.shows(self)) {
+            return None;
+        }
+        Some(match self.is_wildcard() {
+            true => "a wildcard needs dns-01: set `dns_hook` in `[acme]`, or name each host",
+            false => {
+                "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
+                 tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
+            }
+        })
+    }
+}
+
 /// How certificates are obtained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -119,11 +135,11 @@ impl Options {
         if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
             kinds.retain(|kind| *kind != ChallengeKind::TlsAlpn);
         }
+        if let Some(text) = subject.missing_challenge(&kinds) {
+            return Err(text.into());
+        }
         match kinds.as_slice() {
-            [] if subject.is_wildcard() => Err("a wildcard needs dns-01: set `dns_hook` in `[acme]`".into()),
-            [] => Err("no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port \
-                       443 for tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
-                .into()),
+            [] => Err("no challenge can be answered".into()),
             kinds => Ok(kinds[failures as usize % kinds.len()]),
         }
     }
