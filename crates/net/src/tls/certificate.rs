@@ -11,7 +11,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureScheme};
 use x509_parser::extensions::GeneralName;
+use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::X509Name;
 
 /// A certificate with its chain and its private key, as the server presents it. Clones are the same certificate.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ struct CertificateData {
 /// What a certificate says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// The subject's distinguished name, as RFC 4514 writes it: `CN=alice, O=Example`.
+    /// The subject's distinguished name, as RFC 4514 writes it: `CN=alice,O=Example`.
     pub subject: String,
     /// The issuer's distinguished name.
     pub issuer: String,
@@ -52,8 +54,8 @@ impl CertificateInfo {
     pub fn of_der(der: &[u8]) -> Result<CertificateInfo, String> {
         let (_, parsed) = X509Certificate::from_der(der).map_err(|error| format!("certificate: {error}"))?;
         let mut info = CertificateInfo {
-            subject: parsed.subject().to_string(),
-            issuer: parsed.issuer().to_string(),
+            subject: distinguished_name(parsed.subject()),
+            issuer: distinguished_name(parsed.issuer()),
             serial: hexadecimal(parsed.raw_serial()),
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
@@ -82,6 +84,45 @@ impl CertificateInfo {
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         self.names.iter().any(|name| covers(name, host))
+    }
+}
+
+/// A distinguished name as text (RFC 4514), the last part first. What stands in a value cannot pose as another part.
+fn distinguished_name(name: &X509Name<'_>) -> String {
+    let relative: Vec<_> = name.iter_rdn().collect();
+    let mut text = String::new();
+    for one in relative.into_iter().rev() {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        for (index, attribute) in one.iter().enumerate() {
+            if index > 0 {
+                text.push('+');
+            }
+            let kind = attribute.attr_type();
+            match (oid2abbrev(kind, oid_registry()), attribute.as_str()) {
+                (Ok(kind), Ok(value)) => {
+                    text.push_str(kind);
+                    text.push('=');
+                    escape(value, &mut text);
+                }
+                // Section 2.4: what has no short name, or no text, is the octets of its value.
+                _ => text.push_str(&format!("{kind}=#{}", hexadecimal(attribute.attr_value().data))),
+            }
+        }
+    }
+    text
+}
+
+/// A value in a distinguished name (RFC 4514 section 2.4).
+fn escape(value: &str, into: &mut String) {
+    let last = value.chars().count().saturating_sub(1);
+    for (index, char) in value.chars().enumerate() {
+        let is_outside = (index == 0 && matches!(char, ' ' | '#')) || (index == last && char == ' ');
+        if is_outside || matches!(char, ',' | '+' | '"' | '\\' | '<' | '>' | ';') {
+            into.push('\\');
+        }
+        into.push(char);
     }
 }
 

@@ -328,6 +328,8 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         openssl pkey -in ec.key -outform der -out key.der
         openssl pkcs12 -export -in ec.crt -inkey ec.key -passout pass:x -out ec.p12
         openssl req -new -key ec.key -subj /CN=a.test -out ec.csr
+        openssl req -x509 -new -key ec.key -subj '/C=DE/O=A, B; C\"/CN=x,O=Admin+OU=y' -days 2 -out dn.crt
+        openssl x509 -in dn.crt -noout -subject -nameopt RFC2253 > dn.txt
         openssl x509 -req -in ec.csr -signkey ec.key -days 2 -out v1.crt";
     std::fs::write(folder.join("rsa8.key"), RSA_KEY).unwrap();
     let made = std::process::Command::new("sh").args(["-c", script]).current_dir(&folder).output().unwrap();
@@ -345,6 +347,10 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
     }
     let info = load("ec.crt", "ec.key").unwrap().info().clone();
     assert_eq!((info.names, info.subject.as_str()), (vec!["a.test".to_owned()], "CN=a.test"));
+    // A name in which one part poses as another, as OpenSSL and nginx write it.
+    let subject = load("dn.crt", "ec.key").unwrap().info().subject.clone();
+    assert!(subject.starts_with("CN=x\\,O=Admin"), "{subject}");
+    assert_eq!(format!("subject={subject}\n"), String::from_utf8(read("dn.txt")).unwrap());
     // The file to blame, and what it says of it.
     for (chain, key, blamed, words) in [
         ("ec.crt", "rsa8.key", "rsa8.key", "does not belong to the certificate in ec.crt: `openssl x509"),
