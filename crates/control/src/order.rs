@@ -115,6 +115,8 @@ pub struct Options {
     pub challenges: Vec<ChallengeKind>,
     /// The command of DNS-01 challenges, in words.
     pub dns_hook: Option<Vec<OsString>>,
+    /// The URL that confirms names which clients ask for and nobody has configured; `None` for no such names.
+    pub ask: Option<String>,
     /// The state folder.
     pub state: PathBuf,
     /// Certificates that are trusted for directories beside the system's, as PEM text.
@@ -550,6 +552,7 @@ mod tests {
             email: None,
             challenges: challenges.to_vec(),
             dns_hook: None,
+            ask: None,
             state: PathBuf::new(),
             roots_pem: Vec::new(),
         }

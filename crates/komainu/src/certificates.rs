@@ -86,7 +86,8 @@ impl RunningCertificates {
         log: &ErrorLog,
     ) -> Option<RunningCertificates> {
         let subjects = subjects(config, log);
-        if subjects.is_empty() {
+        let is_on_demand = config.acme.ask.is_some() && config.sites.iter().any(is_automatic);
+        if subjects.is_empty() && !is_on_demand {
             return None;
         }
         let environment = Environment {
@@ -95,11 +96,16 @@ impl RunningCertificates {
             intervals: Intervals::default(),
             host: host_name(),
         };
+        let missed = store.clone();
         let sink = Arc::new(ServerSink { store, log: log.clone() });
         let options = options(config, files, is_system)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
-            Ok(renewer) => Some(RunningCertificates { renewer, is_system }),
+            Ok(renewer) => {
+                let missing = renewer.missing_names();
+                missed.report_missing(move |name| missing.report(name));
+                Some(RunningCertificates { renewer, is_system })
+            }
             Err(error) => {
                 log.error(&format!("certificates are neither obtained nor renewed: {error}"));
                 None
@@ -191,17 +197,20 @@ fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
     subjects.into_iter().collect()
 }
 
+fn is_automatic(site: &config::Site) -> bool {
+    site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
+}
+
 /// The hosts of sites with `tls = "auto"`, each with the line of its site.
 fn names(config: &Config) -> Vec<(u32, String)> {
-    let automatic = config
-        .sites
-        .iter()
-        .filter(|site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto));
     let mut names = Vec::new();
-    for site in automatic {
-        let hosts = site.hosts.iter().map(|host| match host {
-            HostPattern::Exact(name) => name.clone(),
-            HostPattern::Below(name) => format!("*{name}"),
+    // With `ask`, the names below a wildcard are obtained one by one where the wildcard itself cannot be.
+    let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
+    for site in config.sites.iter().filter(|site| is_automatic(site)) {
+        let hosts = site.hosts.iter().filter_map(|host| match host {
+            HostPattern::Exact(name) => Some(name.clone()),
+            HostPattern::Below(_) if skips_wildcards => None,
+            HostPattern::Below(name) => Some(format!("*{name}")),
         });
         let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
         names.extend(hosts.chain(own).map(|name| (site.line, name)));
@@ -268,6 +277,7 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         email: acme.email.clone(),
         challenges: challenges(config),
         dns_hook: (!hook.is_empty()).then_some(hook),
+        ask: acme.ask.clone(),
         state: state_folder(config, is_system),
         roots_pem: acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default(),
     })
@@ -341,8 +351,6 @@ pub(crate) fn default_state_folder(is_system: bool) -> PathBuf {
 /// # Errors
 /// Why it cannot be made.
 pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
-    let is_automatic =
-        |site: &config::Site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto);
     if !config.sites.iter().any(is_automatic) {
         return Ok(());
     }
