@@ -226,7 +226,8 @@ mod tests {
             assert!(directory(wrong).unwrap_err().remedy.contains("letsencrypt"), "{wrong}");
         }
         assert!(ask_url("http://127.0.0.1:9000/check?key=1").is_ok() && ask_url("https://a.example").is_ok());
-        for wrong in ["", "127.0.0.1:9000", "http://", "ftp://a", "http://a b", "http://u@a/", "http://a/#x"] {
+        for wrong in ["", "127.0.0.1:9000", "http://", "ftp://a", "http://a b", "http://u@a/", "http://a/#x"]
+        {
             assert!(ask_url(wrong).is_err(), "{wrong}");
         }
         assert_eq!(email("mailto:a@b.c").unwrap(), "a@b.c");

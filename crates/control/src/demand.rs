@@ -22,7 +22,7 @@ const UNANSWERED: Duration = Duration::from_secs(5);
 
 /// What the `ask` URL says about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AskAnswer {
     /// It gets a certificate.
     Yes,
     /// It gets none.
@@ -86,14 +86,14 @@ impl Demand {
     }
 
     /// Takes the answer to a question, of [`Demand::wants`] or about a name that is known; returns whether the name is new.
-    pub(crate) fn answered(&mut self, subject: &Subject, answer: Answer, now: Instant) -> bool {
+    pub(crate) fn answered(&mut self, subject: &Subject, answer: AskAnswer, now: Instant) -> bool {
         self.asking.remove(subject);
         let pause = match answer {
-            Answer::Yes => return self.confirm(subject),
-            Answer::No => REFUSED,
-            Answer::None => UNANSWERED,
+            AskAnswer::Yes => return self.confirm(subject),
+            AskAnswer::No => REFUSED,
+            AskAnswer::None => UNANSWERED,
         };
-        if answer == Answer::No {
+        if answer == AskAnswer::No {
             self.names.remove(subject);
         }
         self.refused.insert(subject.clone(), now + pause);
@@ -118,14 +118,14 @@ impl Confirmer {
     }
 
     /// Asks about a name: a response with a status of 200 to 299 is yes, one below 500 no. The text is for the log.
-    pub(crate) async fn ask(&self, subject: &Subject) -> (Answer, String) {
+    pub(crate) async fn ask(&self, subject: &Subject) -> (AskAnswer, String) {
         let sign = if self.url.contains('?') { '&' } else { '?' };
         // A name has no characters that a URL escapes.
         match self.client.get(&format!("{}{sign}domain={subject}", self.url)).await {
-            Ok(status @ 200..300) => (Answer::Yes, format!("`ask` confirms it with status {status}")),
-            Ok(status @ 300..500) => (Answer::No, format!("`ask` refuses it with status {status}")),
-            Ok(status) => (Answer::None, format!("`ask` responds with status {status}")),
-            Err(error) => (Answer::None, format!("`ask`: {error}")),
+            Ok(status @ 200..300) => (AskAnswer::Yes, format!("`ask` confirms it with status {status}")),
+            Ok(status @ 300..500) => (AskAnswer::No, format!("`ask` refuses it with status {status}")),
+            Ok(status) => (AskAnswer::None, format!("`ask` responds with status {status}")),
+            Err(error) => (AskAnswer::None, format!("`ask`: {error}")),
         }
     }
 }
@@ -144,16 +144,16 @@ mod tests {
         let name = subject("a.example.com");
         assert!(demand.wants(&name, now));
         assert!(!demand.wants(&name, now), "it is being asked");
-        assert!(!demand.answered(&name, Answer::No, now));
+        assert!(!demand.answered(&name, AskAnswer::No, now));
         assert!(!demand.wants(&name, now + REFUSED - Duration::from_millis(1)));
         assert!(demand.wants(&name, now + REFUSED));
-        assert!(!demand.answered(&name, Answer::None, now + REFUSED));
+        assert!(!demand.answered(&name, AskAnswer::None, now + REFUSED));
         assert!(!demand.wants(&name, now + REFUSED));
         assert!(demand.wants(&name, now + REFUSED + UNANSWERED));
-        assert!(demand.answered(&name, Answer::Yes, now + REFUSED + UNANSWERED));
+        assert!(demand.answered(&name, AskAnswer::Yes, now + REFUSED + UNANSWERED));
         assert!(!demand.wants(&name, now + 100 * REFUSED), "it has a certificate, or gets one");
         // At its renewal it is refused.
-        assert!(!demand.answered(&name, Answer::No, now + 100 * REFUSED) && !demand.contains(&name));
+        assert!(!demand.answered(&name, AskAnswer::No, now + 100 * REFUSED) && !demand.contains(&name));
         for other in ["*.example.com", "foo.local", "localhost", "nas", "93.184.216.34"] {
             assert!(!demand.wants(&subject(other), now + 200 * REFUSED), "{other}");
         }
@@ -169,13 +169,13 @@ mod tests {
         for number in 0..1_000 {
             if demand.wants(&name(number), now) {
                 asked += 1;
-                demand.answered(&name(number), Answer::No, now);
+                demand.answered(&name(number), AskAnswer::No, now);
             }
         }
         assert_eq!(asked, QUESTIONS_PER_S, "within a second");
         let mut demand = Demand::default();
         for number in 0..REFUSED_MAX + 10 {
-            demand.answered(&name(number), Answer::No, now);
+            demand.answered(&name(number), AskAnswer::No, now);
         }
         assert!(!demand.wants(&name(1_000_000), now), "as many are remembered as can be");
         assert!(demand.wants(&name(1_000_000), now + REFUSED));

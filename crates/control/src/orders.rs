@@ -161,11 +161,12 @@ impl Orders {
         let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
-        // A client of its own: what it is told to wait is not for directories.
+        // A client of its own: its `Retry-After` is not that of a directory.
         let ask_max = ASK_MAX.min(state.environment.intervals.request_max);
-        let confirmer = options.ask.as_ref().map(|url| {
-            WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client))
-        });
+        let confirmer = options
+            .ask
+            .as_ref()
+            .map(|url| WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client)));
         let confirmer = confirmer.transpose()?;
         Ok(Orders { state: state.clone(), options: options.clone(), store, client, confirmer, permits })
     }

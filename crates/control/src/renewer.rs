@@ -8,12 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{
-    Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel,
-};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::{AbortHandle, LocalSet};
 
-use crate::demand::{Answer, Demand, NAMES_MAX, is_demandable};
+use crate::demand::{AskAnswer, Demand, NAMES_MAX, is_demandable};
 use crate::local::LocalAuthority;
 use crate::order::Options;
 use crate::orders::{Environment, Loaded, Orders, RenewerState};
@@ -142,12 +140,12 @@ struct Kept {
 }
 
 /// What happens to the control thread.
-enum Event {
+enum RenewerEvent {
     Command(RenewerCommand),
     /// A client has asked for a name that has no certificate.
     Missing(String),
     /// The `ask` URL has answered, or has not.
-    Answered(Subject, Answer, String),
+    Answered(Subject, AskAnswer, String),
     /// The state folder may be of use by now.
     Look,
 }
@@ -172,21 +170,23 @@ async fn run(
         let again = tokio::time::sleep(keeper.state.environment.intervals.look);
         let event = tokio::select! {
             command = commands.recv() => match command {
-                Some(command) => Event::Command(command),
+                Some(command) => RenewerEvent::Command(command),
                 None => break,
             },
-            Some((subject, answer, text)) = answered.recv() => Event::Answered(subject, answer, text),
-            Some(name) = missing.recv() => Event::Missing(name),
-            () = again, if keeper.is_waiting() => Event::Look,
+            Some((subject, answer, text)) = answered.recv() => RenewerEvent::Answered(subject, answer, text),
+            Some(name) = missing.recv() => RenewerEvent::Missing(name),
+            () = again, if keeper.is_waiting() => RenewerEvent::Look,
         };
         match event {
-            Event::Command(RenewerCommand::Renew(subject)) => {
+            RenewerEvent::Command(RenewerCommand::Renew(subject)) => {
                 keeper.kept.get(&subject).into_iter().for_each(|kept| kept.renew.notify_one());
             }
-            Event::Command(RenewerCommand::Serve(options, subjects)) => keeper.serve(options, subjects),
-            Event::Missing(name) => keeper.missing(&name),
-            Event::Answered(subject, answer, text) => keeper.answered(&subject, answer, &text),
-            Event::Look => keeper.look(),
+            RenewerEvent::Command(RenewerCommand::Serve(options, subjects)) => {
+                keeper.serve(options, subjects)
+            }
+            RenewerEvent::Missing(name) => keeper.missing(&name),
+            RenewerEvent::Answered(subject, answer, text) => keeper.answered(&subject, answer, &text),
+            RenewerEvent::Look => keeper.look(),
         }
     }
 }
@@ -202,7 +202,7 @@ struct Keeper {
     demand: Demand,
     /// When an answer was logged last.
     logged: Option<Instant>,
-    answers: UnboundedSender<(Subject, Answer, String)>,
+    answers: UnboundedSender<(Subject, AskAnswer, String)>,
 }
 
 impl Keeper {
@@ -298,16 +298,22 @@ impl Keeper {
         });
     }
 
-    fn answered(&mut self, subject: &Subject, answer: Answer, text: &str) {
+    fn answered(&mut self, subject: &Subject, answer: AskAnswer, text: &str) {
         let now = Instant::now();
         let is_new = self.demand.answered(subject, answer, now);
+        let line = || format!("certificates: {subject}: {text}");
         // Clients choose the names: they do not fill the log.
-        if answer == Answer::Yes || self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_MIN) {
-            self.logged = Some(now);
-            let line = format!("certificates: {subject}: {text}");
-            if answer == Answer::None { self.state.sink.warn(&line) } else { self.state.sink.info(&line) }
+        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_MIN);
+        match answer {
+            AskAnswer::Yes => self.state.sink.info(&line()),
+            AskAnswer::No if is_due => self.state.sink.info(&line()),
+            AskAnswer::None if is_due => self.state.sink.warn(&line()),
+            _ => {}
         }
-        if answer == Answer::No && !self.configured.contains(subject) {
+        if is_due && answer != AskAnswer::Yes {
+            self.logged = Some(now);
+        }
+        if answer == AskAnswer::No && !self.configured.contains(subject) {
             self.kept.remove(subject).into_iter().for_each(|kept| kept.task.abort());
             forget(&self.state, std::slice::from_ref(subject), &BTreeSet::new());
         }
@@ -445,7 +451,7 @@ async fn keep_public(
     orders: Rc<Orders>,
     subject: Subject,
     renew: Rc<Notify>,
-    answers: Option<UnboundedSender<(Subject, Answer, String)>>,
+    answers: Option<UnboundedSender<(Subject, AskAnswer, String)>>,
 ) {
     let state = orders.state.clone();
     let mut loaded = Loaded::default();
@@ -458,9 +464,11 @@ async fn keep_public(
         let now = state.now();
         let due = orders.due(&record, &loaded);
         if is_asked || due.is_none_or(|due| due <= now) {
-            if let (Some(answers), Some(confirmer), true) = (&answers, &orders.confirmer, loaded.chain.is_some()) {
+            if let (Some(answers), Some(confirmer), true) =
+                (&answers, &orders.confirmer, loaded.chain.is_some())
+            {
                 let (answer, text) = confirmer.ask(&subject).await;
-                if answer != Answer::Yes {
+                if answer != AskAnswer::Yes {
                     // After a no this task is aborted.
                     let _ = answers.send((subject.clone(), answer, text));
                     let pause = state.environment.intervals.retry_max;

@@ -397,6 +397,7 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
         email: None,
         challenges: vec![ChallengeKind::Http],
         dns_hook: None,
+        ask: None,
         state: state.clone(),
         roots_pem: Vec::new(),
     };
@@ -457,7 +458,9 @@ fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
     let rig = Rig::start(with(), &[], &challenges);
     let missing = rig.renewer.missing_names();
     let others = ["bad", "moved", "broken", "silent"].map(|label| format!("{label}.komainu-test.com"));
-    for name in others.iter().map(String::as_str).chain(["foo.local", "*.komainu-test.com", "127.0.0.1", "a b", good]) {
+    for name in
+        others.iter().map(String::as_str).chain(["foo.local", "*.komainu-test.com", "127.0.0.1", "a b", good])
+    {
         // Clients try again, and again.
         for _ in 0..3 {
             missing.report(name);

@@ -7,6 +7,8 @@ mod pebble;
 mod rig;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Output;
@@ -291,4 +293,32 @@ fn a_broken_local_authority_is_named() {
     let rig = start(folder, &config);
     eventually("an error", || rig.reported().contains("state/local/authority.pem cannot be read"));
     assert!(rig.reported().contains("remove the file"), "{}", rig.reported());
+}
+
+/// Clients bring about certificates below a wildcard, as far as the `ask` URL confirms the names.
+#[test]
+fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let Some(pebble) = ports.pebble(&folder) else { return };
+    let root = issuing_root(&pebble, &folder);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let acme = format!("challenge = \"http-01\"\nask = \"http://{}/\"", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut line) = (client.unwrap(), String::new());
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let status = if line.contains("domain=b.") { "200 OK" } else { "404 Not Found" };
+            let _ = write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let config = ports.config(&pebble.directory, &pebble.directory_root(), &acme);
+    let rig = start(folder, &config.replace(NAME, "*.komainu-test.com"));
+    assert!(ports.is_refused("b.komainu-test.com"), "there is none yet");
+    assert!(ports.is_refused("c.komainu-test.com"));
+    eventually("a certificate", || ports.is_served("b.komainu-test.com", &root));
+    eventually("a line of the log", || {
+        rig.reported().contains("c.komainu-test.com: `ask` refuses it with status 404")
+    });
+    assert!(ports.is_refused("c.komainu-test.com"));
+    assert_eq!(pebble.issued(), 1, "{}", rig.reported());
 }

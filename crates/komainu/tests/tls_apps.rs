@@ -11,7 +11,8 @@ use rig::{Folder, Rig, as_we_are, curl, text};
 
 const PERL: &str = r#"sub { my $env = shift; [200, [], [join "\n", map { "$_=$env->{$_}" }
     grep { /^HTTPS$|SSL_|url_scheme/ } sort keys %$env]] }"#;
-const RUBY: &str = "run ->(env) { [200, {}, [env.select { |key, _| key =~ /\\AHTTPS\\z|SSL_|url_scheme/ }.sort
+const RUBY: &str =
+    "run ->(env) { [200, {}, [env.select { |key, _| key =~ /\\AHTTPS\\z|SSL_|url_scheme/ }.sort
     .map { |pair| pair.join('=') }.join(\"\\n\")]] }";
 const WSGI: &str = "
 def app(environ, start_response):
@@ -54,7 +55,9 @@ fn start() -> Rig {
     for (name, file, _) in LANGUAGES {
         config += &format!("[apps.{name}]\n{name} = \"{file}\"\nworkers = 1\n");
     }
-    for (host, client) in [("a.test", ""), ("staff.test", ", client = { ca = \"staff.pem\", required = false }")] {
+    for (host, client) in
+        [("a.test", ""), ("staff.test", ", client = { ca = \"staff.pem\", required = false }")]
+    {
         config += &format!(
             "[[site]]\nhosts = \"{host}\"\nredirect_https = false\ntls = {{ certificate = \"cert.pem\", key = \"key.pem\"{client} }}\n"
         );
@@ -89,9 +92,11 @@ fn applications_see_https_and_the_certificates_of_clients() {
     let forged = ["-H", "SSL_CLIENT_VERIFY: SUCCESS", "-H", "SSL-Client-Verify: SUCCESS", "-H", "HTTPS: on"];
     let (certificate, key) = (rig.folder.at("alice.pem"), rig.folder.at("alice.key"));
     let alice = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
-    let digest = Command::new("openssl").args(["x509", "-noout", "-fingerprint", "-sha256", "-in"]).arg(&certificate);
-    let digest = text(&{ digest }.output().unwrap().stdout).trim().to_owned();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["x509", "-noout", "-fingerprint", "-sha256", "-in"]).arg(&certificate);
+    let digest = text(&openssl.output().unwrap().stdout).trim().to_owned();
     let digest = digest.split_once('=').unwrap().1.replace(':', "").to_ascii_lowercase();
+    let fingerprint = format!("SSL_CLIENT_FINGERPRINT={digest}");
     for (name, _, scheme) in LANGUAGES {
         let is_cgi = name != "asgi";
         let environment = |lines: Vec<String>| -> Vec<String> {
@@ -107,11 +112,15 @@ fn applications_see_https_and_the_certificates_of_clients() {
                 continue;
             }
             let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged].concat());
-            assert_eq!(environment(seen), ["HTTPS=on", "SSL_CLIENT_VERIFY=NONE", &secure], "{name} {version}");
+            assert_eq!(
+                environment(seen),
+                ["HTTPS=on", "SSL_CLIENT_VERIFY=NONE", &secure],
+                "{name} {version}"
+            );
             let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged, &alice].concat());
             let expected = [
                 "HTTPS=on",
-                &format!("SSL_CLIENT_FINGERPRINT={digest}"),
+                &fingerprint,
                 "SSL_CLIENT_I_DN=CN=staff",
                 "SSL_CLIENT_SERIAL=4d",
                 "SSL_CLIENT_S_DN=CN=alice\\, O=root,O=Staff",

@@ -95,7 +95,9 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
         if !text.is_empty() {
             text.push(',');
         }
-        for (index, attribute) in one.iter().enumerate() {
+        // As OpenSSL writes several in one part: these too from the last.
+        let attributes: Vec<_> = one.iter().collect();
+        for (index, attribute) in attributes.into_iter().rev().enumerate() {
             if index > 0 {
                 text.push('+');
             }
