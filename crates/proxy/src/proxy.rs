@@ -296,6 +296,7 @@ impl Proxy {
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!is_new);
         let pool = &self.group.pools[ticket.server];
+        let _in_use = pool.use_one();
         let (mut upstream_connection, room) =
             self.upstream_connection(x, ticket.server, trial.deadline_ms, is_new).await?;
         let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
