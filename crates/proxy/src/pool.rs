@@ -59,9 +59,9 @@ struct CoreList {
     in_use: AtomicU64,
 }
 
-/// What has happened at a server, to tell one that is busy from one that lacks workers.
+/// What has happened at a server: it distinguishes one that is busy from one that lacks workers.
 #[derive(Clone, Copy)]
-struct Progress {
+struct ServerProgress {
     /// New connections answered beyond those that a closed connection may have made room for. While this grows, the server takes new
     /// connections by itself.
     admitted: i64,
@@ -130,12 +130,12 @@ impl IdleEntry {
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> ServerProgress {
         let closed = self.starved().closed;
         let sum = |count: fn(&CoreList) -> &AtomicU64| {
             self.lists().iter().map(|list| count(list).load(Ordering::Relaxed)).sum()
         };
-        Progress {
+        ServerProgress {
             admitted: self.admitted.load(Ordering::Relaxed).cast_signed() - closed.cast_signed(),
             answered: sum(|list| &list.answered),
             in_use: sum(|list| &list.in_use),
@@ -144,7 +144,7 @@ impl IdleEntry {
 
     /// Whether a connection that has waited since `before` is passed over: connections idle, or more requests than were under way have
     /// been answered on kept ones. A server that is merely busy, or stands still for a moment, answers it among those.
-    fn passes_over(&self, before: Progress, now: Progress) -> bool {
+    fn passes_over(&self, before: ServerProgress, now: ServerProgress) -> bool {
         now.admitted <= before.admitted
             && (self.total() > 0
                 || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
