@@ -73,8 +73,8 @@ pub use listen::{Listen, Listener};
 pub use network::{ForwardedFields, Network, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
-    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol, ProxyTimeouts,
-    ProxyTls, Retry, Upstream, UpstreamHost,
+    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyHttp, ProxyLimits, ProxyProtocol,
+    ProxyTimeouts, ProxyTls, Retry, Upstream, UpstreamHost,
 };
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};

@@ -98,6 +98,67 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
 }
 
+/// A server with a certificate, and another one in front of it that asks it over HTTP/2.
+fn front_and_back(size: usize) -> (Rig, Rig) {
+    let back = Folder::new();
+    back.certify().write("www/a", "0123456789").write("www/large", "x".repeat(size));
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
+                  tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
+    back.write("komainu.toml", format!("{}{listen}[[site]]\n[[site.route]]\nfiles = \"www\"\n", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(back.at("komainu.toml"));
+    let back = Rig::start(command, back);
+    let front = Folder::new();
+    front.write("komainu.toml", front_text(&back, ""));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(front.at("komainu.toml"));
+    (Rig::start(command, front), back)
+}
+
+fn front_text(back: &Rig, more: &str) -> String {
+    let port = back.address.port();
+    format!(
+        "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[site]]\n[[site.route]]\nproxy = {{ \
+         to = \"https://localhost:{port}\", http = \"2\", spill = \"0B\", tls = {{ ca = \"{}\" }}{more} }}\n",
+        as_we_are(),
+        back.folder.at("cert.pem").display()
+    )
+}
+
+#[test]
+fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
+    const SIZE: usize = 40_000_000;
+    let (mut front, back) = front_and_back(SIZE);
+    let format = "|%{http_version} %{http_code}|";
+    assert_eq!(text(&curl(&[H2, "-w", format, &front.url("/a")]).stdout), "0123456789|2 200|");
+    assert_eq!(text(&curl(&["-w", format, &front.url("/a")]).stdout), "0123456789|1.1 200|");
+    // More than all buffers on the way hold, so that the request is under way while things change.
+    let ask = |target: &str| {
+        let mut client = front.connect();
+        write!(client, "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut first = [0; 12];
+        client.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        client
+    };
+    let rest = |mut client: std::net::TcpStream| {
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        rest.len() - (rest.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4)
+    };
+    let (one, other) = (ask("/large"), ask("/large"));
+    front
+        .folder
+        .write("komainu.toml", front_text(&back, ", slow_start = \"1s\", request_headers.set.x-new = \"1\""));
+    front.signal("-HUP");
+    rig::eventually("the server reads its configuration again", || front.reported().contains("reload"));
+    assert_eq!(text(&curl(&[H2, &front.url("/a")]).stdout), "0123456789");
+    assert_eq!(rest(one), SIZE);
+    front.signal("-TERM");
+    assert_eq!(rest(other), SIZE);
+    assert!(front.ended().success());
+}
+
 /// A client that closes its sending side opens no window any more: what waits for one ends at once.
 #[test]
 fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {

@@ -44,6 +44,7 @@ mod overflow;
 mod file;
 mod mux;
 mod h2;
+pub mod h2_client;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod lane;
@@ -69,6 +70,7 @@ pub use exchange::{Exchange, Request};
 pub use fault::Fault;
 pub use filters::DefaultFields;
 pub use flow::BodyPiece;
+pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};
 pub use idle::IdleLinks;
 pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;

@@ -2,7 +2,7 @@
 
 use http::machine::{ClientMachine, Step};
 use http::{Limits, Method};
-use net::{Core, Link, preface};
+use net::{Core, H2Link, H2Options, H2Request, Link, StreamStep, preface};
 
 use crate::dial::dial;
 use crate::failure::AttemptFailure;
@@ -27,7 +27,8 @@ pub(crate) async fn probe(
     if let Some(version) = options.proxy_protocol {
         preface::write(&mut preface, version, None);
     }
-    let mut link = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
+    let http2 = options.servers[server].http2;
+    let mut link = match dial(core, options, server, upstream, 0, &preface, http2, deadline_ms).await {
         Ok((link, _)) => link,
         Err(AttemptFailure::Starved) => return None,
         Err(_) => return Some(false),
@@ -36,6 +37,10 @@ pub(crate) async fn probe(
         Probe::Connect => true,
         Probe::Get { path, host, first, last } => {
             let host = host.as_deref().unwrap_or(&upstream.authority);
+            if http2 {
+                let status = ask_on_stream(link, path, host, upstream.tls.is_some(), deadline_ms).await;
+                return Some(status.is_some_and(|status| (*first..=*last).contains(&status)));
+            }
             let request = format!(
                 "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
             );
@@ -43,6 +48,33 @@ pub(crate) async fn probe(
             status.is_some_and(|status| (*first..=*last).contains(&status))
         }
     })
+}
+
+/// The same over HTTP/2, on a connection made for it.
+async fn ask_on_stream(link: Link, path: &str, host: &str, secure: bool, deadline_ms: u64) -> Option<u16> {
+    let head = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
+    let connection = H2Link::start(link, &H2Options { head, ..H2Options::default() }, || ());
+    let request = H2Request {
+        method: Method::Get,
+        method_name: b"GET",
+        scheme: if secure { b"https" } else { b"http" },
+        authority: host.as_bytes(),
+        path: path.as_bytes(),
+        lines: b"User-Agent: komainu-check\r\n",
+        ended: true,
+    };
+    let mut stream = connection.request(&request)?;
+    let mut interims = 0;
+    loop {
+        match stream.step().ok()? {
+            StreamStep::Head if !stream.head().0.status.is_informational() => {
+                return Some(stream.head().0.status.code());
+            }
+            StreamStep::Head if interims < INTERIM_MAX => interims += 1,
+            StreamStep::Pending => stream.readable(deadline_ms).await.ok()?,
+            _ => return None,
+        }
+    }
 }
 
 /// Sends a request and reads the head of its response: the status.

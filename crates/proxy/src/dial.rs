@@ -12,7 +12,11 @@ use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, UpstreamAddress};
 use crate::shared::Upstream;
 
-/// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands.
+/// The server has not agreed to HTTP/2.
+const NO_HTTP2: AttemptFailure = AttemptFailure::Connect("the upstream does not offer HTTP/2 (ALPN)");
+
+/// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands, for HTTP/2 if that is
+/// wanted.
 pub(crate) async fn dial(
     core: &Core,
     options: &GroupOptions,
@@ -20,6 +24,7 @@ pub(crate) async fn dial(
     upstream: &Upstream,
     turn: usize,
     preface: &[u8],
+    http2: bool,
     deadline_ms: u64,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
     let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
@@ -40,11 +45,15 @@ pub(crate) async fn dial(
     if !preface.is_empty() {
         send(&mut stream, preface, deadline_ms).await?;
     }
-    Ok(match &upstream.tls {
+    Ok(match if http2 { &upstream.tls_http2 } else { &upstream.tls } {
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
-            (Link::Tls(Box::new(tls)), address)
+            let link = Link::Tls(Box::new(tls));
+            if http2 && !link.has_agreed_to_http2() {
+                return Err(NO_HTTP2);
+            }
+            (link, address)
         }
     })
 }

@@ -2,18 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Method, Name, Status};
-use net::preface::{self, Endpoints};
 use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
 
 use crate::check;
 use crate::choose::{Balancer, NoServer, SelectError, Selection};
-use crate::dial::{Beside, before, beside, dial};
+use crate::dial::{Beside, before, beside};
 use crate::failure::AttemptFailure;
+use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
 use crate::kept::ReplayBuffer;
 use crate::options::RouteOptions;
@@ -23,8 +24,12 @@ use crate::request::RequestRules;
 use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
 use crate::shared::GroupShared;
-use crate::template::TemplateContext;
-use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_side::UpstreamSide;
+
+mod connect;
+
+use connect::Reached;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -107,6 +112,8 @@ struct GroupState {
     shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
+    /// The same, of HTTP/2 connections; empty for servers that are asked over HTTP/1.
+    h2_pools: Vec<H2Pool>,
     buffers: Rc<UpstreamBuffers>,
     chooser: Balancer,
     budget: Cell<RetryBudget>,
@@ -120,6 +127,8 @@ struct Attempts {
     /// Servers that have failed it.
     tried: Vec<usize>,
     attempts: u32,
+    /// How often a server refused to process it.
+    refusals: u32,
     kept: ReplayBuffer,
 }
 
@@ -142,6 +151,7 @@ impl Group {
             core: core.clone(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
+            h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
             buffers: pool(core.memory()),
             chooser: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
@@ -166,7 +176,7 @@ impl Group {
     /// Connections to a server kept on this core now.
     #[must_use]
     pub fn kept(&self, server: usize) -> usize {
-        self.0.pools[server].len()
+        self.0.pools[server].len() + self.0.h2_pools[server].len()
     }
 
     /// A route to its servers. The mark in `Via` depends on the place of `options` in memory: pass the same `Arc` on all
@@ -206,6 +216,7 @@ impl Proxy {
             },
             tried: Vec::new(),
             attempts: 0,
+            refusals: 0,
             kept: ReplayBuffer::new(self.kept_bytes_max(x)),
         };
         self.read_ahead(x, &mut trial).await?;
@@ -228,6 +239,7 @@ impl Proxy {
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
+            trial.refusals += u32::from(matches!(failure, AttemptFailure::Unprocessed));
             let ejected = failure.is_the_servers() && ticket.failed();
             let next = self.next(x, &failure, &trial);
             self.report_failure(x, &ticket, &failure, next);
@@ -280,7 +292,10 @@ impl Proxy {
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
         let retry = &self.rules.options.retry;
-        let repeats = x.request().method().is_idempotent() || retry.non_idempotent;
+        // A stream may be refused before anything was done, and then any request may be sent again.
+        let repeats = x.request().method().is_idempotent()
+            || retry.non_idempotent
+            || self.group.shared.options.servers.iter().any(|server| server.http2);
         if repeats { retry.body_bytes_max } else { 0 }
     }
 
@@ -296,16 +311,12 @@ impl Proxy {
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!is_new);
         let pool = &self.group.pools[ticket.server];
-        let (mut upstream_connection, room) =
-            self.upstream_connection(x, ticket.server, trial.deadline_ms, is_new).await?;
-        let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
-        let waits = x.awaits_continue()?;
-        let ask = TemplateContext::of(&x.request(), &upstream.authority);
-        let sent = self
-            .rules
-            .request
-            .write(&mut upstream_connection.buffers.out, &ask, waits)
-            .map_err(Fault::Reject)?;
+        let Reached { mut side, room, sent } = match self.is_for_stream(x, ticket.server) {
+            true => Box::pin(self.open_stream(x, ticket.server, trial.deadline_ms)).await?,
+            false => self.open_http1(x, ticket.server, trial.deadline_ms, is_new).await?,
+        };
+        let (asked_ms, reused, is_http1) =
+            (self.group.core.now_ms(), side.is_reused(), matches!(side, UpstreamSide::H1(_)));
         let cookie = ticket.cookie.as_ref().map(|pair| {
             let secure = if x.request().client().secure { "; Secure" } else { "" };
             format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
@@ -320,7 +331,9 @@ impl Proxy {
         };
         let answered = || {
             room.take();
-            pool.learn(self.group.core.now_ms() - asked_ms, reused);
+            if is_http1 {
+                pool.learn(self.group.core.now_ms() - asked_ms, reused);
+            }
             if ticket.is_probe() {
                 succeeded();
             }
@@ -342,66 +355,24 @@ impl Proxy {
             may_retry,
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut upstream_connection, &plan, &mut trial.kept, sent);
+        let relay = Relay::new(x, &mut side, &plan, &mut trial.kept, sent);
         let outcome = beside(&room, relay.run()).await?;
         drop(room);
         succeeded();
-        match outcome {
-            RelayOutcome::Complete(sent_whole) => {
-                self.put_back(upstream_connection, ticket.server, sent_whole)
+        match (outcome, side) {
+            (RelayOutcome::Complete(sent_whole), UpstreamSide::H1(side)) => {
+                self.put_back(side.connection, ticket.server, sent_whole);
             }
-            RelayOutcome::Upgraded => {
-                let UpstreamConnection { mut link, buffers, .. } = upstream_connection;
+            (RelayOutcome::Upgraded, UpstreamSide::H1(mut side)) => {
+                side.consume();
+                let UpstreamConnection { mut link, buffers, .. } = side.connection;
                 let early = buffers.input.rest().to_vec();
                 drop(buffers);
                 Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
             }
+            (_, UpstreamSide::Stream(_)) => {}
         }
         Ok(())
-    }
-
-    /// A connection to a server: a kept one, or a new one.
-    async fn upstream_connection(
-        &self,
-        x: &Exchange<'_>,
-        server: usize,
-        deadline_ms: u64,
-        is_new: bool,
-    ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
-        let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
-        let now_ms = self.group.core.now_ms();
-        let pool = &self.group.pools[server];
-        let certain = !x.request().method().is_idempotent();
-        if !is_new
-            && options.keeps_connections()
-            && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
-        {
-            return Ok((rested.take_up(link, PooledBuffers::lend(&self.group.buffers)), RefCell::new(None)));
-        }
-        let mut preface = Vec::new();
-        if let Some(version) = options.proxy_protocol {
-            preface::write(&mut preface, version, ends(x));
-        }
-        let turn = self.group.dialled.get();
-        self.group.dialled.set(turn.wrapping_add(1));
-        let connect_by_ms = now_ms.saturating_add(self.rules.options.timeouts.connect_ms).min(deadline_ms);
-        // Boxed, as it is seldom: what it needs would make the future of every request larger.
-        let dialling =
-            Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
-        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
-        let (link, address) = beside(&room, dialling).await?;
-        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.group.buffers)), room))
-    }
-
-    fn put_back(&self, upstream_connection: UpstreamConnection, server: usize, sent_whole: bool) {
-        let options = &self.group.shared.options;
-        let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves
-            && let Some((link, rested)) =
-                upstream_connection.rest(&options.keep_alive, self.group.core.now_ms())
-        {
-            self.group.pools[server].put(link, rested, options.keep_alive.idle_max);
-        }
     }
 
     /// A stale connection is nobody's trouble, and a response that breaks off is the connection's fault, logged there.
@@ -438,6 +409,7 @@ impl Proxy {
             begun: x.has_begun(),
             replayable: trial.kept.is_whole(),
             attempts: trial.attempts,
+            refusals: trial.refusals,
         };
         let next = retry::next(failure, &progress, &options.retry);
         // A lone server that cannot be reached, or is slow, will be so again at once.
@@ -467,18 +439,14 @@ impl GroupState {
 
     /// Whether a kept connection still goes where its server is.
     fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
-        match (&self.shared.servers[server].names, rested.address) {
+        self.is_its_address(server, rested.address)
+    }
+
+    fn is_its_address(&self, server: usize, address: Option<SocketAddr>) -> bool {
+        match (&self.shared.servers[server].names, address) {
             (Some(names), Some(address)) => names.has(address),
             _ => true,
         }
-    }
-}
-
-/// Both ends of the client's connection, where they have addresses.
-fn ends(x: &Exchange<'_>) -> Option<Endpoints> {
-    match (x.request().client().address, x.local_address()) {
-        (net::Peer::Tcp(source), Some(destination)) => Some(Endpoints { source, destination }),
-        _ => None,
     }
 }
 
@@ -514,6 +482,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
                 !down && inner.fits(server, rested)
             });
+            inner.h2_pools[server].sweep(|address| !down && inner.is_its_address(server, address));
         }
     }
 }

@@ -1,13 +1,9 @@
 //! Relays one request and its response between a client and an upstream connection, in both directions at once.
 
-use http::encode::{CHUNK_END, chunk_start, last_chunk};
-use http::machine::Step;
 use http::{BodySize, Method, Status};
 use std::sync::Arc;
 
-use net::{
-    BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
-};
+use net::{BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota};
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
@@ -15,7 +11,8 @@ use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
-use crate::upstream_connection::{self, Read, UpstreamConnection};
+use crate::upstream_connection::announced_idle_ms;
+use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 mod clocks;
 
@@ -83,13 +80,11 @@ pub(crate) struct RelayOptions<'p> {
 /// The relay of one attempt.
 pub(crate) struct Relay<'r, 'c> {
     x: &'r mut Exchange<'c>,
-    upstream_connection: &'r mut UpstreamConnection,
+    side: &'r mut UpstreamSide,
     plan: &'r RelayOptions<'r>,
     /// The request body sent so far, kept for a retry.
     kept: &'r mut ReplayBuffer,
     method: Method,
-    /// Whether the body goes to the upstream in chunks: its length is not known.
-    chunked: bool,
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
@@ -104,10 +99,10 @@ pub(crate) struct Relay<'r, 'c> {
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
-    /// A relay for a request whose head is in the output buffer of `upstream_connection`.
+    /// A relay for a request whose head is on its way.
     pub(crate) fn new(
         x: &'r mut Exchange<'c>,
-        upstream_connection: &'r mut UpstreamConnection,
+        side: &'r mut UpstreamSide,
         plan: &'r RelayOptions<'r>,
         kept: &'r mut ReplayBuffer,
         sent: SentHead,
@@ -121,11 +116,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         };
         Relay {
             x,
-            upstream_connection,
+            side,
             plan,
             kept,
             method,
-            chunked: body == BodySize::Unknown,
             sent,
             up,
             interims: 0,
@@ -180,7 +174,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return;
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
-        self.frame(&bytes);
+        self.side.add(&bytes);
         // The body that was read ahead may be longer than may be kept for a retry.
         match bytes.len() > self.kept.bytes_max {
             true => self.kept.lost = true,
@@ -199,53 +193,33 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Adds a piece of the body to what will be sent, framed.
-    fn frame(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let out = &mut self.upstream_connection.buffers.out;
-        if self.chunked {
-            chunk_start(out, bytes.len());
-        }
-        out.extend_from_slice(bytes);
-        if self.chunked {
-            out.extend_from_slice(CHUNK_END);
-        }
-    }
-
     fn end_body(&mut self) {
         self.kept.ended = true;
         self.up = RequestProgress::Done;
-        if self.chunked {
-            let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
-            let trailers = self.x.trailers().map(|trailers| self.plan.request.trailers(trailers, &ask));
-            last_chunk(&mut self.upstream_connection.buffers.out, &trailers.unwrap_or_default());
-        }
+        let (x, plan) = (&*self.x, self.plan);
+        self.side.finish(|| {
+            let ask = TemplateContext::of(&x.request(), plan.upstream);
+            x.trailers().map(|trailers| plan.request.trailers(trailers, &ask)).unwrap_or_default()
+        });
     }
 
     /// Sends what can be sent.
     fn push_up(&mut self) -> Result<(), AttemptFailure> {
         loop {
             let gathered = self.gather()?;
-            let (backlog, behind) = (
-                self.upstream_connection.backlog(),
-                self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
-            );
+            let (backlog, behind) =
+                (self.side.backlog(), self.up != RequestProgress::Abandoned && self.side.is_behind());
             if behind {
                 // The upstream may have answered before it closed: its response is read next.
-                if self.upstream_connection.try_flush().is_err() {
+                if self.side.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
                 }
             }
-            if backlog != self.upstream_connection.backlog()
-                || (behind && !self.upstream_connection.is_behind())
-                || gathered
-            {
+            if backlog != self.side.backlog() || (behind && !self.side.is_behind()) || gathered {
                 self.up_ms = self.x.core().now_ms();
             }
-            if !gathered || self.upstream_connection.backlog() > 0 || self.moved >= TURN_BYTES {
+            if !gathered || self.side.backlog() > 0 || self.moved >= TURN_BYTES {
                 return Ok(());
             }
         }
@@ -256,7 +230,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let mut gathered = false;
         // Even if both peers are fast, other tasks must run.
         while self.up == RequestProgress::Body
-            && self.upstream_connection.backlog() < GATHERED_BYTES
+            && self.side.backlog() < GATHERED_BYTES
             && self.moved < TURN_BYTES
         {
             match self.x.try_read()? {
@@ -269,15 +243,9 @@ impl<'r, 'c> Relay<'r, 'c> {
                     gathered = true;
                     self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
                     self.kept.keep(bytes);
-                    if self.chunked {
-                        chunk_start(&mut self.upstream_connection.buffers.out, bytes.len());
-                    }
-                    if self.upstream_connection.offer(bytes).is_err() {
+                    if self.side.offer(bytes).is_err() {
                         self.abandon();
                         return Ok(false);
-                    }
-                    if self.chunked {
-                        self.upstream_connection.buffers.out.extend_from_slice(CHUNK_END);
                     }
                 }
             }
@@ -290,7 +258,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     fn abandon(&mut self) {
         self.up = RequestProgress::Abandoned;
-        self.upstream_connection.buffers.out.clear();
+        self.side.abandon();
     }
 
     // ---- the response ----
@@ -302,35 +270,22 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(ResponseProgress::Full);
         }
         loop {
-            let fed = self.upstream_connection.feed(self.method, &self.plan.options.head);
-            let fed = fed.map_err(|reject| match self.x.has_begun() {
-                true => AttemptFailure::Body(reject.reason),
-                false => AttemptFailure::Invalid(reject.reason),
-            })?;
-            match fed.step {
-                Step::NeedMore => {
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    match self.upstream_connection.fill(self.is_short()) {
-                        Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
-                        Ok(Read::Nothing) => return Ok(ResponseProgress::Dry),
-                        Ok(Read::End) => return self.at_end(),
-                        Err(Fault::Broken(reason)) if !self.x.has_begun() => {
-                            return Err(AttemptFailure::Invalid(reason));
-                        }
-                        Err(_) => return Err(self.cut("the upstream broke the connection")),
-                    }
-                }
-                Step::Head => {
-                    let upgraded = self.on_head()?;
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    if upgraded {
+            let step = self.side.step(self.method, &self.plan.options.head, self.is_short());
+            let step = step.map_err(|fault| fault.failure(self.x.has_begun(), self.side.may_be_stale()))?;
+            if step != UpstreamStep::Pending {
+                self.down_ms = self.x.core().now_ms();
+            }
+            match step {
+                UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
+                UpstreamStep::Head => {
+                    if self.on_head()? {
                         return Ok(ResponseProgress::Upgraded);
                     }
                 }
-                Step::Data(span) => {
-                    self.x.offer(span.of(self.upstream_connection.buffers.input.rest()))?;
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    self.moved += span.len().max(PIECE_WEIGHT_BYTES);
+                UpstreamStep::Data => {
+                    let data = self.side.data();
+                    self.moved += data.len().max(PIECE_WEIGHT_BYTES);
+                    self.x.offer(data)?;
                     if self.is_full()? {
                         return Ok(ResponseProgress::Full);
                     }
@@ -338,10 +293,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                         return Ok(ResponseProgress::Dry);
                     }
                 }
-                Step::End => {
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    return Ok(ResponseProgress::Done);
-                }
+                UpstreamStep::End => return Ok(ResponseProgress::Done),
             }
         }
     }
@@ -383,26 +335,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.x.core().memory().pressure() >= Pressure::High
     }
 
-    /// Handles the end of the upstream's stream.
-    fn at_end(&mut self) -> Result<ResponseProgress, AttemptFailure> {
-        match self.upstream_connection.buffers.machine.eof() {
-            Ok(()) => Ok(ResponseProgress::Done),
-            Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
-        }
-    }
-
-    /// The failure for a connection that ended before the response was complete.
-    fn cut(&self, reason: &'static str) -> AttemptFailure {
-        match (self.x.has_begun(), self.upstream_connection.silent && self.upstream_connection.reused) {
-            (true, _) => AttemptFailure::Body(reason),
-            (false, true) => AttemptFailure::Stale,
-            (false, false) => AttemptFailure::Cut,
-        }
-    }
-
     /// Handles a complete response head. True if it switches protocols.
     fn on_head(&mut self) -> Result<bool, AttemptFailure> {
-        let (head, bytes) = self.upstream_connection.buffers.head();
+        let (head, bytes) = self.side.head();
         let status = head.status;
         let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
         if status == Status::SWITCHING_PROTOCOLS {
@@ -421,11 +356,11 @@ impl<'r, 'c> Relay<'r, 'c> {
                 let rules = self.plan.response;
                 self.x.inform(status, |lines| rules.write(lines, head, bytes, &named, &prepared));
             }
-            self.upstream_connection.buffers.machine.next();
+            self.side.next_head();
             return Ok(false);
         }
         // A server may send 408 on an idle connection just before it closes it; here it has crossed with the request.
-        if status == Status::REQUEST_TIMEOUT && self.upstream_connection.reused && !head.keep_alive {
+        if status == Status::REQUEST_TIMEOUT && self.side.is_reused() && !head.keep_alive {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
             if harmless && self.kept.is_whole() {
                 return Err(AttemptFailure::Stale);
@@ -434,8 +369,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
             return Err(AttemptFailure::Refused(status));
         }
-        self.upstream_connection.idle_ms =
-            upstream_connection::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+        let idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
         let length = head.body_length(self.method);
         (self.plan.answered)();
         let rules = self.plan.response;
@@ -448,6 +382,9 @@ impl<'r, 'c> Relay<'r, 'c> {
                 lines.line(b"Set-Cookie", cookie);
             }
         });
+        if let UpstreamSide::H1(side) = &mut *self.side {
+            side.connection.idle_ms = idle_ms;
+        }
         if self.up == RequestProgress::Continue {
             // The upstream has answered without `100 Continue`: it does not want the body.
             self.up = RequestProgress::Abandoned;
@@ -459,7 +396,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if !self.sent.upgrade {
             return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
         }
-        let (head, bytes) = self.upstream_connection.buffers.head();
+        let (head, bytes) = self.side.head();
         let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
         // The server may only switch to a protocol that the request offered (RFC 9110 section 7.8).
         let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
@@ -480,10 +417,9 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     fn finish(self) -> Result<RelayOutcome, AttemptFailure> {
-        if let Some(body) = self.upstream_connection.buffers.machine.body()
-            && !body.trailers().is_empty()
-        {
-            self.x.end(&self.plan.response.trailers(body.trailers()))?;
+        let trailers = self.side.trailers();
+        if !trailers.is_empty() {
+            self.x.end(&self.plan.response.trailers(&trailers))?;
         }
         Ok(RelayOutcome::Complete(self.up == RequestProgress::Done))
     }
