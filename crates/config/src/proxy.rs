@@ -10,41 +10,10 @@ use crate::shape::{
 };
 use crate::template::template;
 use crate::units::{KIB, MIB, SPILL_MAX};
-use crate::upstream::{Balance, Origin, UrlShape, group_name};
+use crate::upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name};
 use http::Template;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The value of `Host`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpstreamHost {
-    /// The client's.
-    Pass,
-    /// The name of the upstream server.
-    Upstream,
-    /// This text.
-    Text(String),
-}
-
-/// The version of HTTP that servers with `https` URLs are asked over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyHttp {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/2.
-    Http2,
-}
-
-/// A version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// None.
-    Off,
-    /// The text line.
-    V1,
-    /// The binary header.
-    V2,
-}
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -201,6 +201,37 @@ impl Shape for UrlShape {
     }
 }
 
+/// The value of `Host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamHost {
+    /// The client's.
+    Pass,
+    /// The name of the upstream server.
+    Upstream,
+    /// This text.
+    Text(String),
+}
+
+/// The version of HTTP that servers with `https` URLs are asked over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHttp {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// None.
+    Off,
+    /// The text line.
+    V1,
+    /// The binary header.
+    V2,
+}
+
 /// Which server gets the next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Balance {

@@ -3,9 +3,9 @@
 
 mod rig;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rig::{Folder, Rig, as_we_are, curl, environment, komainu, text};
 
@@ -157,6 +157,61 @@ fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
     front.signal("-TERM");
     assert_eq!(rest(other), SIZE);
     assert!(front.ended().success());
+}
+
+/// The Python of the tests' environment, where it has gRPC.
+fn python_with_grpc() -> Option<std::path::PathBuf> {
+    let python = environment().join("bin/python");
+    let found = Command::new(&python).args(["-c", "import grpc"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    let missing = "Python's grpcio is not installed; scripts/setup test brings it";
+    assert!(std::env::var_os("KOMAINU_TEST_ALL").is_none(), "{missing}");
+    eprintln!("SKIPPED: {missing}");
+    None
+}
+
+#[test]
+fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
+    let Some(python) = python_with_grpc() else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/grpc_echo.py");
+    // The server ends when its input does.
+    let mut server = Command::new(&python)
+        .args([script, "serve"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    // It takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new();
+    let route = |path: &str, port: &str| {
+        format!("[[site.route]]\npath = \"{path}\"\nproxy = \"h2c://127.0.0.1:{port}\"\n")
+    };
+    let routes = route("/echo.Echo/*", port.trim())
+        + &route("/down.Down/*", "1")
+        + &route("/silent.Silent/*", &silent.local_addr().unwrap().port().to_string());
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+    folder.write("komainu.toml", format!("{}{listen}[[site]]\n{routes}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let calls = Command::new(&python).args([script, "call", &rig.address.to_string()]).output().unwrap();
+    assert!(calls.status.success(), "{}{}", text(&calls.stdout), text(&calls.stderr));
+    assert_eq!(text(&calls.stdout), "all calls are as they should be\n");
+    let url = rig.url("/silent.Silent/Any");
+    let call = |kind: &str| {
+        let fields = [H2, "-s", "-i", "-X", "POST", "-H", "grpc-timeout: 100m", "-H", kind];
+        text(&curl(&[&fields[..], &["--data-binary", "", &url]].concat()).stdout)
+    };
+    let late = call("content-type: application/grpc+proto");
+    assert!(late.starts_with("HTTP/2 200") && late.contains("grpc-status: 4\r\n"), "{late}");
+    assert!(late.contains("grpc-message: ") && late.contains("content-type: application/grpc\r\n"), "{late}");
+    drop(server.stdin.take());
+    server.wait().unwrap();
 }
 
 /// A client that closes its sending side opens no window any more: what waits for one ends at once.

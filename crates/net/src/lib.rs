@@ -48,6 +48,7 @@ pub mod h2_client;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod lane;
+mod grpc;
 pub mod exchange;
 pub mod flow;
 pub mod tunnel;

@@ -20,7 +20,7 @@ use crate::kept::ReplayBuffer;
 use crate::options::RouteOptions;
 use crate::pool::CorePool;
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
-use crate::request::RequestRules;
+use crate::request::{RequestRules, SentHead};
 use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
 use crate::shared::GroupShared;
@@ -28,8 +28,6 @@ use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnec
 use crate::upstream_side::UpstreamSide;
 
 mod connect;
-
-use connect::Reached;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -121,6 +119,14 @@ struct GroupState {
     dialled: Cell<usize>,
 }
 
+/// A server that gets the request.
+struct Reached<'p> {
+    side: UpstreamSide,
+    /// What runs until the server answers.
+    room: Beside<'p>,
+    sent: SentHead,
+}
+
 /// What one request has come to so far.
 struct Attempts {
     deadline_ms: u64,
@@ -210,9 +216,10 @@ impl Proxy {
         }
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let mut trial = Attempts {
-            deadline_ms: match options.timeouts.total_ms {
-                0 => u64::MAX,
-                total_ms => self.group.core.now_ms().saturating_add(total_ms),
+            deadline_ms: {
+                let total_ms = Some(options.timeouts.total_ms).filter(|&total_ms| total_ms > 0);
+                let ms = x.request().grpc_timeout_ms().into_iter().chain(total_ms).min();
+                ms.map_or(u64::MAX, |ms| self.group.core.now_ms().saturating_add(ms))
             },
             tried: Vec::new(),
             attempts: 0,
@@ -317,10 +324,7 @@ impl Proxy {
         };
         let (asked_ms, reused, is_http1) =
             (self.group.core.now_ms(), side.is_reused(), matches!(side, UpstreamSide::H1(_)));
-        let cookie = ticket.cookie.as_ref().map(|pair| {
-            let secure = if x.request().client().secure { "; Secure" } else { "" };
-            format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
-        });
+        let cookie = ticket.cookie.as_ref().map(|pair| set_cookie(pair, x.request().client().secure));
         let may_retry = trial.attempts < options.retry.attempts_max
             && (x.request().method().is_idempotent() || options.retry.non_idempotent)
             && self.group.budget.get().spend().is_some();
@@ -448,6 +452,12 @@ impl GroupState {
             _ => true,
         }
     }
+}
+
+/// The value of `Set-Cookie` for a server's cookie.
+fn set_cookie(pair: &str, is_secure: bool) -> String {
+    let secure = if is_secure { "; Secure" } else { "" };
+    format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
 }
 
 async fn report(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {

@@ -27,7 +27,7 @@ pub(crate) struct Http1Side {
     data: Span,
 }
 
-/// What came of a response.
+/// What a response brings next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamStep {
     Pending,
@@ -57,7 +57,7 @@ impl UpstreamSide {
         UpstreamSide::H1(Http1Side { connection, chunked, consumed: 0, data: Span::EMPTY })
     }
 
-    /// Whether the connection carried a request before and nothing has come of this one's response: the server may have closed it
+    /// Whether the connection carried a request before and no part of this one's response has come: the server may have closed it
     /// while it was idle.
     pub(crate) fn may_be_stale(&self) -> bool {
         match self {

@@ -383,7 +383,7 @@ fn heads_beyond_the_limits_and_interim_ones_without_end_are_502() {
 }
 
 #[test]
-fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_told_apart() {
+fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_502_and_504() {
     let old = Origin::start(|mut caller, _| {
         caller.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         caller.raw_until(b"never");

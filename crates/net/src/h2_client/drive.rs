@@ -5,7 +5,7 @@ use std::rc::Rc;
 use http::{Fields, ResponseHead};
 use http2::{ErrorCode, Event};
 
-use super::StreamFailure;
+use super::options::StreamFailure;
 use super::shared::{ClientConn, ClientState, Frames};
 use crate::conn::OUT_BYTES_MAX;
 use crate::fault::Fault;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use http::{Fields, Method, ResponseHead};
 use http2::{Machine, Share};
 
-use super::{H2Options, StreamFailure};
+use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
 use crate::mux::shared::StreamShared;
 use crate::mux::turns::Turns;

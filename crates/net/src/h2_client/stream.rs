@@ -5,38 +5,11 @@ use std::rc::Rc;
 use http::{Fields, ResponseHead};
 use http2::RequestLine;
 
-use super::H2Request;
+use super::options::{H2Request, StreamFailure, StreamStep};
 use super::shared::{ClientConn, ClientStream, ReceivedHead, head_bytes};
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::wait::{self, Interest};
-
-/// What came of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamStep {
-    /// Nothing now.
-    Pending,
-    /// A head is in [`H2Stream::head`]; interim ones come first.
-    Head,
-    /// Content is in [`H2Stream::data`] until the next step.
-    Data,
-    /// The response is complete; its trailers are in [`H2Stream::trailers`].
-    End,
-}
-
-/// Why a response does not come to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamFailure {
-    /// The server has not processed the request (REFUSED_STREAM, or above the last stream of GOAWAY): it may be sent again,
-    /// whatever its method (RFC 9113 section 8.7).
-    NotProcessed,
-    /// The server has reset the stream.
-    Reset,
-    /// The connection was closed, or broke.
-    Closed,
-    /// The server has broken a rule of HTTP/2; a few words that hold no bytes of its.
-    Invalid(&'static str),
-}
 
 /// One request and its response. Dropping it ends both: the server learns of it where they are not complete.
 pub struct H2Stream {
@@ -86,7 +59,7 @@ impl H2Stream {
         self.is_reused
     }
 
-    /// Whether nothing has come of the response.
+    /// Whether no part of the response has come.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         !self.stream.heard.get()

@@ -6,21 +6,12 @@ use http::BodySize;
 use net::preface::{self, Endpoints};
 use net::{Exchange, Fault, H2Request};
 
-use super::Proxy;
+use super::{Proxy, Reached};
 use crate::dial::{Beside, beside, dial};
 use crate::failure::AttemptFailure;
-use crate::request::SentHead;
 use crate::template::TemplateContext;
 use crate::upstream_connection::{PooledBuffers, UpstreamConnection};
 use crate::upstream_side::UpstreamSide;
-
-/// A server that gets the request.
-pub(super) struct Reached<'p> {
-    pub(super) side: UpstreamSide,
-    /// What runs until the server answers.
-    pub(super) room: Beside<'p>,
-    pub(super) sent: SentHead,
-}
 
 impl Proxy {
     /// Whether the request goes to the server on a stream. One that may switch protocols needs a connection of its own where there can
