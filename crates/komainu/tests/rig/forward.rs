@@ -38,11 +38,20 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
     let name = ServerName::try_from("localhost").unwrap();
     let mut tls = ClientConnection::new(config, name).unwrap();
     tls.set_buffer_limit(None);
-    let mut client_open = true;
+    let (mut client_open, mut end_announced) = (true, false);
     let mut buffer = vec![0; 64 * 1024];
     loop {
+        // Not during the handshake, when rustls would send the alert at once and in the clear, before what the client has said.
+        if !client_open && !end_announced && !tls.is_handshaking() {
+            tls.send_close_notify();
+            end_announced = true;
+        }
         while tls.wants_write() {
             tls.write_tls(&mut server).ok()?;
+        }
+        if end_announced {
+            // As clients do that have closed; the server may have, too.
+            let _ = server.shutdown(Shutdown::Write);
         }
         let reads = |open: bool| if open { PollFlags::IN } else { PollFlags::empty() };
         let mut both = [PollFd::new(&client, reads(client_open)), PollFd::new(&server, reads(true))];
@@ -50,10 +59,7 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
         let ready = both.map(|end| end.revents());
         if !ready[0].is_empty() && client_open {
             match client.read(&mut buffer).ok()? {
-                0 => {
-                    client_open = false;
-                    tls.send_close_notify();
-                }
+                0 => client_open = false,
                 len => tls.writer().write_all(&buffer[..len]).ok()?,
             }
         } else if ready[0].contains(PollFlags::ERR) {
