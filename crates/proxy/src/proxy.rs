@@ -317,13 +317,12 @@ impl Proxy {
         let options = &self.rules.options;
         let upstream = &self.group.shared.servers[ticket.server];
         trial.attempts += u32::from(!is_new);
-        let pool = &self.group.pools[ticket.server];
         let Reached { mut side, room, sent } = match self.is_for_stream(x, ticket.server) {
             true => Box::pin(self.open_stream(x, ticket.server, trial.deadline_ms)).await?,
             false => self.open_http1(x, ticket.server, trial.deadline_ms, is_new).await?,
         };
-        let (asked_ms, reused, is_http1) =
-            (self.group.core.now_ms(), side.is_reused(), matches!(side, UpstreamSide::H1(_)));
+        let (asked_ms, reused) = (self.group.core.now_ms(), side.is_reused());
+        let pool = matches!(side, UpstreamSide::H1(_)).then(|| &self.group.pools[ticket.server]);
         let cookie = ticket.cookie.as_ref().map(|pair| set_cookie(pair, x.request().client().secure));
         let may_retry = trial.attempts < options.retry.attempts_max
             && (x.request().method().is_idempotent() || options.retry.non_idempotent)
@@ -335,7 +334,7 @@ impl Proxy {
         };
         let answered = || {
             room.take();
-            if is_http1 {
+            if let Some(pool) = pool {
                 pool.learn(self.group.core.now_ms() - asked_ms, reused);
             }
             if ticket.is_probe() {

@@ -37,7 +37,7 @@ pub struct SentHead {
 
 /// A request's head for a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamHead {
+pub struct StreamRequestHead {
     /// The path and the query, or `*`.
     pub path: Vec<u8>,
     /// `host[:port]`.
@@ -93,8 +93,8 @@ impl RequestRules {
         &self,
         ask: &TemplateContext<'_>,
         awaits_continue: bool,
-    ) -> Result<(StreamHead, SentHead), Reject> {
-        let mut head = StreamHead::default();
+    ) -> Result<(StreamRequestHead, SentHead), Reject> {
+        let mut head = StreamRequestHead::default();
         path::write_target(&mut head.path, self.path.as_ref(), ask)?;
         // A request of HTTP/1.0 may name no host; a stream's has to.
         let host = self.host(ask);
