@@ -11,7 +11,6 @@ use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
-use crate::upstream_connection::announced_idle_ms;
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 mod clocks;
@@ -88,9 +87,8 @@ pub(crate) struct Relay<'r, 'c> {
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
-    /// When bytes were last sent to the upstream, read from it, read from the client, sent to the client.
+    /// When bytes were last sent to the upstream, read from the client, sent to the client.
     up_ms: u64,
-    down_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
     unsent: u64,
@@ -124,7 +122,6 @@ impl<'r, 'c> Relay<'r, 'c> {
             up,
             interims: 0,
             up_ms: now_ms,
-            down_ms: now_ms,
             client_read_ms: now_ms,
             client_write_ms: now_ms,
             unsent: 0,
@@ -270,12 +267,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(ResponseProgress::Full);
         }
         loop {
-            let step = self.side.step(self.method, &self.plan.options.head, self.is_short());
-            let step = step.map_err(|fault| fault.failure(self.x.has_begun(), self.side.may_be_stale()))?;
-            if step != UpstreamStep::Pending {
-                self.down_ms = self.x.core().now_ms();
-            }
-            match step {
+            match self.side.step(self.method, &self.plan.options.head)? {
                 UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
                 UpstreamStep::Head => {
                     if self.on_head()? {
@@ -359,17 +351,15 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.side.next_head();
             return Ok(false);
         }
-        // A server may send 408 on an idle connection just before it closes it; here it has crossed with the request.
-        if status == Status::REQUEST_TIMEOUT && self.side.is_reused() && !head.keep_alive {
+        if self.side.is_idle_timeout() && self.kept.is_whole() {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
-            if harmless && self.kept.is_whole() {
+            if harmless {
                 return Err(AttemptFailure::Stale);
             }
         }
         if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
             return Err(AttemptFailure::Refused(status));
         }
-        let idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
         let length = head.body_length(self.method);
         (self.plan.answered)();
         let rules = self.plan.response;
@@ -382,9 +372,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 lines.line(b"Set-Cookie", cookie);
             }
         });
-        if let UpstreamSide::H1(side) = &mut *self.side {
-            side.connection.idle_ms = idle_ms;
-        }
+        self.side.note_final_head();
         if self.up == RequestProgress::Continue {
             // The upstream has answered without `100 Continue`: it does not want the body.
             self.up = RequestProgress::Abandoned;

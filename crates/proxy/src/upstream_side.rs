@@ -3,10 +3,10 @@
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span};
-use net::{Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
+use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
 
 use crate::failure::AttemptFailure;
-use crate::upstream_connection::{Read, UpstreamConnection};
+use crate::upstream_connection::{UpstreamConnection, announced_idle_ms};
 
 /// Where a request goes.
 pub(crate) enum UpstreamSide {
@@ -38,31 +38,16 @@ pub(crate) enum UpstreamStep {
     End,
 }
 
-/// Why nothing more comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UpstreamFault {
-    /// What came is not a response.
-    Invalid(&'static str),
-    /// The connection ended before the response did.
-    Cut(&'static str),
-    /// The server reset the stream.
-    Reset,
-    /// The server has not processed the request.
-    Unprocessed,
-}
-
 impl UpstreamSide {
     /// A connection; `chunked` says whether the request's body has no known length.
     pub(crate) fn http1(connection: UpstreamConnection, chunked: bool) -> UpstreamSide {
         UpstreamSide::H1(Http1Side { connection, chunked, consumed: 0, data: Span::EMPTY })
     }
 
-    /// Whether the connection carried a request before and no part of this one's response has come: the server may have closed it
-    /// while it was idle.
-    pub(crate) fn may_be_stale(&self) -> bool {
+    pub(crate) fn core(&self) -> &Core {
         match self {
-            UpstreamSide::H1(side) => side.connection.silent && side.connection.reused,
-            UpstreamSide::Stream(stream) => stream.is_silent() && stream.is_reused(),
+            UpstreamSide::H1(side) => side.connection.link.core(),
+            UpstreamSide::Stream(stream) => stream.core(),
         }
     }
 
@@ -71,6 +56,27 @@ impl UpstreamSide {
             UpstreamSide::H1(side) => side.connection.reused,
             UpstreamSide::Stream(stream) => stream.is_reused(),
         }
+    }
+
+    /// When bytes of the response were last received, by the core's clock; 0 while none were.
+    pub(crate) fn received_ms(&self) -> u64 {
+        match self {
+            UpstreamSide::H1(side) => side.connection.received_ms,
+            UpstreamSide::Stream(stream) => stream.received_ms(),
+        }
+    }
+
+    /// Whether the head of the final response has been received.
+    pub(crate) fn has_begun(&self) -> bool {
+        match self {
+            UpstreamSide::H1(side) => side.connection.has_begun(),
+            UpstreamSide::Stream(stream) => stream.has_begun(),
+        }
+    }
+
+    /// Whether the response says that the connection was idle for too long, and has crossed with the request.
+    pub(crate) fn is_idle_timeout(&self) -> bool {
+        matches!(self, UpstreamSide::H1(side) if side.connection.is_idle_timeout())
     }
 
     // ---- the request's body ----
@@ -148,36 +154,31 @@ impl UpstreamSide {
         }
     }
 
-    /// Sends what the upstream takes now.
-    pub(crate) fn try_flush(&mut self) -> Result<(), Fault> {
+    /// Sends what the upstream takes now; true where nothing is left.
+    pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
-            UpstreamSide::H1(side) => side.connection.try_flush().map(drop),
+            UpstreamSide::H1(side) => side.connection.try_flush(),
             // The connection's task sends it.
             UpstreamSide::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
-            UpstreamSide::Stream(_) => Ok(()),
+            UpstreamSide::Stream(stream) => Ok(!stream.is_behind()),
         }
     }
 
     // ---- the response ----
 
-    /// What came next; what the step before returned is done with.
-    pub(crate) fn step(
-        &mut self,
-        method: Method,
-        limits: &Limits,
-        is_short: bool,
-    ) -> Result<UpstreamStep, UpstreamFault> {
+    /// What comes next; what the step before returned is done with.
+    ///
+    /// # Errors
+    /// The response is invalid, or it ends before its end.
+    pub(crate) fn step(&mut self, method: Method, limits: &Limits) -> Result<UpstreamStep, AttemptFailure> {
         match self {
-            UpstreamSide::H1(side) => side.step(method, limits, is_short),
+            UpstreamSide::H1(side) => side.step(method, limits),
             UpstreamSide::Stream(stream) => match stream.step() {
                 Ok(StreamStep::Pending) => Ok(UpstreamStep::Pending),
                 Ok(StreamStep::Head) => Ok(UpstreamStep::Head),
                 Ok(StreamStep::Data) => Ok(UpstreamStep::Data),
                 Ok(StreamStep::End) => Ok(UpstreamStep::End),
-                Err(StreamFailure::NotProcessed) => Err(UpstreamFault::Unprocessed),
-                Err(StreamFailure::Reset) => Err(UpstreamFault::Reset),
-                Err(StreamFailure::Closed) => Err(UpstreamFault::Cut("the upstream closed the connection")),
-                Err(StreamFailure::Invalid(reason)) => Err(UpstreamFault::Invalid(reason)),
+                Err(failure) => Err(stream_failure(stream, failure)),
             },
         }
     }
@@ -187,6 +188,14 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.head(),
             UpstreamSide::Stream(stream) => stream.head(),
+        }
+    }
+
+    /// The head is that of the final response.
+    pub(crate) fn note_final_head(&mut self) {
+        if let UpstreamSide::H1(side) = self {
+            let (head, bytes) = side.connection.buffers.head();
+            side.connection.idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
         }
     }
 
@@ -233,6 +242,29 @@ impl UpstreamSide {
         }
     }
 
+    /// What to wait for in order to read, or to send more of the request.
+    fn interest(&self, reads: bool, is_abandoned: bool) -> Interest {
+        match self {
+            // What is left in TLS goes nowhere any more.
+            UpstreamSide::H1(_) if is_abandoned => Interest::of(reads, false),
+            UpstreamSide::H1(side) => side.connection.link.interest(reads, side.connection.waits()),
+            UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.is_behind()),
+        }
+    }
+
+    /// Waits for this side alone.
+    pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline_ms: u64) -> Result<(), Fault> {
+        let interest = self.interest(true, is_abandoned);
+        match self {
+            UpstreamSide::H1(side) => {
+                let waited = side.connection.link.stream().ready_for(interest, deadline_ms).await;
+                side.connection.hold();
+                waited
+            }
+            UpstreamSide::Stream(stream) => stream.ready_for(interest, deadline_ms).await,
+        }
+    }
+
     /// Waits until the client or this side can do what is wanted of it.
     pub(crate) async fn wait(
         &mut self,
@@ -242,22 +274,14 @@ impl UpstreamSide {
         is_abandoned: bool,
         deadline_ms: u64,
     ) -> Result<(), Fault> {
+        let interest = self.interest(reads, is_abandoned);
         match self {
             UpstreamSide::H1(side) => {
-                let connection = &mut side.connection;
-                let interest = match is_abandoned {
-                    // What is left in TLS goes nowhere any more.
-                    true => Interest::of(reads, false),
-                    false => connection.link.interest(reads, connection.waits()),
-                };
-                let waited = x.either(client, (&connection.link, interest), deadline_ms).await;
-                connection.hold();
+                let waited = x.either(client, (&side.connection.link, interest), deadline_ms).await;
+                side.connection.hold();
                 waited
             }
-            UpstreamSide::Stream(stream) => {
-                let interest = Interest::of(reads, !is_abandoned && stream.is_behind());
-                x.either_stream(client, (stream, interest), deadline_ms).await
-            }
+            UpstreamSide::Stream(stream) => x.either_stream(client, (stream, interest), deadline_ms).await,
         }
     }
 }
@@ -268,59 +292,40 @@ impl Http1Side {
         self.connection.buffers.input.consume(std::mem::take(&mut self.consumed));
     }
 
-    fn step(
-        &mut self,
-        method: Method,
-        limits: &Limits,
-        is_short: bool,
-    ) -> Result<UpstreamStep, UpstreamFault> {
+    fn step(&mut self, method: Method, limits: &Limits) -> Result<UpstreamStep, AttemptFailure> {
         self.consume();
-        loop {
-            let fed = self.connection.feed(method, limits);
-            let fed = fed.map_err(|reject| UpstreamFault::Invalid(reject.reason))?;
-            self.consumed = fed.consumed;
-            match fed.step {
-                Step::Head => return Ok(UpstreamStep::Head),
-                Step::Data(span) => {
-                    self.data = span;
-                    return Ok(UpstreamStep::Data);
-                }
-                Step::End => {
-                    self.consume();
-                    return Ok(UpstreamStep::End);
-                }
-                Step::NeedMore => self.consume(),
+        let fed = self.connection.receive(method, limits)?;
+        self.consumed = fed.consumed;
+        Ok(match fed.step {
+            Step::NeedMore => UpstreamStep::Pending,
+            Step::Head => UpstreamStep::Head,
+            Step::Data(span) => {
+                self.data = span;
+                UpstreamStep::Data
             }
-            match self.connection.fill(is_short) {
-                Ok(Read::Bytes) => {}
-                Ok(Read::Nothing) => return Ok(UpstreamStep::Pending),
-                Ok(Read::End) => {
-                    let ended = self.connection.buffers.machine.eof();
-                    let cut = UpstreamFault::Cut("the upstream closed in the middle of a response");
-                    return ended.map(|()| UpstreamStep::End).map_err(|_| cut);
-                }
-                Err(Fault::Broken(reason)) => return Err(UpstreamFault::Invalid(reason)),
-                Err(_) => return Err(UpstreamFault::Cut("the upstream broke the connection")),
+            Step::End => {
+                self.consume();
+                UpstreamStep::End
             }
-        }
+        })
     }
 }
 
-impl UpstreamFault {
-    /// What it is to the attempt: `begun` says whether the client's response has begun, `stale` that the connection may have been
-    /// closed before the request came.
-    pub(crate) fn failure(self, begun: bool, stale: bool) -> AttemptFailure {
-        match (self, begun) {
-            (UpstreamFault::Invalid(reason) | UpstreamFault::Cut(reason), true) => {
-                AttemptFailure::Body(reason)
-            }
-            (UpstreamFault::Unprocessed | UpstreamFault::Reset, true) => {
-                AttemptFailure::Body("the upstream reset the stream")
-            }
-            (UpstreamFault::Invalid(reason), false) => AttemptFailure::Invalid(reason),
-            (UpstreamFault::Unprocessed, false) => AttemptFailure::Unprocessed,
-            (UpstreamFault::Cut(_), false) if stale => AttemptFailure::Stale,
-            (UpstreamFault::Cut(_) | UpstreamFault::Reset, false) => AttemptFailure::Cut,
+/// What the end of a stream is to the attempt.
+fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
+    // The server may have closed the connection before the request came.
+    let stale = stream.received_ms() == 0 && stream.is_reused();
+    match (failure, stream.has_begun()) {
+        (StreamFailure::Invalid(reason), true) => AttemptFailure::Body(reason),
+        (StreamFailure::Closed, true) => {
+            AttemptFailure::Body("the upstream closed in the middle of a response")
         }
+        (StreamFailure::Reset | StreamFailure::NotProcessed, true) => {
+            AttemptFailure::Body("the upstream reset the stream in the middle of a response")
+        }
+        (StreamFailure::Invalid(reason), false) => AttemptFailure::Invalid(reason),
+        (StreamFailure::NotProcessed, false) => AttemptFailure::Unprocessed,
+        (StreamFailure::Closed, false) if stale => AttemptFailure::Stale,
+        (StreamFailure::Closed | StreamFailure::Reset, false) => AttemptFailure::Cut,
     }
 }

@@ -50,8 +50,8 @@ pub(crate) struct ClientStream {
     pub(crate) heads: RefCell<VecDeque<ReceivedHead>>,
     /// Why nothing more comes, though the response has not ended.
     pub(crate) failure: Cell<Option<StreamFailure>>,
-    /// Something has come.
-    pub(crate) heard: Cell<bool>,
+    /// When something last came, by the core's clock; 0 while nothing has.
+    pub(crate) heard_ms: Cell<u64>,
 }
 
 /// The machine, and what it has written.
@@ -171,7 +171,7 @@ impl ClientConn {
             method,
             heads: RefCell::default(),
             failure: Cell::new(None),
-            heard: Cell::new(false),
+            heard_ms: Cell::new(0),
         });
         self.streams.borrow_mut().insert(id, stream.clone());
         let served = self.served.get().saturating_add(1);
@@ -188,7 +188,7 @@ impl ClientConn {
         self.streams.borrow_mut().remove(&stream.shared.id);
         self.weigh_stream(stream, 0);
         self.core.deregister(&stream.shared.source);
-        let is_in_doubt = !stream.heard.get() && stream.failure.get().is_none();
+        let is_in_doubt = stream.heard_ms.get() == 0 && stream.failure.get().is_none();
         let mut frames = self.frames.borrow_mut();
         frames.machine.release(stream.shared.id);
         // Nobody waits for a server that is silent without asking whether it is there.
@@ -303,7 +303,7 @@ impl ClientConn {
     }
 
     fn heard(&self, stream: &ClientStream) {
-        stream.heard.set(true);
+        stream.heard_ms.set(self.core.now_ms().max(1));
         self.weigh_stream(stream, stream.weight_bytes());
         self.core.raise(&stream.shared.source, READ);
     }
@@ -312,7 +312,7 @@ impl ClientConn {
     pub(crate) fn fail(&self, stream: &ClientStream, failure: StreamFailure) {
         // Who has seen a part of the response cannot begin again.
         let failure = match failure {
-            StreamFailure::NotProcessed if stream.heard.get() => StreamFailure::Reset,
+            StreamFailure::NotProcessed if stream.heard_ms.get() > 0 => StreamFailure::Reset,
             failure => failure,
         };
         if !stream.shared.input.borrow().ended && stream.failure.get().is_none() {

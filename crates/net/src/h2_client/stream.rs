@@ -7,6 +7,7 @@ use http2::RequestLine;
 
 use super::options::{H2Request, StreamFailure, StreamStep};
 use super::shared::{ClientConn, ClientStream, ReceivedHead, head_bytes};
+use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::wait::{self, Interest};
@@ -20,6 +21,7 @@ pub struct H2Stream {
     /// Bytes of it for which no window was granted yet.
     ungranted_bytes: usize,
     is_reused: bool,
+    has_begun: bool,
 }
 
 impl H2Stream {
@@ -49,6 +51,7 @@ impl H2Stream {
             piece: Vec::new(),
             ungranted_bytes: 0,
             is_reused,
+            has_begun: false,
         };
         Some(stream)
     }
@@ -59,10 +62,22 @@ impl H2Stream {
         self.is_reused
     }
 
-    /// Whether no part of the response has come.
+    /// When a part of the response last came, by the core's clock, in milliseconds; 0 while none has.
     #[must_use]
-    pub fn is_silent(&self) -> bool {
-        !self.stream.heard.get()
+    pub fn received_ms(&self) -> u64 {
+        self.stream.heard_ms.get()
+    }
+
+    /// Whether the head of the final response was returned by [`H2Stream::step`].
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// The core that it lives on.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        &self.conn.core
     }
 
     /// What a task waits on: see [`H2Stream::interest`].
@@ -76,12 +91,12 @@ impl H2Stream {
         Interest::of(read, write)
     }
 
-    /// Waits until more of the response has come, at most until `deadline_ms` of the core's clock.
+    /// Waits until it can do what is wanted, at most until `deadline_ms` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(&self.conn.core, self.source(), Interest::of(true, false), deadline_ms).await
+    pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
+        wait::ready(&self.conn.core, self.source(), interest, deadline_ms).await
     }
 
     fn weigh(&self) {
@@ -104,6 +119,7 @@ impl H2Stream {
         self.piece.clear();
         if let Some(head) = self.stream.heads.borrow_mut().pop_front() {
             self.head = head;
+            self.has_begun = !self.head.0.status.is_informational();
             return Ok(StreamStep::Head);
         }
         let mut input = self.stream.shared.input.borrow_mut();

@@ -1,0 +1,153 @@
+//! A request that this server sends for itself: no client waits for its response, so it needs nothing but the upstream's side.
+
+use http::{Limits, Method, ResponseHead, Status};
+use net::{Core, Fault, MemoryHeld, PIECE_WEIGHT_BYTES, Pressure};
+
+use crate::failure::AttemptFailure;
+use crate::response::INTERIM_MAX;
+use crate::upstream_side::{UpstreamSide, UpstreamStep};
+
+/// Bytes that one response moves before other tasks on the core run.
+const TURN_BYTES: usize = 1024 * 1024;
+
+/// What bounds such a request. The caller bounds the content of the response.
+pub(crate) struct RequestBounds {
+    /// Sizes of the response head.
+    pub(crate) limits: Limits,
+    /// From the request's last byte to the response's whole head, in milliseconds.
+    pub(crate) head_ms: u64,
+    /// Between two pieces of a body, either way, in milliseconds.
+    pub(crate) between_ms: u64,
+    /// When all of it must be over, by the core's clock.
+    pub(crate) deadline_ms: u64,
+}
+
+/// One request to an upstream server. Dropping it closes its connection, or resets its stream.
+pub(crate) struct UpstreamRequest {
+    side: UpstreamSide,
+    method: Method,
+    bounds: RequestBounds,
+    /// A part of the request is not sent yet, and the upstream still reads.
+    is_sending: bool,
+    was_sent: bool,
+    /// Bytes received since other tasks last ran.
+    moved_bytes: usize,
+    held: MemoryHeld,
+}
+
+impl UpstreamRequest {
+    /// A request whose head and body were given to `side`.
+    pub(crate) fn new(mut side: UpstreamSide, method: Method, bounds: RequestBounds) -> UpstreamRequest {
+        let weight = side.weigh(false);
+        let held = side.core().memory().hold(weight);
+        UpstreamRequest { side, method, bounds, is_sending: true, was_sent: false, moved_bytes: 0, held }
+    }
+
+    fn core(&self) -> &Core {
+        self.side.core()
+    }
+
+    /// Sends the request, and reads the head of the final response.
+    pub(crate) async fn read_head(&mut self) -> Result<(), AttemptFailure> {
+        for _ in 0..=INTERIM_MAX {
+            self.step().await?;
+            let status = self.side.head().0.status;
+            if status == Status::SWITCHING_PROTOCOLS {
+                return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
+            }
+            if !status.is_informational() {
+                self.side.note_final_head();
+                return Ok(());
+            }
+            self.side.next_head();
+        }
+        Err(AttemptFailure::Invalid("the upstream sends interim responses without end"))
+    }
+
+    /// The response head, with the bytes that its spans refer to; only between [`UpstreamRequest::read_head`] and the
+    /// first piece of content.
+    pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
+        self.side.head()
+    }
+
+    /// Where it goes.
+    pub(crate) fn side(&self) -> &UpstreamSide {
+        &self.side
+    }
+
+    /// Waits for the next piece of content: true if there is one in [`UpstreamRequest::data`], false at the end.
+    pub(crate) async fn read_piece(&mut self) -> Result<bool, AttemptFailure> {
+        let is_data = self.step().await? == UpstreamStep::Data;
+        if is_data {
+            self.moved_bytes += self.side.data().len().max(PIECE_WEIGHT_BYTES);
+        }
+        Ok(is_data)
+    }
+
+    /// The last piece of content.
+    pub(crate) fn data(&self) -> &[u8] {
+        self.side.data()
+    }
+
+    /// Where it went, after the end of the response; and whether the whole request was sent.
+    pub(crate) fn into_side(self) -> (UpstreamSide, bool) {
+        (self.side, self.was_sent)
+    }
+
+    /// Waits for the next step of the response, and sends what is left of the request meanwhile.
+    async fn step(&mut self) -> Result<UpstreamStep, AttemptFailure> {
+        // Even if the upstream is fast, other tasks must run.
+        if self.moved_bytes >= TURN_BYTES {
+            self.moved_bytes = 0;
+            self.core().yield_now().await;
+        }
+        let mut since_ms = self.core().now_ms();
+        loop {
+            if self.is_sending && self.send() {
+                since_ms = self.core().now_ms();
+            }
+            let step = self.side.step(self.method, &self.bounds.limits)?;
+            if step != UpstreamStep::Pending {
+                return Ok(step);
+            }
+            let has_begun = self.side.has_begun();
+            if has_begun {
+                since_ms = since_ms.max(self.side.received_ms());
+            }
+            let patience_ms = match has_begun || self.is_sending {
+                true => self.bounds.between_ms,
+                false => self.bounds.head_ms,
+            };
+            self.wait(since_ms.saturating_add(patience_ms)).await.map_err(|_| match has_begun {
+                true => AttemptFailure::Body("the upstream took too long in the middle of a response"),
+                false => AttemptFailure::Slow,
+            })?;
+        }
+    }
+
+    /// Sends what the upstream takes now; true if it took something.
+    fn send(&mut self) -> bool {
+        let backlog = self.side.backlog();
+        match self.side.try_flush() {
+            Ok(flushed) => {
+                (self.is_sending, self.was_sent) = (!flushed, flushed);
+                flushed || self.side.backlog() != backlog
+            }
+            // The upstream may have answered before it closed: its response is read next.
+            Err(_) => {
+                self.is_sending = false;
+                self.side.abandon();
+                false
+            }
+        }
+    }
+
+    /// Waits until either direction can continue, at most until `until_ms` or the end of the whole request's time.
+    async fn wait(&mut self, until_ms: u64) -> Result<(), Fault> {
+        let is_short = self.core().memory().pressure() >= Pressure::High;
+        self.side.release();
+        self.held.set(self.side.weigh(is_short));
+        let until_ms = until_ms.min(self.bounds.deadline_ms);
+        self.side.wait_alone(!self.is_sending, until_ms).await
+    }
+}
