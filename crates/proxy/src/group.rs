@@ -16,7 +16,7 @@ use crate::dial::{Beside, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
-use crate::pool::CorePool;
+use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
 use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
@@ -176,6 +176,11 @@ impl GroupState {
         if failure.is_the_servers() && selection.failed() {
             self.report_change(selection.server, HealthChange::Ejected);
         }
+    }
+
+    /// Counts a request under way on a server until the result is dropped.
+    pub(crate) fn use_one(&self, server: usize) -> InUse<'_> {
+        self.pools[server].use_one()
     }
 
     /// A connection to a server: a kept one, or, if `is_new`, one made now, open before `deadline_ms`. What is

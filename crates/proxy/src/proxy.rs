@@ -212,6 +212,7 @@ impl Proxy {
     ) -> Result<(), AttemptFailure> {
         let (group, rules, server) = (&self.group, &self.rules, selection.server);
         attempts.count += u32::from(!is_new);
+        let _in_use = group.use_one(server);
         let waits = x.awaits_continue()?;
         let reached = self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)).await?;
         let Reached { mut side, room, sent } = reached;

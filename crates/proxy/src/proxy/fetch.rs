@@ -198,6 +198,7 @@ impl Proxy {
         let (group, options) = (&self.group, &self.rules.options);
         attempts.count += u32::from(!is_new);
         let connect_by_ms = self.connect_by_ms(attempts);
+        let _in_use = group.use_one(selection.server);
         let reached = self.reach(request, false, selection.server, is_new, connect_by_ms).await?;
         let Reached { mut side, room, .. } = reached;
         let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
