@@ -289,9 +289,7 @@ fn clients_that_read_nothing_do_not_stop_the_others_on_the_connection() {
     let rig = rig(&origin);
     let mut slow: Vec<_> = (0..20).map(|_| rig.client()).collect();
     slow.iter_mut().for_each(|client| client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n"));
-    while origin.noted().len() < 20 {
-        thread::sleep(std::time::Duration::from_millis(1));
-    }
+    origin.wait_count(20);
     for _ in 0..20 {
         assert_eq!(rig.get("/").text(), "ok");
     }

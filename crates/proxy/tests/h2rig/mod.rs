@@ -98,6 +98,15 @@ impl H2Origin {
         }
     }
 
+    /// Waits until scripts have noted so much.
+    pub fn wait_count(&self, count: usize) {
+        let began = Instant::now();
+        while self.noted().len() < count {
+            assert!(began.elapsed() < PATIENCE, "only this was noted: {:?}", self.noted());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits until every connection has ended.
     pub fn wait_idle(&self) {
         let began = Instant::now();
