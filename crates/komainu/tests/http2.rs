@@ -181,7 +181,7 @@ fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
         .folder
         .write("komainu.toml", front_text(&back, ", slow_start = \"1s\", request_headers.set.x-new = \"1\""));
     front.signal("-HUP");
-    rig::eventually("the server reads its configuration again", || front.reported().contains("reload"));
+    rig::eventually("a reload", || front.reported().contains("the configuration was read again"));
     assert_eq!(text(&curl(&[H2, &front.url("/a")]).stdout), "0123456789");
     assert_eq!(rest(one), SIZE);
     front.signal("-TERM");
