@@ -3,7 +3,7 @@
 use http::{Limits, Method};
 use net::{Core, H2Link, H2Options, H2Request, Link, preface};
 
-use crate::dial::dial;
+use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::shared::Upstream;
@@ -30,7 +30,8 @@ pub(crate) async fn probe(
         preface::write(&mut preface, version, None);
     }
     let http2 = options.servers[server].http2;
-    let dialled = dial(core, options, server, upstream, 0, &preface, http2, deadline_ms).await;
+    let how = DialOptions { turn: 0, preface: &preface, http2 };
+    let dialled = dial(core, options, server, upstream, &how, deadline_ms).await;
     let (link, address) = match dialled {
         Ok(connected) => connected,
         Err(AttemptFailure::Starved) => return None,

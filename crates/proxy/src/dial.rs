@@ -15,18 +15,26 @@ use crate::shared::Upstream;
 /// The server has not agreed to HTTP/2.
 const NO_HTTP2: AttemptFailure = AttemptFailure::Connect("the upstream does not offer HTTP/2 (ALPN)");
 
-/// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands, for HTTP/2 if that is
-/// wanted.
+/// How a connection begins.
+pub(crate) struct DialOptions<'d> {
+    /// Which of several addresses is tried first.
+    pub(crate) turn: usize,
+    /// What is written before everything else.
+    pub(crate) preface: &'d [u8],
+    /// Whether it is for HTTP/2.
+    pub(crate) http2: bool,
+}
+
+/// Connects to a server: resolves, tries its addresses, writes the preface, shakes hands.
 pub(crate) async fn dial(
     core: &Core,
     options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
-    turn: usize,
-    preface: &[u8],
-    http2: bool,
+    how: &DialOptions<'_>,
     deadline_ms: u64,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
+    let &DialOptions { turn, preface, http2 } = how;
     let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
             let addresses = before(core, deadline_ms, names.addresses(core, options.resolve_ms));

@@ -12,7 +12,7 @@ use net::{Core, H2Request, H2Stream, SpillError};
 
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
-use crate::dial::{Beside, beside, dial};
+use crate::dial::{Beside, DialOptions, beside, dial};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
@@ -205,10 +205,9 @@ impl GroupState {
         if let Some(version) = options.proxy_protocol {
             preface::write(&mut preface, version, requester.endpoints());
         }
-        let turn = self.turn();
+        let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
-        let dialling =
-            Box::pin(dial(&self.core, options, server, upstream, turn, &preface, false, deadline_ms));
+        let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
         Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.buffers)), room))
@@ -229,8 +228,8 @@ impl GroupState {
             }
             match pool.dialling() {
                 Some(_dialling) => {
-                    let turn = self.turn();
-                    let dialled = dial(&self.core, options, server, upstream, turn, b"", true, deadline_ms);
+                    let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
+                    let dialled = dial(&self.core, options, server, upstream, &how, deadline_ms);
                     let (link, address) = dialled.await?;
                     pool.add(link, address);
                 }

@@ -366,7 +366,7 @@ impl ClientStream {
     /// What its buffers hold.
     pub(crate) fn weight_bytes(&self) -> usize {
         let heads = self.heads.borrow();
-        let heads: usize = heads.iter().map(|head| head_bytes(head)).sum();
+        let heads: usize = heads.iter().map(head_bytes).sum();
         let buffers =
             self.shared.input.borrow().bytes.capacity() + self.shared.output.borrow().bytes.capacity();
         STREAM_BYTES + heads + buffers
