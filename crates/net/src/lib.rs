@@ -86,9 +86,9 @@ pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
-    CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity, HandshakeFailure,
-    ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions, TlsSession, TlsSite,
-    TlsStream,
+    CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
+    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions,
+    TlsSession, TlsSite, TlsStream,
 };
 pub use tunnel::tunnel;
 pub use wait::Interest;
