@@ -24,7 +24,7 @@ use ring::Part;
 use crate::deflate::Agreement;
 use crate::dispatcher::{Completion, Deadline, PendingRequest};
 use crate::frame::{self, FIN};
-use crate::inbound::{Heard, Inbound, Violation};
+use crate::inbound::{Inbound, ReceivedFrame, Violation};
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
@@ -41,7 +41,7 @@ const BACKLOG_BYTES_MIN: usize = 16 * 1024;
 /// Milliseconds for the client to answer a close.
 const CLOSE_MS: u64 = 5_000;
 /// Bytes that are read and discarded after the end, before the client is disconnected.
-const UNHEARD_BYTES_MAX: usize = 4 * 1024 * 1024;
+const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Close codes that are sent to the client.
 const NORMAL: u16 = 1000;
@@ -149,8 +149,8 @@ pub(crate) struct WebSocketSession<'s> {
     worker_input: WorkerInput,
     worker_output: WorkerOutput,
     /// Bytes discarded after the end.
-    unheard_bytes: usize,
-    heard_ms: u64,
+    discarded_bytes: usize,
+    received_ms: u64,
     pinged: bool,
     closed_ms: u64,
 }
@@ -184,8 +184,8 @@ impl<'s> WebSocketSession<'s> {
             client_output: ClientOutput::Open,
             worker_input: WorkerInput::Open,
             worker_output: WorkerOutput::Open,
-            unheard_bytes: 0,
-            heard_ms: now_ms,
+            discarded_bytes: 0,
+            received_ms: now_ms,
             pinged: false,
             closed_ms: 0,
         }
@@ -204,7 +204,7 @@ impl<'s> WebSocketSession<'s> {
         last: bool,
     ) -> Result<(), Fault> {
         self.put_bytes = x.backlog() as u64;
-        self.say(x, pending, body);
+        self.send_records(x, pending, body);
         if last {
             self.worker_output = WorkerOutput::Ended;
         }
@@ -212,13 +212,14 @@ impl<'s> WebSocketSession<'s> {
             let before = (self.is_reported(), self.has_closed());
             let was_held = self.is_held_back(x);
             // Bytes written from now on have a new deadline.
-            self.look_what_was_taken(x);
-            let mut moved = self.hear(x, pending) | self.give(pending) | self.take(x, pending);
-            self.look_around(x, pending.dispatcher.is_replaced());
+            self.note_progress(x);
+            let mut moved =
+                self.read_client(x, pending) | self.write_worker(pending) | self.read_worker(x, pending);
+            self.handle_timers(x, pending.dispatcher.is_replaced());
             if self.client_output != ClientOutput::Broken && x.try_flush().is_err() {
                 self.cut_off();
             }
-            self.look_what_was_taken(x);
+            self.note_progress(x);
             // The worker must get the close, and its records need not wait any more; nor must what waited for the
             // client.
             moved |= before != (self.is_reported(), self.has_closed()) || (was_held && !self.is_held_back(x));
@@ -258,25 +259,25 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Reads from the client: true if something arrived.
-    fn hear(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+    fn read_client(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if self.client_input == ClientInput::Ended || !self.up.is_empty() {
             return false;
         }
         if self.is_held_back(x) {
             // The silence was not the client's.
-            (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+            (self.received_ms, self.pinged) = (x.core().now_ms(), false);
             return false;
         }
         match self.inbound.left() > READ_BYTES as u64 {
-            true => self.hear_some::<READ_BYTES_LONG>(x, pending),
-            false => self.hear_some::<READ_BYTES>(x, pending),
+            true => self.read_piece::<READ_BYTES_LONG>(x, pending),
+            false => self.read_piece::<READ_BYTES>(x, pending),
         }
     }
 
-    fn hear_some<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+    fn read_piece<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
-            self.rest_at += self.understand(x, pending, &rest[self.rest_at..]);
+            self.rest_at += self.parse(x, pending, &rest[self.rest_at..]);
             if self.rest_at < rest.len() {
                 self.rest = rest;
             }
@@ -291,22 +292,22 @@ impl<'s> WebSocketSession<'s> {
             }
             Ok(Some(len)) => len,
         };
-        (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+        (self.received_ms, self.pinged) = (x.core().now_ms(), false);
         self.moved_bytes += len;
         if self.has_closed() {
-            self.unheard_bytes += len;
-            if self.unheard_bytes > UNHEARD_BYTES_MAX {
+            self.discarded_bytes += len;
+            if self.discarded_bytes > DISCARDED_BYTES_MAX {
                 self.lost();
                 return true;
             }
         }
-        let used = self.understand(x, pending, &buffer[..len]);
+        let used = self.parse(x, pending, &buffer[..len]);
         (self.rest, self.rest_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
     /// Parses frames: up to a complete message, or until other tasks must run. Returns the number of bytes parsed.
-    fn understand(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
+    fn parse(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
             if self.client_input != ClientInput::Open {
@@ -314,22 +315,22 @@ impl<'s> WebSocketSession<'s> {
                 break;
             }
             let (message_bytes, held_bytes) = (self.inbound.message_bytes(), self.inbound.held_bytes());
-            let heard = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
+            let received = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
                 self.weigh_growth(x);
             }
-            match heard {
-                Ok(Heard::Part) => {}
-                Ok(Heard::Idle) => self.pay(x),
-                Ok(Heard::Ping) => {
+            match received {
+                Ok(ReceivedFrame::Part) => {}
+                Ok(ReceivedFrame::Idle) => self.pay(x),
+                Ok(ReceivedFrame::Ping) => {
                     self.pong = Some(self.inbound.control().to_vec());
                     self.pay(x);
                 }
                 // The record of the close is the last one.
-                Ok(Heard::Message(record)) if !self.is_reported() => self.up = record,
-                Ok(Heard::Message(_)) => {}
-                Ok(Heard::Close(close)) => self.heard_close(x, close),
+                Ok(ReceivedFrame::Message(record)) if !self.is_reported() => self.up = record,
+                Ok(ReceivedFrame::Message(_)) => {}
+                Ok(ReceivedFrame::Close(close)) => self.on_close(x, close),
                 Err(Violation { code, reason }) => self.fail(x, code, reason),
             }
         }
@@ -362,7 +363,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// The client closes, or answers a close.
-    fn heard_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
+    fn on_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
         self.answer_ping(x);
         if !self.has_closed() {
             self.client_output = ClientOutput::Closed;
@@ -432,7 +433,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Writes to the worker: true if something moved.
-    fn give(&mut self, pending: &PendingRequest) -> bool {
+    fn write_worker(&mut self, pending: &PendingRequest) -> bool {
         if self.up.is_empty() || self.worker_input == WorkerInput::Closed {
             return false;
         }
@@ -450,16 +451,17 @@ impl<'s> WebSocketSession<'s> {
                 self.worker_input = WorkerInput::Closed;
             }
             // Nothing was read from the client meanwhile.
-            (self.heard_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
+            (self.received_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
     }
 
     /// Reads from the worker: true if something arrived.
-    fn take(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
+    fn read_worker(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
         // Records that cannot be sent need not wait for the client.
         if self.worker_output == WorkerOutput::Ended
-            || (!self.has_closed() && x.backlog() > x.ahead_bytes_max(self.ahead_bytes)) {
+            || (!self.has_closed() && x.backlog() > x.ahead_bytes_max(self.ahead_bytes))
+        {
             return false;
         }
         let mut buffer = pending.dispatcher.buffer();
@@ -476,7 +478,7 @@ impl<'s> WebSocketSession<'s> {
                     Part::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
                         self.worker_output = WorkerOutput::Ended;
                     }
-                    Part::Data => self.say(x, pending, &buffer),
+                    Part::Data => self.send_records(x, pending, &buffer),
                     Part::Log(_) => self.app_log.output(None, &buffer),
                     Part::End => {}
                     Part::Aborted(_) => {
@@ -505,7 +507,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Sends the worker's records.
-    fn say(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
+    fn send_records(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
         self.moved_bytes += bytes.len();
         while !bytes.is_empty() && !self.has_closed() {
             match self.records.take(&mut bytes) {
@@ -528,7 +530,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Notes how much the client has read.
-    fn look_what_was_taken(&mut self, x: &Exchange<'_>) {
+    fn note_progress(&mut self, x: &Exchange<'_>) {
         let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
         if x.backlog() == 0 || taken_bytes > self.taken_bytes {
             (self.taken_bytes, self.taken_ms) = (taken_bytes, x.core().now_ms());
@@ -536,7 +538,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Handles the timers: pings and timeouts.
-    fn look_around(&mut self, x: &mut Exchange<'_>, replaced: bool) {
+    fn handle_timers(&mut self, x: &mut Exchange<'_>, replaced: bool) {
         let now_ms = x.core().now_ms();
         if self.has_closed() {
             if self.client_input != ClientInput::Ended && now_ms >= self.closed_ms + CLOSE_MS {
@@ -555,7 +557,7 @@ impl<'s> WebSocketSession<'s> {
             (self.client_output, self.closed_ms) = (ClientOutput::Broken, now_ms);
             return;
         }
-        let silent_ms = now_ms.saturating_sub(self.heard_ms);
+        let silent_ms = now_ms.saturating_sub(self.received_ms);
         if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
             self.report(VANISHED, "");
             self.close(x, GOING_AWAY, "the client was silent for too long");
