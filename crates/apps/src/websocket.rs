@@ -30,6 +30,10 @@ use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
 use crate::record::{self, RecordReader, WorkerRecord};
 
+mod phase;
+
+use phase::{ClientInput, ClientOutput, WorkerInput, WorkerOutput};
+
 /// Bytes read from a client at once; more while a long message is incomplete.
 const READ_BYTES: usize = 4 * 1024;
 const READ_BYTES_LONG: usize = 16 * 1024;
@@ -78,46 +82,6 @@ impl FrameBudget {
         self.left = left.unwrap_or(0);
         left.is_some()
     }
-}
-
-/// What is read from the client, in the order in which it happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ClientInput {
-    Open,
-    /// Input is read and discarded.
-    Discarded,
-    /// The client sends no more, or nothing more is read from it.
-    Ended,
-}
-
-/// What is sent to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ClientOutput {
-    Open,
-    /// A close was sent, or cannot be sent any more.
-    Closed,
-    /// Nothing at all can be sent to the client any more.
-    Broken,
-}
-
-/// What is written to the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkerInput {
-    Open,
-    /// The last record is queued.
-    Closing,
-    /// The worker has got all of the last record.
-    Closed,
-}
-
-/// What is read from the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkerOutput {
-    Open,
-    /// The deadline for the worker's end is set.
-    Limited,
-    /// The worker's response has ended.
-    Ended,
 }
 
 /// A socket, from its acceptance to its end.
