@@ -72,33 +72,25 @@ pub(crate) async fn any<const SOURCES: usize>(
     deadline_ms: u64,
     is_done: impl Fn() -> bool,
 ) -> Result<(), Fault> {
-    if is_done() || sources.iter().any(|(source, interest)| interest.is_met(source)) {
-        return Ok(());
-    }
-    for (source, _) in sources {
-        // A wait that was given up may have left its own end behind.
-        source.take_expired();
-        source.set_deadline(deadline_ms);
-    }
+    let mut waits = false;
     let result = poll_fn(|cx| {
         if is_done() || sources.iter().any(|(source, interest)| interest.is_met(source)) {
             return Poll::Ready(Ok(()));
         }
         for (source, interest) in sources {
-            if source.take_expired() {
-                if core.now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                // The deadline of an earlier wait, reported late.
-                source.set_deadline(deadline_ms);
+            // What an earlier wait has left behind, or reported late, is no end of this one.
+            if source.take_expired() && waits && core.now_ms() >= deadline_ms {
+                return Poll::Ready(Err(Fault::Timeout));
             }
+            source.set_deadline(deadline_ms);
             interest.wait(core, source, cx);
         }
+        waits = true;
         Poll::Pending
     })
     .await;
-    for (source, _) in sources {
-        source.set_deadline(u64::MAX);
+    if waits {
+        sources.iter().for_each(|(source, _)| source.set_deadline(u64::MAX));
     }
     result
 }

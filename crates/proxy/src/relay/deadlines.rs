@@ -53,25 +53,17 @@ impl Relay<'_, '_> {
             self.client_write_ms = now_ms;
         }
         let reads_client = matches!(self.up, RequestProgress::Continue | RequestProgress::Body)
-            && self.upstream_connection.backlog() < GATHERED_BYTES;
+            && self.side.backlog() < GATHERED_BYTES;
         let reads_upstream = down == ResponseProgress::Dry;
-        let interest = match self.up {
-            // What is left in TLS goes nowhere any more.
-            RequestProgress::Abandoned => Interest::of(reads_upstream, false),
-            _ => {
-                self.upstream_connection.link.interest(reads_upstream, self.upstream_connection.backlog() > 0)
-            }
-        };
+        let is_abandoned = self.up == RequestProgress::Abandoned;
         let client = Interest::of(reads_client, unsent > 0);
         let mut deadline_ms = self.deadline_ms(down);
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
-        self.upstream_connection.release();
+        self.side.release();
         self.settle();
-        let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
-        self.upstream_connection.hold();
-        match waited {
+        match self.side.wait(self.x, client, reads_upstream, is_abandoned, deadline_ms).await {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
         }
@@ -80,7 +72,7 @@ impl Relay<'_, '_> {
     /// Before others have their turn: gives back what it can where memory is short, and counts the rest.
     pub(super) fn settle(&mut self) {
         let is_short = self.is_short();
-        self.x.hold(self.upstream_connection.weigh(is_short) + self.kept.bytes.capacity());
+        self.x.hold(self.side.weigh(is_short) + self.kept.bytes.capacity());
     }
 
     /// When each wait of this relay ends that is under way.
@@ -90,18 +82,18 @@ impl Relay<'_, '_> {
             true => since_ms.saturating_add(timeout_ms),
             false => u64::MAX,
         };
-        let (upstream, has_begun) = (&self.upstream_connection, self.x.has_begun());
+        let (side, has_begun) = (&self.side, self.x.has_begun());
         let reads = down == ResponseProgress::Dry;
         let was_sent = matches!(self.up, RequestProgress::Done | RequestProgress::Abandoned);
-        let sends = self.up != RequestProgress::Abandoned && upstream.is_behind();
-        let reads_client = self.up == RequestProgress::Body && upstream.backlog() == 0;
+        let sends = self.up != RequestProgress::Abandoned && side.is_behind();
+        let reads_client = self.up == RequestProgress::Body && side.backlog() == 0;
         RelayDeadlines {
             continue_ms: due(self.up == RequestProgress::Continue, self.up_ms, timeouts.continue_ms),
             client_read_ms: due(reads_client, self.client_read_ms, self.x.body_ms()),
             client_write_ms: due(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
             upstream_write_ms: due(sends, self.up_ms, timeouts.between_ms),
             upstream_head_ms: due(reads && !has_begun && was_sent, self.up_ms, timeouts.head_ms),
-            upstream_body_ms: due(reads && has_begun, upstream.received_ms, timeouts.between_ms),
+            upstream_body_ms: due(reads && has_begun, side.received_ms(), timeouts.between_ms),
         }
     }
 
@@ -135,8 +127,7 @@ impl Relay<'_, '_> {
             return Ok(());
         }
         // At the end of the whole request's time, too: who was waited for is not the server.
-        let clients_turn =
-            (self.up == RequestProgress::Body && self.upstream_connection.backlog() == 0) || self.unsent > 0;
+        let clients_turn = (self.up == RequestProgress::Body && self.side.backlog() == 0) || self.unsent > 0;
         let is_client_late = deadlines.client_read_ms.min(deadlines.client_write_ms) <= now_ms;
         if is_client_late || (clients_turn && self.plan.deadline_ms <= now_ms) {
             return Err(AttemptFailure::Ours(Fault::Timeout));
