@@ -4,9 +4,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fastrand::Rng;
 use net::{Dial, TlsClient, TlsClientOptions};
 
-use crate::random::Random;
 use crate::request::{self, Ask, RequestManner, WireRequest};
 
 /// Which load to put on which servers: all options of a run.
@@ -224,7 +224,7 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
     }
     if asks.iter().any(|ask| ask.weight > 1) {
         // Heavy ones are spread over the walk, not asked in one go; always the same way.
-        Random::new(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
+        Rng::with_seed(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
 }

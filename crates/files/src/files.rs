@@ -226,7 +226,7 @@ async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     let request = x.request();
     let path = request.normal_path()?;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let mut location = format!("./{}/", listing::percent_encode(name)).into_bytes();
+    let mut location = format!("./{}/", http::path::encoded_segment(name)).into_bytes();
     if let Some(query) = request.encoded_query() {
         location.push(b'?');
         location.extend_from_slice(&query);

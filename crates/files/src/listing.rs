@@ -3,6 +3,8 @@
 use std::fmt::Write;
 
 use http::coding::weighted;
+use http::path::encoded_segment;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::folder::{Folder, Item, ItemKind};
 
@@ -210,23 +212,10 @@ fn breadcrumbs(out: &mut String, path: &[u8]) {
 /// A relative reference to an item. It begins with `./`, because a name may hold a colon.
 fn href(out: &mut String, item: &Item) {
     out.push_str("./");
-    out.push_str(&percent_encode(&item.name));
+    out.push_str(&encoded_segment(&item.name));
     if item.kind == ItemKind::Folder {
         out.push('/');
     }
-}
-
-/// One segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
-#[must_use]
-pub fn percent_encode(segment: &[u8]) -> String {
-    let mut out = String::with_capacity(segment.len());
-    for &byte in segment {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => _ = write!(out, "%{byte:02X}"),
-        }
-    }
-    out
 }
 
 fn html_text(out: &mut String, bytes: &[u8]) {
@@ -273,22 +262,15 @@ fn size(out: &mut String, bytes: u64) {
     let _ = if whole < 10 { write!(out, "{whole}.{tenths} {unit}") } else { write!(out, "{whole} {unit}") };
 }
 
-/// `2026-11-21 09:30`, by the proleptic Gregorian calendar.
+/// `2026-11-21 09:30`. Times beyond the year 9999 are shown as its last second.
 fn time(unix_s: i64, between: char, seconds: bool) -> String {
-    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
-    // Years begin in March here, so that the leap day is the last; 719,468 days lie between 0000-03-01 and 1970.
-    let era_days = days + 719_468;
-    let (era, day_of_era) = (era_days.div_euclid(146_097), era_days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let mut text =
-        format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", second / 3600, second / 60 % 60);
+    let (earliest, latest) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
+    let time =
+        OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(if unix_s < 0 { earliest } else { latest });
+    let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
+    let mut text = format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", time.hour(), time.minute());
     if seconds {
-        let _ = write!(text, ":{:02}", second % 60);
+        let _ = write!(text, ":{:02}", time.second());
     }
     text
 }

@@ -206,12 +206,9 @@ mod tests {
     #[test]
     fn the_bounds_always_hold() {
         let mut store = Store::new(20, 500);
-        let mut state = 3u64;
+        let mut rng = fastrand::Rng::with_seed(3);
         for now_ms in 0..20_000 {
-            let mut random = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
+            let mut random = |below: u64| rng.u64(..below);
             let path = format!("{}", random(60));
             match random(10) {
                 0..4 => store.insert(path.as_bytes(), Rc::new(()), random(60), now_ms),

@@ -422,13 +422,8 @@ fn compression_continues_when_the_client_that_began_it_has_gone() {
 fn compression_on_the_way() {
     let text = "a line that comes again and again\n".repeat(100);
     let large = text.repeat(100);
-    let mut state = 1u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    })
-    .take(4000)
-    .collect();
+    let mut random = fastrand::Rng::with_seed(1);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(4000).collect();
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", &text);
         folder.write("root/large.txt", &large);

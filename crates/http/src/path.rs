@@ -113,6 +113,15 @@ pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     out
 }
 
+/// One decoded segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
+#[must_use]
+pub fn encoded_segment(segment: &[u8]) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let mut out = Vec::with_capacity(segment.len());
+    segment.iter().for_each(|&byte| encode(&mut out, byte, is_unreserved));
+    String::from_utf8(out).expect("encoded bytes are ASCII")
+}
+
 fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if stands(byte) {

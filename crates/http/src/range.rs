@@ -226,17 +226,13 @@ mod tests {
             "50-60",
             "\"",
         ];
-        let mut state = 11u64;
+        let mut random = fastrand::Rng::with_seed(11);
         let mut satisfied = 0;
         for _ in 0..50_000 {
-            let mut random = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
-            let length = [0, 1, 100, 5000, u64::MAX][random(5) as usize];
+            let length = random.choice([0, 1, 100, 5000, u64::MAX]).unwrap();
             let mut value = String::from("bytes=");
-            for _ in 0..random(12) {
-                value.push_str(PIECES[random(16) as usize]);
+            for _ in 0..random.usize(..12) {
+                value.push_str(random.choice(PIECES).unwrap());
             }
             let Wanted::Parts(mut parts) = resolve(value.as_bytes(), length, 4) else { continue };
             satisfied += 1;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -54,10 +55,10 @@ impl CertificateInfo {
         let mut info = CertificateInfo {
             subject: parsed.subject().to_string(),
             issuer: parsed.issuer().to_string(),
-            serial: hexadecimal(parsed.raw_serial()),
+            serial: HEXLOWER.encode(parsed.raw_serial()),
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
-            sha256: hexadecimal(aws_lc_rs_digest(der).as_ref()),
+            sha256: HEXLOWER.encode(aws_lc_rs_digest(der).as_ref()),
             ..CertificateInfo::default()
         };
         let names = parsed.subject_alternative_name().ok().flatten();
@@ -102,15 +103,6 @@ fn address(bytes: &[u8]) -> Option<String> {
 
 fn aws_lc_rs_digest(bytes: &[u8]) -> ::aws_lc_rs::digest::Digest {
     ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, bytes)
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 impl ServerCertificate {
