@@ -92,6 +92,20 @@ pub fn seeded(bytes: &[u8]) -> fastrand::Rng {
     fastrand::Rng::with_seed(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
 }
 
+/// Cuts `bytes` into pieces of random lengths, empty ones among them: the same pieces in every run.
+#[must_use]
+pub fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut random = seeded(bytes);
+    let longest = [2, 8, 64, 512][random.usize(..4)];
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
 /// One to four small changes; `other` gives its end to some of them.
 pub fn mutate(random: &mut fastrand::Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=random.usize(..4) {

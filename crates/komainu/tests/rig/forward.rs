@@ -2,22 +2,23 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
-pub fn start(server: SocketAddr) -> SocketAddr {
+/// Takes connections and passes their bytes on to `server`, whose certificate is in that file, through TLS. Returns where.
+pub fn start(server: SocketAddr, certificate: &Path) -> SocketAddr {
+    let mut trusted = RootCertStore::empty();
+    trusted.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
     let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let schemes = provider.signature_verification_algorithms.supported_schemes();
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Any(schemes)))
+        .with_root_certificates(trusted)
         .with_no_client_auth();
     let config = Arc::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -75,43 +76,5 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
                 return client.shutdown(Shutdown::Write).ok();
             }
         }
-    }
-}
-
-#[derive(Debug)]
-struct Any(Vec<SignatureScheme>);
-
-impl ServerCertVerifier for Any {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.clone()
     }
 }

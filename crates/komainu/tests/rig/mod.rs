@@ -100,6 +100,17 @@ pub fn as_we_are() -> &'static str {
     if is_root() { "user = \"root\"\n" } else { "" }
 }
 
+/// How a server is started: in one process, and with a supervisor, where that can be tested.
+pub fn kinds() -> Vec<&'static str> {
+    let mut kinds = vec![as_we_are()];
+    if is_root() {
+        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
+    } else {
+        eprintln!("SKIPPED: only root can start a server with a supervisor");
+    }
+    kinds
+}
+
 /// The binary, not yet running.
 pub fn komainu() -> Command {
     Command::new(env!("CARGO_BIN_EXE_komainu"))
@@ -171,7 +182,7 @@ impl Rig {
             }
         };
         if is_tls && through_tls() {
-            address = forward::start(address);
+            address = forward::start(address, &folder.at("cert.pem"));
         }
         // What else it prints must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
