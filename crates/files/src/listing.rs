@@ -8,14 +8,14 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::folder::{Folder, Item, ItemKind};
 
-/// How a listing is wanted.
+/// The form and order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// As what.
+    /// The format.
     pub format: ListingFormat,
-    /// By what.
+    /// The sort key.
     pub sort: Sort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub descending: bool,
 }
 
@@ -42,8 +42,8 @@ impl Sort {
 }
 
 impl Style {
-    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`.
-    /// What is not understood counts as not said.
+    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`. Unknown values
+    /// are ignored.
     #[must_use]
     pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
         let format =
@@ -66,7 +66,7 @@ impl Style {
     }
 }
 
-/// Whether JSON is named with a greater weight than HTML.
+/// Whether `Accept` gives JSON a greater weight than HTML.
 fn prefers_json(accept: &[u8]) -> bool {
     let weight_of = |media: &[u8]| {
         weighted(accept).filter(|(name, _)| name.eq_ignore_ascii_case(media)).map(|(_, weight)| weight).max()
@@ -74,7 +74,7 @@ fn prefers_json(accept: &[u8]) -> bool {
     weight_of(b"application/json").unwrap_or(0) > weight_of(b"text/html").unwrap_or(0)
 }
 
-/// Brings the items into the order of the style.
+/// Sorts the items by the style.
 pub fn sort(items: &mut [Item], style: Style) {
     items.sort_unstable_by(|one, other| {
         let by_name = || one.name.cmp(&other.name);
@@ -145,7 +145,7 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
         let (order, arrow) = match (style.sort == sort, style.descending) {
             (true, false) => ("desc", " ↑"),
             (true, true) => ("asc", " ↓"),
-            // Who sorts by size or time looks for the largest or the newest.
+            // Sorted by size or time, the largest or newest item is most likely the one wanted.
             (false, _) => (if sort == Sort::Name { "asc" } else { "desc" }, ""),
         };
         let _ = write!(out, "<th><a href=\"?sort={key}&amp;order={order}\">{title}{arrow}</a>");
@@ -188,7 +188,7 @@ fn row(out: &mut String, item: &Item) {
     );
 }
 
-/// Each folder on the path as a link, relative, so that it holds wherever the site is mounted.
+/// Each folder on the path as a relative link, which is right under any prefix.
 fn breadcrumbs(out: &mut String, path: &[u8]) {
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
@@ -226,7 +226,7 @@ fn html_text(out: &mut String, bytes: &[u8]) {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // A control character, or one that turns the direction of what follows, has no place on a page.
+            // Control characters, and characters that change the direction of text, are not shown.
             _ if is_deceptive(character) => out.push('\u{fffd}'),
             _ => out.push(character),
         }

@@ -1,4 +1,4 @@
-//! One generation of an application: its memory, and the descriptors a worker inherits.
+//! The channel of one generation of an application: its memory, and the descriptors that a worker inherits.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Channel {
     /// Makes the memory and the eventfds.
     ///
     /// # Errors
-    /// `InvalidInput` for an option out of range; otherwise what the system said.
+    /// `InvalidInput` for an option out of range; errors of the system.
     pub fn create(options: &Options) -> io::Result<Channel> {
         let geometry = Geometry::new(options).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         #[cfg(not(loom))]
@@ -62,48 +62,49 @@ impl Channel {
     /// The side of server thread `thread`, from 0. Made once, on that thread.
     ///
     /// # Panics
-    /// Where there is no such thread, or its side was taken before.
+    /// If there is no such thread, or its side was taken before.
     pub fn server(&self, thread: usize) -> ServerSide {
         assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
         ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
-    /// A worker inside this process, in a seat that nobody holds.
+    /// A worker inside this process, in a free worker slot.
     ///
     /// # Panics
-    /// Where there is no such seat.
+    /// If there is no such worker slot.
     pub fn worker(&self, worker_slot: WorkerSlot) -> Worker {
         Worker::new(Arc::clone(&self.shared), worker_slot)
     }
 
-    /// The memory itself, for tests that write what no honest side would.
+    /// The memory itself, for tests that write invalid values.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn shared(&self) -> &Arc<SharedMemory> {
         &self.shared
     }
 
-    /// Bytes of memory that each side maps. Only what is used of them becomes real.
+    /// Bytes of memory that each side maps. The system allocates only the pages that are used.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.shared.region.words().len() * 4
     }
 
-    /// Whether its header stands as it was written: if not, no worker can attach any more.
+    /// Whether its header is intact: if not, no worker can attach any more.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let header = self.shared.geometry.header();
         self.shared.region.words().iter().zip(header).all(|(word, value)| word.load(Relaxed) == value)
     }
 
-    /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
+    /// Asks the holder of `worker_slot` to leave once it has finished the requests that it holds: its next call for a request
+    /// returns that.
     pub fn retire(&self, worker_slot: WorkerSlot) {
         self.shared.retired(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
         self.shared.ring_slot(worker_slot.0);
     }
 
-    /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
-    /// called once in a while, so that they need no timer for each wait.
+    /// Wakes all workers that wait for requests, so that they check for signals: a signal may have been delivered just
+    /// before a worker fell asleep. Called regularly, so that workers need no timer for each wait.
     pub fn stir(&self) {
         (0..self.shared.geometry.worker_slots).for_each(|worker_slot| self.shared.stir_seat(worker_slot));
     }
@@ -139,7 +140,7 @@ mod descriptors {
         Ok(memory)
     }
 
-    /// Miri knows no memfd: the region is on its heap, and this descriptor only stands in for it.
+    /// Miri has no memfd: the region is on the heap, and this descriptor is only a placeholder.
     #[cfg(miri)]
     pub(super) fn memory(_: usize) -> io::Result<OwnedFd> {
         Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
@@ -180,13 +181,13 @@ mod descriptors {
     /// Why a worker process found no channel.
     #[derive(Debug)]
     pub enum NotAttached {
-        /// The environment's value is none that a server writes.
+        /// The value of the environment variable is invalid.
         Environment,
-        /// The memory is of another version, or no channel's.
+        /// The memory is a channel of another version, or not a channel.
         Version,
-        /// No such seat.
+        /// No such worker slot.
         WorkerSlot,
-        /// What the system said.
+        /// An error of the system.
         System(io::Error),
     }
 
@@ -195,7 +196,7 @@ mod descriptors {
             match self {
                 NotAttached::Environment => f.write_str("KOMAINU_RING does not name a channel"),
                 NotAttached::Version => f.write_str("the server speaks another version of the channel"),
-                NotAttached::WorkerSlot => f.write_str("the channel has no such seat"),
+                NotAttached::WorkerSlot => f.write_str("the channel has no such worker slot"),
                 NotAttached::System(error) => error.fmt(f),
             }
         }
@@ -209,13 +210,13 @@ mod descriptors {
         }
     }
 
-    /// A worker process's mapping of the channel, from which each of its claimants takes a seat. It survives a fork.
+    /// A worker process's mapping of the channel, from which each of its claimants takes a worker slot. It survives a fork.
     #[derive(Clone)]
     pub struct Attachment(Arc<SharedMemory>);
 
     impl Attachment {
         /// Maps the channel that the value of [`ENVIRONMENT`](crate::ENVIRONMENT) names. The descriptors stay open for
-        /// the life of the process, and closed to its children's programs.
+        /// the life of the process, and are not inherited by programs that it executes.
         ///
         /// # Errors
         /// See [`NotAttached`].
@@ -248,7 +249,7 @@ mod descriptors {
             Ok(Attachment(shared))
         }
 
-        /// Takes `seat`, which nobody else holds.
+        /// Takes `worker_slot`, which must be free.
         ///
         /// # Errors
         /// [`NotAttached::WorkerSlot`].

@@ -1,30 +1,31 @@
-//! Where everything stands: the geometry of one generation, computed once and checked, never read back from the memory.
+//! The layout of one generation's memory: computed and checked once, never read back from the memory.
 
 use std::fmt;
 
 use crate::words::{SEATS_MAX, SLOTS_MAX};
 
-/// What one generation of an application is given.
+/// The options of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Server threads that submit requests: 1 to 256.
     pub threads: usize,
-    /// Seats for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
+    /// Worker slots for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
-    /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
+    /// Requests that one server thread may have in use, queued or held by workers: 1 to 16384, rounded up to a power of
+    /// two.
     pub slots: usize,
-    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
-    /// a body streams through what is left.
+    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit into
+    /// it; a body is streamed through the rest.
     pub request_bytes: usize,
     /// Bytes of a slot for the response stream: the same, for the response's head and body.
     pub response_bytes: usize,
-    /// Whether every seat gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per seat.
+    /// Whether every worker slot gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per worker slot.
     pub slot_fds: bool,
 }
 
 impl Default for Options {
-    /// One thread, 16 seats, 1024 slots of 32 KiB for the request and 64 KiB for the response; no seat eventfds. Memory
-    /// is used only once it is touched, and the slots used last are used first.
+    /// One thread, 16 worker slots, 1024 slots of 32 KiB for the request and 64 KiB for the response; no worker slot eventfds. The
+    /// system allocates memory only when it is used, and the slot that was used last is used first.
     fn default() -> Options {
         Options {
             threads: 1,
@@ -38,7 +39,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most seats that there may be.
+    /// The largest number of worker slots.
     pub const SEATS_MAX: usize = SEATS_MAX;
 }
 
@@ -54,10 +55,10 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Words of a cache line; what one side writes often shares none with what the other writes.
+/// Words of a cache line. Words that one side writes often are never in one line with words of the other side.
 #[cfg(not(loom))]
 pub(crate) const LINE: usize = 16;
-/// No caches under loom, and every word costs it time.
+/// loom has no caches, and every word costs time.
 #[cfg(loom)]
 pub(crate) const LINE: usize = 8;
 
@@ -65,14 +66,14 @@ pub(crate) const LINE: usize = 8;
 pub(crate) const HEADER_WORDS: usize = 8;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
-/// Rises with every change of the layout or of the words' meaning.
+/// Increased with every change of the layout or of the words' meaning.
 pub(crate) const ABI: u32 = 1;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
     /// Packed [`SlotState`](crate::words::SlotState): the only word both sides compare and swap.
     pub(crate) const STATE: usize = 0;
-    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
+    /// Request stream: bytes the server produced; bit 0 is set after the last one.
     pub(crate) const REQUEST_HEAD: usize = 1;
     /// Request stream: bytes the worker consumed.
     pub(crate) const REQUEST_TAIL: usize = 2;
@@ -80,11 +81,11 @@ pub(crate) mod slot {
     pub(crate) const RESPONSE_HEAD: usize = 3;
     /// Response stream: bytes the server consumed.
     pub(crate) const RESPONSE_TAIL: usize = 4;
-    /// 1 while a notice about this slot stands in the lane unread.
+    /// 1 while an unread notice about this slot is in the lane.
     pub(crate) const NOTICED: usize = 5;
-    /// Not 0 once the server lost interest: why.
+    /// The reason for which the server cancelled the request; 0 if it did not.
     pub(crate) const CANCELLED: usize = 6;
-    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
+    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): the reason.
     pub(crate) const REASON: usize = 7;
     /// How many there are.
     pub(crate) const WORDS: usize = 8;
@@ -98,7 +99,8 @@ pub(crate) struct Geometry {
     pub(crate) slots: usize,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
-    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow between honest sides.
+    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow as long as no side breaks the
+    /// protocol.
     pub(crate) cells: usize,
     idle: usize,
     worker_slots_at: usize,
@@ -117,7 +119,7 @@ impl Geometry {
         };
         let bytes_min = if cfg!(loom) { 16 } else { 64 };
         let threads = within(options.threads, 1, 256, "threads")?;
-        let worker_slots = within(options.worker_slots, 1, SEATS_MAX, "seats")?;
+        let worker_slots = within(options.worker_slots, 1, SEATS_MAX, "worker slots")?;
         let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
         let request_bytes =
             within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
@@ -125,13 +127,14 @@ impl Geometry {
             within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
 
         let lines = |words: usize| words.next_multiple_of(LINE);
-        // An odd number of lines: what is looked at in every lane and slot then falls into different sets of the cache.
+        // An odd number of lines, so that the same word of different lanes and slots falls into different sets of the
+        // cache.
         let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
         let worker_slots_at = idle + lines(worker_slots.div_ceil(32));
         let threads_at = worker_slots_at + worker_slots * LINE;
-        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each seat.
+        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each worker slot.
         let lane_stride = odd(cells);
         let thread_stride = 3 * LINE + lines(cells) + worker_slots * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
@@ -156,7 +159,7 @@ impl Geometry {
         })
     }
 
-    /// The header a worker must find.
+    /// The header that a worker expects.
     pub(crate) fn header(&self) -> [u32; HEADER_WORDS] {
         let small = |value: usize| u32::try_from(value).expect("checked by `new`");
         [
@@ -181,12 +184,12 @@ impl Geometry {
         Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
     }
 
-    /// The word of the idle bitmap that holds `seat`'s bit.
+    /// The word of the idle bitmap that holds `worker_slot`'s bit.
     pub(crate) fn idle(&self, worker_slot: usize) -> usize {
         self.idle + worker_slot / 32
     }
 
-    /// `seat`'s words: how it sleeps, whether it shall leave.
+    /// The words of `worker_slot`: how its holder sleeps, and whether it is asked to leave.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
         self.worker_slots_at + worker_slot * LINE
     }
@@ -202,7 +205,7 @@ impl Geometry {
         (at + LINE, at + 2 * LINE, at + 3 * LINE)
     }
 
-    /// The lane from `seat` to `thread`: its cells.
+    /// The lane from `worker_slot` to `thread`: its cells.
     pub(crate) fn lane(&self, thread: usize, worker_slot: usize) -> usize {
         let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
         lanes + worker_slot * self.lane_stride
@@ -277,7 +280,7 @@ mod tests {
         let none = Options { slots: 0, ..Options::default() };
         assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
         let many = Options { worker_slots: 4097, ..Options::default() };
-        assert_eq!(Geometry::new(&many), Err(OutOfRange("seats")));
+        assert_eq!(Geometry::new(&many), Err(OutOfRange("worker slots")));
         // 256 threads of 16384 slots of 32 MiB: more words than the header can express.
         let huge = Options {
             threads: 256,

@@ -1,8 +1,8 @@
-//! Requests waiting for a worker: one queue per server thread, from which any worker takes.
+//! The queue of requests that wait for a worker: one per server thread; any worker takes from any queue.
 //!
-//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells only say where to look: a cell may
-//! name a slot that was claimed or cancelled long ago, and whoever finds that moves the head on. So a worker that dies
-//! between its claim and moving the head leaves nothing behind that stops the others.
+//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells are only hints: a cell may name a
+//! slot that was claimed or cancelled long ago, and the worker that finds such a cell advances the head. So a worker
+//! that dies after its claim and before it advances the head does not block others.
 
 use crate::shared::SharedMemory;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
@@ -35,7 +35,7 @@ impl<'a> Queue<'a> {
             && self.shared.slot(self.thread, tag.slot()).load_state() == SlotState::ready(tag.generation())
     }
 
-    /// Where the oldest tag stands, and how many there are: none where the words are wild, which the server mends.
+    /// The position of the oldest tag, and the number of tags; 0 if the words are invalid, which the server repairs.
     fn span(&self) -> (u32, u32) {
         loop {
             let head = self.head.load(Acquire);
@@ -43,19 +43,19 @@ impl<'a> Queue<'a> {
             if waiting as usize <= self.cells.len() {
                 return (head, waiting);
             }
-            // The head moved on between the two looks; or else someone scribbled on it.
+            // The head was advanced between the two reads, or a worker has overwritten it.
             if self.head.load(Acquire) == head {
                 return (head, 0);
             }
         }
     }
 
-    /// Whether there is nothing to look at. Not empty does not promise that a slot is ready.
+    /// Whether the queue is empty. If it is not, there may still be no ready slot.
     pub(crate) fn is_empty(&self) -> bool {
         self.span().1 == 0
     }
 
-    /// Worker's side: claims the oldest ready slot for `seat`.
+    /// Worker's side: claims the oldest ready slot for `worker_slot`.
     pub(crate) fn claim(&self, worker_slot: usize) -> Option<Tag> {
         loop {
             let (head, waiting) = self.span();
@@ -71,7 +71,7 @@ impl<'a> Queue<'a> {
                     .compare_exchange(SlotState::ready(tag.generation()).0, claimed.0, AcqRel, Relaxed)
                     .is_ok()
             };
-            // First the claim, then the head: dying in between loses no request.
+            // First the claim, then the head: a worker that dies in between loses no request.
             let _ = self.head.compare_exchange(head, head.wrapping_add(1), AcqRel, Relaxed);
             if won {
                 return Some(tag);
@@ -94,8 +94,8 @@ impl<'a> Queue<'a> {
         *tail = tail.wrapping_add(1);
     }
 
-    /// Server's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
-    /// first. For a queue full of cancelled requests, and for one whose words a dead worker may have scribbled on.
+    /// Server's side: rebuilds the queue from the slots that are ready, the oldest first. Used for a queue full of
+    /// cancelled requests, and for one whose words a dead worker may have overwritten.
     pub(crate) fn rebuild(&self, tail: &mut u32) {
         let slots = self.shared.geometry.slots;
         let mut listed = vec![false; slots];
@@ -116,7 +116,7 @@ impl<'a> Queue<'a> {
         for tag in tags {
             self.add(tail, tag);
         }
-        // In this order the queue is empty, not wild, to whoever looks in between.
+        // In this order a worker that reads in between sees an empty queue, not an invalid one.
         self.head.store(start, Release);
         self.tail.store(*tail, Release);
     }

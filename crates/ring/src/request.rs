@@ -1,4 +1,4 @@
-//! A request in a worker's hands: its head and body to read, its response to write.
+//! A request that a worker has claimed: its head and body to read, its response to write.
 
 use std::fmt;
 use std::rc::Rc;
@@ -17,24 +17,26 @@ pub const DROPPED: u32 = 1;
 /// Reason of a request aborted because its memory is damaged.
 pub const DAMAGED: u32 = 2;
 
-/// In the slot's word for the reason of a cancel: nothing is cancelled, but the client has closed its sending side.
+/// In the slot's word for the reason of a cancellation: the request is not cancelled, but the client has closed its
+/// sending side.
 pub(crate) const CLIENT_CLOSED: u32 = u32::MAX;
 
-/// Heads kept for the next request; more than that were a burst.
+/// Maximum number of buffers for heads that are kept for later requests.
 const SPARE_MAX: usize = 64;
-/// A kept head's buffer is not larger than this.
+/// Larger buffers are not kept.
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 
 /// What can be done with a request without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
-    /// [`ClaimedRequest::try_read`] would not come back empty-handed.
+    /// [`ClaimedRequest::try_read`] would return something.
     pub readable: bool,
-    /// The server took something of the response since a write was refused.
+    /// The server has read part of the response since a write was refused.
     pub writable: bool,
-    /// The server lost interest.
+    /// The server has cancelled the request.
     pub cancelled: bool,
-    /// The client has closed its sending side. Most clients that do are gone, some wait for their answer: writes succeed.
+    /// The client has closed its sending side. Most clients that do have disconnected, some wait for the response:
+    /// writes succeed.
     pub client_closed: bool,
 }
 
@@ -46,11 +48,11 @@ pub struct ClaimedRequest {
     head: Vec<u8>,
     reader: Reader,
     writer: Writer,
-    /// The last kind of frame that moved the response on.
+    /// The kind of the last frame that advanced the response.
     stage: FrameKind,
     /// Whether frames were written since the last publishing.
     unpublished: bool,
-    /// Whether the slot was given back.
+    /// Whether the slot was released.
     released: bool,
 }
 
@@ -64,7 +66,7 @@ impl fmt::Debug for ClaimedRequest {
 }
 
 impl ClaimedRequest {
-    /// Reads the head of a slot just claimed; aborts it and returns `None` where there is none to read.
+    /// Reads the head of a slot just claimed; aborts the request and returns `None` if the head is invalid.
     pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
         let head = side.spare.borrow_mut().pop().unwrap_or_default();
         let mut request = ClaimedRequest {
@@ -96,7 +98,7 @@ impl ClaimedRequest {
         self.side.shared.slot(self.thread, self.tag.slot())
     }
 
-    /// For the tests' hostile worker, which scribbles on what it holds.
+    /// For the hostile worker of the tests, which overwrites the memory of its requests.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn slot_index(&self) -> usize {
         self.tag.slot()
@@ -113,7 +115,7 @@ impl ClaimedRequest {
         &self.head
     }
 
-    /// Why the server lost interest, if it did.
+    /// Why the server cancelled the request, if it did.
     pub fn cancelled(&self) -> Option<u32> {
         Some(self.slot().cancelled().load(Acquire)).filter(|reason| ![0, CLIENT_CLOSED].contains(reason))
     }
@@ -132,7 +134,7 @@ impl ClaimedRequest {
     /// Reads a piece of the body, waiting until there is one; 0 at its end.
     ///
     /// # Errors
-    /// [`StopReason::Cancelled`] once nothing is left of a cancelled request's body; [`StopReason::Broken`].
+    /// [`StopReason::Cancelled`] after the received part of a cancelled request's body; [`StopReason::Broken`].
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, StopReason> {
         if let Some(count) = self.try_read(into)? {
             return Ok(count);
@@ -141,7 +143,7 @@ impl ClaimedRequest {
         side.sleep_until(|| self.try_read(into))
     }
 
-    /// Reads a piece of the body: `None` if none is there yet, 0 at its end.
+    /// Reads a piece of the body: `None` if none has arrived yet, 0 at its end.
     ///
     /// # Errors
     /// As [`ClaimedRequest::read`].
@@ -186,7 +188,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Head, head)
     }
 
-    /// Writes and sends a head that another one follows (1xx).
+    /// Writes and sends an interim head (1xx).
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -204,7 +206,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Trailers, fields)
     }
 
-    /// Writes a line for the server's log, cut to what a slot can hold.
+    /// Writes a line for the server's log, truncated to the size of a slot.
     ///
     /// # Errors
     /// [`StopReason::Cancelled`], [`StopReason::Broken`].
@@ -226,10 +228,10 @@ impl ClaimedRequest {
     }
 
     /// Hands the client's connection to a socket in place of a response, and waits until the server has taken the
-    /// descriptor. [`ClaimedRequest::finish`] is all that may follow.
+    /// descriptor. After that only [`ClaimedRequest::finish`] may be called.
     ///
     /// # Errors
-    /// See [`StopReason`]; [`StopReason::Cancelled`] where the server does not do that.
+    /// See [`StopReason`]; [`StopReason::Cancelled`] if the server does not support it.
     pub fn hijack(&mut self, fd: i32) -> Result<(), StopReason> {
         if self.stage != FrameKind::Interim {
             return Err(StopReason::Order);
@@ -257,7 +259,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes a piece of the body, which is sent when more follows, with the end, or by [`ClaimedRequest::flush`].
+    /// Writes a piece of the body. It is sent with the next piece, with the end, or by [`ClaimedRequest::flush`].
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -276,7 +278,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes and sends as much of `body` as fits now; 0 where the server has to take something first.
+    /// Writes and sends as much of `body` as fits now; 0 if the server has to read something first.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -325,7 +327,7 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
-    /// Writes one frame that cannot be cut, waiting for its room.
+    /// Writes one frame whole; waits until there is room for it.
     fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
         self.alive()?;
         let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
@@ -349,7 +351,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Leaves a notice for the server thread, unless one stands unread.
+    /// Leaves a notice for the server thread, unless there is an unread one.
     fn notice(&self) {
         if self.slot().noticed().swap(1, AcqRel) == 0 {
             self.push(self.tag);
@@ -362,12 +364,13 @@ impl ClaimedRequest {
         let mut position = lane.get();
         lane::push(shared, self.thread, *worker_slot, &mut position, tag);
         lane.set(position);
-        // Publish, fence, look whether it sleeps; the server says that it sleeps, fences, and looks again.
+        // Publish, fence, check whether the server sleeps; the server announces that it sleeps, fences, and checks
+        // again.
         fence(SeqCst);
         shared.ring_thread(self.thread);
     }
 
-    /// Gives the slot back: nothing of it is touched after the state word.
+    /// Releases the slot: nothing of it is accessed after the state word is written.
     fn release(&mut self, phase: SlotPhase) {
         self.released = true;
         let slot = self.slot();

@@ -1,4 +1,4 @@
-//! The memory together with its geometry and the descriptors that wake: named words, and the doorbells.
+//! The shared memory with its layout and the eventfds: access to named words, and the doorbells.
 
 use crate::doorbell::{self, Signal};
 use crate::layout::{Geometry, slot};
@@ -6,7 +6,7 @@ use crate::region::Region;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
 use crate::words::SlotState;
 
-/// A seat's sleep word.
+/// A worker slot's sleep word.
 pub(crate) const AWAKE: u32 = 0;
 /// It sleeps on the word itself.
 pub(crate) const ON_WORD: u32 = 1;
@@ -19,7 +19,7 @@ pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) thread_signals: Vec<Signal>,
-    /// Empty, or one for every seat.
+    /// Eventfds: none, or one for every worker slot.
     pub(crate) slot_signals: Vec<Signal>,
 }
 
@@ -35,7 +35,7 @@ impl SharedMemory {
         Slot { region: &self.region, words, request, response, geometry: &self.geometry }
     }
 
-    /// How `seat` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
+    /// How `worker_slot` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
     pub(crate) fn sleep(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot))
     }
@@ -53,13 +53,13 @@ impl SharedMemory {
         self.word(self.geometry.idle(worker_slot)).fetch_or(1 << (worker_slot % 32), AcqRel);
     }
 
-    /// Whether the bit was still there: if not, someone rang for this seat.
+    /// Clears the idle bit; false if it was clear already, because someone has woken this worker slot.
     pub(crate) fn clear_idle(&self, worker_slot: usize) -> bool {
         let bit = 1 << (worker_slot % 32);
         self.word(self.geometry.idle(worker_slot)).fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Wakes `seat` if it sleeps. After a fence that follows what it shall see.
+    /// Wakes `worker_slot` if it sleeps. To be called after the change is published and after a fence.
     pub(crate) fn ring_slot(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
@@ -76,7 +76,7 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes `seat` to look at its signals, if it sleeps on its word.
+    /// Wakes `worker_slot` to look at its signals, if it sleeps on its word.
     pub(crate) fn stir_seat(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == ON_WORD && sleep.compare_exchange(ON_WORD, STIRRED, AcqRel, Relaxed).is_ok()
@@ -85,8 +85,8 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes one idle seat, the lowest, so that as few workers as can do the work are kept warm. After a fence that
-    /// follows what it shall see.
+    /// Wakes one idle worker slot, the lowest, so that no more workers run than are needed. To be called after the change is
+    /// published and after a fence.
     pub(crate) fn wake_one(&self) {
         for first in (0..self.geometry.worker_slots).step_by(32) {
             let word = self.word(self.geometry.idle(first));
@@ -96,7 +96,8 @@ impl SharedMemory {
                 if worker_slot >= self.geometry.worker_slots {
                     break;
                 }
-                // Whoever takes the bit rings; a seat that finds it taken looks at the queue once more.
+                // The side that clears the bit wakes the worker; a worker that finds it cleared checks the queue once
+                // more.
                 if self.clear_idle(worker_slot) {
                     return self.ring_slot(worker_slot);
                 }
@@ -105,7 +106,7 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.
+    /// Wakes `thread` if it sleeps. To be called after the change is published and after a fence.
     pub(crate) fn ring_thread(&self, thread: usize) {
         let asleep = self.asleep(thread);
         if asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0 {
@@ -166,7 +167,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// One direction of one slot: an area of the region and the two words that say how far each side is.
+/// One direction of one slot: an area of the region, and the two words with the positions of the two sides.
 #[derive(Clone, Copy)]
 pub(crate) struct Pipe<'a> {
     pub(crate) region: &'a Region,
@@ -174,8 +175,8 @@ pub(crate) struct Pipe<'a> {
     pub(crate) base: usize,
     /// Its size, a power of two.
     pub(crate) bytes: u32,
-    /// How far the producer is; bit 0 says that there is no more.
+    /// Position of the producer; bit 0 is set after the last byte.
     pub(crate) head: &'a AtomicU32,
-    /// How far the consumer is.
+    /// Position of the consumer.
     pub(crate) tail: &'a AtomicU32,
 }

@@ -1,8 +1,8 @@
 //! The two packed words: a slot's state, and the tag that names one use of a slot in queue and lane.
 
-/// Most slots one server thread may own: what a [`Tag`] has room for.
+/// The most slots of one server thread, as the bits of a [`Tag`] allow.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Most seats: what a [`SlotState`] has room for.
+/// The most worker slots, as the bits of a [`SlotState`] allow.
 pub(crate) const SEATS_MAX: usize = 1 << SEAT_BITS;
 
 const SLOT_BITS: u32 = 14;
@@ -11,7 +11,7 @@ const PHASE_BITS: u32 = 3;
 const GENERATION_BITS: u32 = 17;
 const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 
-/// Which use of a slot. Never 0, so that no tag is the empty word.
+/// The number of a use of a slot. Never 0, so that no tag is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct SlotGeneration(u32);
 
@@ -53,22 +53,22 @@ impl Tag {
     }
 }
 
-/// Whose a slot is.
+/// Who holds a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotPhase {
-    /// The server's; nothing in it.
+    /// The server; the slot is free.
     Free,
     /// A request that any worker may claim.
     Ready,
-    /// A worker's.
+    /// A worker.
     Claimed,
-    /// The server's again: the answer stands whole in the slot.
+    /// The server again: the response in the slot is complete.
     Done,
-    /// The server's again: the worker gave up, the reason stands in the slot.
+    /// The server again: the worker aborted the request; the reason is in the slot.
     Aborted,
 }
 
-/// A slot's state word: generation 17 bits, seat 12 bits, phase 3 bits.
+/// A slot's state word: generation 17 bits, worker slot 12 bits, phase 3 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SlotState(pub(crate) u32);
 
@@ -84,7 +84,7 @@ impl SlotState {
         SlotState::new(SlotPhase::Ready, 0, generation)
     }
 
-    /// `None` for a phase no honest side writes.
+    /// `None` for an invalid phase.
     pub(crate) fn phase(self) -> Option<SlotPhase> {
         Some(match self.0 & ((1 << PHASE_BITS) - 1) {
             0 => SlotPhase::Free,
