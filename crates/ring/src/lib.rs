@@ -10,11 +10,11 @@
 //! ```text
 //! ServerSide::submit              head and first body bytes into a free slot (the one used last), state READY, tag into the queue
 //! ServerSide::flush_doorbells     once per tick: wakes one idle worker, if there is one
-//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes one more worker if a
-//!                                 request is left
+//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes one
+//!                                 more worker if a request is left
 //! ClaimedRequest::respond, write  frames into the response stream; the server sees nothing before the first flush or the end
 //! ClaimedRequest::finish          state DONE|worker slot, tag into the lane to that server thread; wakes its eventfd, if it sleeps
-//! ServerSide::poll                tags out of the lanes, each checked: does this worker slot hold this slot in this generation?
+//! ServerSide::poll                tags out of the lanes, each checked: does this worker hold this slot in this generation?
 //! ServerSide::receive             frames out of the slot, copied once and then checked; the last one frees the slot
 //! ```
 //!
