@@ -56,7 +56,7 @@ const fn r(
 pub const ROWS: &[Row] = &[
     r(
         "connected, silent",
-        (6 * KIB, "`limits.connections`; closed after `timeouts.head`"),
+        (2 * KIB, "`limits.connections`; closed after `timeouts.head`"),
         "",
         (50 * US, "a connection"),
         "2,000 connections, not a byte",
@@ -136,7 +136,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "`100-continue`, and no body",
-        (144 * KIB, "a buffer of 64 KiB; `timeouts.body`"),
+        (96 * KIB, "a buffer of 64 KiB; `timeouts.body`"),
         "",
         (500 * US, "a connection"),
         "500 heads, no body",
@@ -176,7 +176,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "1xx without end, not read",
-        (64 * KIB, "32 of them; then 502"),
+        (40 * KIB, "32 of them; then 502"),
         "",
         (1_000 * US, "a connection"),
         "an upstream server that sends 103 endlessly",
@@ -232,7 +232,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "control socket, line begun",
-        (640 * KIB, "64 clients, 4,096 bytes, 2 s; only this user and root"),
+        (256 * KIB, "64 clients, 4,096 bytes, 2 s; only this user and root"),
         "",
         (800 * US, "a client"),
         "60 clients, 4,000 bytes and no line",
