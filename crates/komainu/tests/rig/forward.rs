@@ -9,8 +9,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
-pub fn start(server: SocketAddr) -> SocketAddr {
+/// How a client speaks TLS that believes every certificate.
+pub fn client_config() -> Arc<ClientConfig> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let schemes = provider.signature_verification_algorithms.supported_schemes();
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -19,7 +19,12 @@ pub fn start(server: SocketAddr) -> SocketAddr {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Any(schemes)))
         .with_no_client_auth();
-    let config = Arc::new(config);
+    Arc::new(config)
+}
+
+/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
+pub fn start(server: SocketAddr) -> SocketAddr {
+    let config = client_config();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -3,6 +3,9 @@
 
 mod forward;
 
+#[allow(unused_imports)]
+pub use forward::client_config;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
