@@ -11,7 +11,6 @@ mod sink;
 mod access;
 mod burst;
 mod notice;
-mod pages;
 mod clients;
 mod memory;
 mod sandbox;

@@ -14,10 +14,10 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, Compress
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::file;
-use crate::filters::{DefaultFields, FieldEdits};
+use crate::filters::DefaultFields;
 use crate::lane::Lane;
 use crate::memory::Pressure;
-use crate::page::ErrorPages;
+use crate::page::{self, ErrorPages, FieldEdits};
 use crate::state::{self, ReplyState, RequestState};
 use crate::tls::TlsSession;
 
@@ -216,9 +216,9 @@ impl<'c> Exchange<'c> {
         self.state.filters.compression = compression;
     }
 
-    /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
-    pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
-        self.state.pages = Some(pages);
+    /// Pages for [`Exchange::refuse`].
+    pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
+        self.state.pages = pages;
     }
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
@@ -387,7 +387,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// An error page, as the site has it for this status and reason.
+    /// An error page: the site's own for this status, or a plain one that gives the reason.
     ///
     /// # Errors
     /// As [`Exchange::write`].
@@ -405,8 +405,15 @@ impl<'c> Exchange<'c> {
         reason: &'static str,
         more: &Fields,
     ) -> Result<(), Fault> {
-        let pages = self.state.pages.as_ref().unwrap_or(self.lane.error_pages()).clone();
-        let page = pages.page(status, reason, self.request().field(Name::Accept));
+        let plain;
+        let pages = self.state.pages.clone();
+        let page = match pages.as_ref().and_then(|pages| pages.find(status)) {
+            Some(page) => page,
+            None => {
+                plain = page::plain(status, reason, self.request().field(Name::Accept));
+                &plain
+            }
+        };
         let mut fields = Fields::new();
         fields.push(Name::ContentType, page.content_type.as_bytes());
         fields.extend(more);

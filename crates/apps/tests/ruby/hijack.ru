@@ -32,11 +32,7 @@ run lambda { |env|
     Thread.new do
       io.write(HEAD)
       sent = 0
-      loop do
-        sent += io.write_nonblock("x" * 65_536)
-      rescue IO::WaitWritable
-        warn "the flood stands still" unless io.wait_writable(0.2)
-      end
+      loop { sent += io.write("x" * 65_536) }
     rescue Errno::EPIPE, Errno::ECONNRESET
       warn "flood ended after #{sent}"
     ensure

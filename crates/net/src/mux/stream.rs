@@ -269,8 +269,7 @@ impl StreamLane {
     ) -> BodySize {
         let outgoing = Outgoing::decide(self.head.method, Version::Http2, status, length, true);
         let mut block = Vec::new();
-        let default_lines = &self.conn.context().default_lines;
-        default_lines.with(self.conn.core.unix_s(), own, |default| block.extend_from_slice(default));
+        self.conn.core.clock().with_common(|common| block.extend_from_slice(own.of(common)));
         if let Some(length) = outgoing.length {
             let mut lines = Lines::new(&mut block);
             lines.begin(b"Content-Length");

@@ -15,7 +15,6 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::filters::DefaultLines;
 use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::offload::OffloadPool;
@@ -46,8 +45,7 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
-        let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
-        let service = Zoo::new();
+        let core = Core::new(Clock::new("Test"), OffloadPool::new(1)).unwrap();
         let context = Rc::new(Context {
             core: core.clone(),
             limits,
@@ -58,10 +56,8 @@ impl Rig {
             draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
             encoders: std::rc::Rc::default(),
-            default_lines: DefaultLines::new("Test"),
-            pages: service.error_pages(),
         });
-        let engine = Rc::new(Engine { context, service });
+        let engine = Rc::new(Engine { context, service: Zoo::new() });
         let began_ms = core.now_ms();
         Rig { core, engine, wires: RefCell::default(), began_ms }
     }
