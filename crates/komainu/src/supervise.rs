@@ -92,6 +92,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     options.tls = Some(current.tls.clone());
     // Before connections are accepted: a restart serves what is stored from the first one on.
     let (files, system) = (hosting.files(), is_system(link.as_ref()));
+    current.plan().tls.iter().flat_map(TlsPlan::warnings).for_each(|text| logs.notices.warn(text));
     current.certificates.apply(&current.plan().config, &files, system, &logs.notices)?;
     let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(&options, listeners, move |core| {
@@ -212,7 +213,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
 /// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
-    current: &Current,
+    current: &Arc<Current>,
     server: &net::Server,
     inherited: Option<&Inherited>,
     (memory, sandbox): (net::MemoryBudget, String),
@@ -232,8 +233,12 @@ fn serve_control(
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
         outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
+    let theirs = current.clone();
+    let file_certificates =
+        move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let info = ServerInfo {
         hosting: current.hosting.clone(),
+        file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
         stop: server.stop(),
         listeners: server.listeners(),
