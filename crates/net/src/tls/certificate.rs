@@ -110,7 +110,7 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
                     escape(value, &mut text);
                 }
                 // Section 2.4: what has no short name, or no text, is the octets of its value.
-                _ => text.push_str(&format!("{kind}=#{}", hexadecimal(attribute.attr_value().data))),
+                _ => text.push_str(&format!("{kind}=#{}", HEXLOWER.encode(attribute.attr_value().data))),
             }
         }
     }
