@@ -26,31 +26,6 @@ const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
-/// What a header value may name.
-const VARIABLES: &[&str] = &[
-    "client_ip",
-    "remote_addr",
-    "tls_version",
-    "tls_cipher",
-    "tls_server_name",
-    "tls_client_verify",
-    "tls_client_subject",
-    "tls_client_issuer",
-    "tls_client_san",
-    "tls_client_serial",
-    "tls_client_fingerprint",
-    "client_port",
-    "scheme",
-    "host",
-    "method",
-    "path",
-    "query",
-    "args",
-    "uri",
-    "upstream",
-    "http_NAME",
-    "cookie_NAME",
-];
 const FIELDS: Map<String, Text<Template>> = Map {
     what: "header names",
     key: rule_name,
@@ -522,7 +497,7 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    template(&header::value(text)?, VARIABLES)
+    template(&header::value(text)?, &[header::VARIABLES, &["upstream"]].concat())
 }
 
 fn domain(text: &str) -> Result<String, InvalidValue> {

@@ -95,7 +95,9 @@ impl Subject {
             return None;
         }
         Some(match self.is_wildcard() {
-            true => "a wildcard needs dns-01: set `dns_hook` in `[acme]`, or name each host",
+            true => {
+                "a wildcard needs dns-01: set `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
+            }
             false => {
                 "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
                  tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -94,12 +94,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let (files, system) = (hosting.files(), is_system(link.as_ref()));
     current.plan().tls.iter().flat_map(TlsPlan::warnings).for_each(|text| logs.notices.warn(text));
     current.certificates.apply(&current.plan().config, &files, system, &logs.notices)?;
-    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
-    let server = net::Server::serve(&options, listeners, move |core| {
-        sandbox.restrict_thread()?;
-        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
-    })?;
-    hook_panics(&logs.notices);
+    let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let control =
@@ -123,14 +118,41 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let running =
         RunningServer { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
     let drained = running.attend(&happened)?;
-    let RunningServer { logs, .. } = running;
+    finish(drained, happened, &running.logs, &hosting, &control.1)
+}
+
+/// Starts the threads that serve.
+fn start_threads(
+    options: &net::Options,
+    listeners: Vec<net::Listener>,
+    sandbox: Sandbox,
+    current: &Arc<Current>,
+    logs: &Logs,
+) -> io::Result<net::Server> {
+    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
+    let server = net::Server::serve(options, listeners, move |core| {
+        sandbox.restrict_thread()?;
+        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
+    })?;
+    hook_panics(&logs.notices);
+    Ok(server)
+}
+
+/// Ends what is left of the server when no thread serves any more; `drained` is whether all requests were finished.
+fn finish(
+    drained: bool,
+    happened: Receiver<ServerEvent>,
+    logs: &Logs,
+    hosting: &Hosting,
+    control: &ControlClients,
+) -> io::Result<()> {
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
     attend_to_the_end(happened, logs.clone())?;
     hosting.stop();
-    // Who waits for the outcome of an upgrade gets it.
-    control.1.wait();
+    // Clients that wait for the outcome of an upgrade get it.
+    control.wait();
     logs.notices.info("stopped");
     logs.close();
     Ok(())

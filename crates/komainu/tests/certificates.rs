@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Output;
 
@@ -321,4 +322,45 @@ fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
     });
     assert!(ports.is_refused("c.komainu-test.com"));
     assert_eq!(pebble.issued(), 1, "{}", rig.reported());
+}
+
+/// One that is older than `komainu cert` does not know the command.
+#[test]
+fn a_server_that_does_not_know_the_command_is_named() {
+    // A folder in a folder: other tests do not find this server.
+    let folder = Folder::new();
+    let sockets = folder.at("run");
+    fs::create_dir(&sockets).unwrap();
+    let older = UnixListener::bind(sockets.join("4000000.sock")).unwrap();
+    std::thread::spawn(move || {
+        for client in older.incoming() {
+            let (mut client, mut line) = (client.unwrap(), String::new());
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let _ = writeln!(
+                client,
+                "{{\"error\": \"unknown command \\\"certificates\\\": send \\\"status\\\"\"}}"
+            );
+        }
+    });
+    let list = |arguments: &[&str]| {
+        let mut command = komainu();
+        command.args(["cert", "list"]).args(arguments).env("RUNTIME_DIRECTORY", &sockets);
+        let output = command.output().unwrap();
+        (output.status.success(), text(&output.stderr))
+    };
+    let (is_listed, said) = list(&["--pid", "4000000"]);
+    assert!(
+        !is_listed && said.contains("process 4000000: this server is older than `komainu cert`"),
+        "{said}"
+    );
+    // Beside another server it is a warning.
+    let mut command = komainu();
+    command
+        .env("RUNTIME_DIRECTORY", folder.path())
+        .args(["run", "--listen", "127.0.0.1:0"])
+        .arg(folder.path());
+    let rig = Rig::start(command, Folder::new());
+    let (is_listed, said) = list(&[]);
+    assert!(is_listed && said.contains("warning: process 4000000: this server is older"), "{said}");
+    drop(rig);
 }

@@ -1,7 +1,7 @@
-//! The worker's side as a C ABI, for the languages' modules. `workers/include/komainu.h` documents it.
+//! The worker's side for C: what a language's module links, and nothing else. `workers/include/komainu.h` is its document.
 //!
-//! Every function is `unsafe` for the same reason: its pointers must be what the header says (handles from this
-//! library, not yet ended, used by one thread at a time; buffers of the length given).
+//! Every function is `unsafe` for the same reason, which its `Safety` section names in a word: pointers are what the header
+//! says (handles from this library, not yet ended, used by one thread at a time; buffers of the length given).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::AsRawFd;
@@ -16,13 +16,13 @@ use crate::request::{ClaimedRequest, DAMAGED};
 use crate::wire::{self, FieldId, WireFields};
 use crate::worker::{Next, Worker};
 
-/// The version of these functions; it is increased when one of them changes its meaning.
+/// The version of these functions; rises when one changes its meaning.
 pub const KOMAINU_ABI: u32 = 1;
 /// Done.
 pub const KOMAINU_OK: c_int = 0;
-/// Not possible now; try again later.
+/// Nothing now; later.
 pub const KOMAINU_AGAIN: c_int = -1;
-/// The server has cancelled the request.
+/// The server lost interest in the request.
 pub const KOMAINU_CANCELLED: c_int = -2;
 /// The parts of a response are out of order.
 pub const KOMAINU_ORDER: c_int = -3;
@@ -43,16 +43,16 @@ pub const KOMAINU_GONE: u32 = 4;
 /// In [`komainu_news`]: the client has closed its sending side.
 pub const KOMAINU_CLIENT_CLOSED: u32 = 8;
 
-/// The variable with the number of the worker's worker slot, for `komainu_attach(…, -1, …)`.
+/// The variable with the number of the worker's slot, for `komainu_attach(…, -1, …)`.
 const SEAT: &str = "KOMAINU_SEAT";
 
 /// One field of a head.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KomainuField {
-    /// Without a terminator. A well-known name is in lower case; in fields to write it may be null.
+    /// Not terminated. Of a well-known name lower case, and may be null in what is written.
     pub name: *const c_char,
-    /// Without a terminator.
+    /// Not terminated.
     pub value: *const c_char,
     /// Bytes of `name`.
     pub name_len: u32,
@@ -62,12 +62,12 @@ pub struct KomainuField {
     pub id: u32,
 }
 
-/// A worker slot and its holder.
+/// A worker slot, held.
 pub struct KomainuWorker(Worker);
 
-/// A claimed request.
+/// A request, claimed.
 pub struct KomainuRequest {
-    /// The fields point into its head, which does not move.
+    /// Fields point into its head, which moves with neither.
     request: ClaimedRequest,
     fields: Vec<KomainuField>,
 }
@@ -78,7 +78,7 @@ unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller's word.
     unsafe { slice::from_raw_parts(bytes.cast(), len) }
 }
 
@@ -109,7 +109,7 @@ pub extern "C" fn komainu_abi() -> u32 {
     KOMAINU_ABI
 }
 
-/// Takes `worker_slot`, or the worker slot that the environment names if it is negative. Null on failure, with the reason in `error`.
+/// Takes `worker_slot`, or the worker slot the environment names if it is negative. Null if there is none, with the reason in `error`.
 ///
 /// # Safety
 /// `error` has `error_size` bytes, or that is 0.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char
     text.map_or(std::ptr::null(), |text| text.as_ptr().cast())
 }
 
-/// Waits for a piece of the body and reads it: returns its length, 0 at the end, or an error.
+/// Reads a piece of the body, waiting for it: its length, 0 at the end, or why not.
 ///
 /// # Safety
 /// As the header says.
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut
     count(request.read(buffer).map(Some))
 }
 
-/// Reads a piece of the body if one is available, otherwise returns `KOMAINU_AGAIN`.
+/// Reads a piece of the body if it is there: else `KOMAINU_AGAIN`.
 ///
 /// # Safety
 /// As the header says.
@@ -281,7 +281,7 @@ unsafe fn room<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
     if size == 0 {
         return &mut [];
     }
-    // SAFETY: the caller guarantees it. The bytes may be uninitialised, because they are only written here.
+    // SAFETY: the caller's word. That the bytes may never have been written does no harm: they are only written here.
     unsafe { slice::from_raw_parts_mut(buffer.cast(), size) }
 }
 
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn komainu_write(
     done(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
 }
 
-/// Writes and sends as much of a piece as fits now: returns how much, or an error.
+/// Writes and sends as much of a piece as fits now: how much, or why not.
 ///
 /// # Safety
 /// As the header says.
@@ -442,7 +442,7 @@ pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int)
     done(unsafe { (*request).request.hijack(fd) })
 }
 
-/// Ends the response and the request. The handle is invalid afterwards, also after an error.
+/// Ends the response and the request, whose handle is gone in any case.
 ///
 /// # Safety
 /// As the header says.
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
     done(unsafe { Box::from_raw(request) }.request.finish())
 }
 
-/// Aborts the request, for a reason of the worker's. The handle is invalid afterwards.
+/// Gives the request up, for a reason of the worker's. The handle is gone.
 ///
 /// # Safety
 /// As the header says.
@@ -466,7 +466,7 @@ pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32
     unsafe { Box::from_raw(request) }.request.abort(reason);
 }
 
-/// Why the server cancelled the request, or 0.
+/// Why the server lost interest, or 0.
 ///
 /// # Safety
 /// As the header says.
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn komainu_cancelled(request: *const KomainuRequest) -> u3
     unsafe { (*request).request.cancelled() }.unwrap_or(0)
 }
 
-/// What can be done with the request without waiting, as bits.
+/// What can be done with the request without waiting: bits.
 ///
 /// # Safety
 /// As the header says.

@@ -1,4 +1,4 @@
-//! The channel of one generation of an application: its memory, and the descriptors that a worker inherits.
+//! One generation of an application: its memory, and the descriptors a worker inherits.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Channel {
     /// Makes the memory and the eventfds.
     ///
     /// # Errors
-    /// `InvalidInput` for an option out of range; errors of the system.
+    /// `InvalidInput` for an option out of range; otherwise what the system said.
     pub fn create(options: &Options) -> io::Result<Channel> {
         let geometry = Geometry::new(options).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         #[cfg(not(loom))]
@@ -62,51 +62,51 @@ impl Channel {
     /// The side of server thread `thread`, from 0. Made once, on that thread.
     ///
     /// # Panics
-    /// If there is no such thread, or its side was taken before.
+    /// Where there is no such thread, or its side was taken before.
     pub fn server(&self, thread: usize) -> ServerSide {
         assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
         ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
-    /// A worker inside this process, in a free worker slot.
+    /// A worker inside this process, in a worker slot that nobody holds.
     ///
     /// # Panics
-    /// If there is no such worker slot.
+    /// Where there is no such worker slot.
     pub fn worker(&self, worker_slot: WorkerSlot) -> Worker {
         Worker::new(Arc::clone(&self.shared), worker_slot)
     }
 
-    /// The memory itself, for tests that write invalid values.
+    /// The memory itself, for tests that write what no honest side would.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn shared(&self) -> &Arc<SharedMemory> {
         &self.shared
     }
 
-    /// Bytes of memory that each side maps. The system allocates only the pages that are used.
+    /// Bytes of memory that each side maps. Only what is used of them becomes real.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.shared.region.words().len() * 4
     }
 
-    /// Whether its header is intact: if not, no worker can attach any more.
+    /// Whether its header stands as it was written: if not, no worker can attach any more.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let header = self.shared.geometry.header();
         self.shared.region.words().iter().zip(header).all(|(word, value)| word.load(Relaxed) == value)
     }
 
-    /// Asks the holder of `worker_slot` to leave once it has finished the requests that it holds: its next call for a request
-    /// returns that.
+    /// Asks the holder of `worker_slot` to leave once it has finished what it holds: its next look for a request says so.
     pub fn retire(&self, worker_slot: WorkerSlot) {
         self.shared.retired(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
         self.shared.ring_slot(worker_slot.0);
     }
 
-    /// Wakes all workers that wait for requests, so that they check for signals: a signal may have been delivered just
-    /// before a worker fell asleep. Called regularly, so that workers need no timer for each wait.
-    pub fn stir(&self) {
-        (0..self.shared.geometry.worker_slots).for_each(|worker_slot| self.shared.stir_seat(worker_slot));
+    /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
+    /// called once in a while, so that they need no timer for each wait.
+    pub fn wake_for_signals(&self) {
+        (0..self.shared.geometry.worker_slots)
+            .for_each(|worker_slot| self.shared.wake_for_signals(worker_slot));
     }
 }
 
@@ -140,7 +140,7 @@ mod descriptors {
         Ok(memory)
     }
 
-    /// Miri has no memfd: the region is on the heap, and this descriptor is only a placeholder.
+    /// Miri knows no memfd: the region is on its heap, and this descriptor only stands in for it.
     #[cfg(miri)]
     pub(super) fn memory(_: usize) -> io::Result<OwnedFd> {
         Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
@@ -181,13 +181,13 @@ mod descriptors {
     /// Why a worker process found no channel.
     #[derive(Debug)]
     pub enum NotAttached {
-        /// The value of the environment variable is invalid.
+        /// The environment's value is none that a server writes.
         Environment,
-        /// The memory is a channel of another version, or not a channel.
+        /// The memory is of another version, or no channel's.
         Version,
         /// No such worker slot.
         WorkerSlot,
-        /// An error of the system.
+        /// What the system said.
         System(io::Error),
     }
 
@@ -216,7 +216,7 @@ mod descriptors {
 
     impl Attachment {
         /// Maps the channel that the value of [`ENVIRONMENT`](crate::ENVIRONMENT) names. The descriptors stay open for
-        /// the life of the process, and are not inherited by programs that it executes.
+        /// the life of the process, and closed to its children's programs.
         ///
         /// # Errors
         /// See [`NotAttached`].
@@ -249,7 +249,7 @@ mod descriptors {
             Ok(Attachment(shared))
         }
 
-        /// Takes `worker_slot`, which must be free.
+        /// Takes `worker_slot`, which nobody else holds.
         ///
         /// # Errors
         /// [`NotAttached::WorkerSlot`].

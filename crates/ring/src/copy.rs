@@ -1,5 +1,5 @@
-//! Processes that an application forks from a worker. Such a copy has the worker's worker slot in its memory, but must not use
-//! it: a copy that is about to respond to or to claim a request has returned from the application's code, and is ended.
+//! Copies of a worker that its application forks. They have the worker's slot in their memory, but it is not theirs: a copy
+//! that wants to answer or to claim a request has returned from the application, and ends.
 
 use std::ffi::c_int;
 use std::sync::Once;
@@ -22,7 +22,7 @@ extern "C" fn forked() {
     COPY.store(true, Ordering::Relaxed);
 }
 
-/// Records that this process has taken a worker slot: processes that it forks from now on are copies.
+/// This process has taken a worker slot: those that it forks from now on are its copies.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     // SAFETY: `forked` does only what may be done in a process that was just forked.
@@ -50,6 +50,6 @@ fn end() -> ! {
         std::process::id()
     );
     let _ = rustix::io::write(std::io::stderr(), text.as_bytes());
-    // SAFETY: the call has no conditions. The copy must not clean up what the worker has begun.
+    // SAFETY: it has no conditions. What the worker has begun is not the copy's to clean up.
     unsafe { _exit(0) }
 }

@@ -16,14 +16,14 @@ mod machine {
 
     use crate::sync::AtomicU32;
 
-    /// Sleeps while `word` holds `value`, at most for `limit`. May return early; true if a signal was the cause.
+    /// Sleeps while `word` holds `value`, at most for `limit`. May return early. Whether a signal was the cause.
     pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // Every other error (the word has changed, the time is over) means the same: check again.
+        // Every other error (changed word, time over) means the same: look again.
         futex::wait(word, futex::Flags::empty(), value, limit.as_ref()) == Err(io::Errno::INTR)
     }
 
-    /// Wakes the sleepers on `word`, in any process.
+    /// Wakes whoever sleeps on `word`, in any process.
     pub(crate) fn wake(word: &AtomicU32) {
         // It cannot fail on a mapped, aligned word.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
@@ -42,7 +42,7 @@ mod machine {
         }
 
         pub(crate) fn ring(&self) {
-            // A full counter that was never read has notified already.
+            // A full counter (never read) has rung already.
             let _ = io::write(&self.0, &1u64.to_ne_bytes());
         }
 
@@ -92,7 +92,7 @@ mod modelled {
             self.1.notify_one();
         }
 
-        /// Sleeps until the next edge.
+        /// Sleeps until an edge that was not seen yet.
         pub(crate) fn wait(&self) {
             let mut rung = self.0.lock().unwrap();
             while !*rung {

@@ -1,12 +1,12 @@
-//! Errors between the two sides, as values.
+//! What can go wrong between the two sides, as values.
 
 use std::fmt;
 
-/// The number of a worker slot: of one claimant of requests, which is a worker process or a thread of one.
+/// Which worker slot of the generation: one claimant of requests, a worker process or a thread of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct WorkerSlot(pub usize);
 
-/// How the other side broke the protocol.
+/// How the other side broke the channel's rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breach {
     /// A stream position that no honest side can reach.
@@ -33,11 +33,10 @@ impl fmt::Display for Breach {
     }
 }
 
-/// A worker that broke the protocol. It is ignored from now on; kill it and call
-/// [`ServerSide::worker_died`](crate::ServerSide::worker_died).
+/// A worker that broke the rules. It is heard no more; kill it and call [`ServerSide::worker_died`](crate::ServerSide::worker_died).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerFault {
-    /// The worker's number, if the memory still shows it; `None` if it may have been any worker.
+    /// The worker's slot, if the memory still shows it; `None` if any worker may have done it.
     pub worker_slot: Option<WorkerSlot>,
     /// What it did.
     pub breach: Breach,
@@ -47,7 +46,7 @@ impl fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.worker_slot {
             Some(WorkerSlot(worker_slot)) => {
-                write!(f, "the worker in worker slot {worker_slot} wrote {}", self.breach)
+                write!(f, "the worker in slot {worker_slot} wrote {}", self.breach)
             }
             None => write!(f, "a worker wrote {}", self.breach),
         }
@@ -57,9 +56,9 @@ impl fmt::Display for WorkerFault {
 /// Why the server cannot use a ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// The ticket's request is over: its response is complete, it was cancelled, or it was lost with its worker.
+    /// The ticket's request is over: answered whole, cancelled, or lost with its worker.
     Void,
-    /// The response is invalid; the ticket is invalid from now on.
+    /// The answer cannot be believed; the ticket is void from now on.
     WorkerFault(WorkerFault),
 }
 
@@ -74,10 +73,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a request was not accepted.
+/// Why a request was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Every slot of this thread is in use: queued or held by a worker.
+    /// Every slot of this thread is queued or in a worker's hands.
     Full,
     /// The head does not fit into a slot's request area (`Options::request_bytes` less 4).
     HeadTooLarge,
@@ -97,14 +96,13 @@ impl std::error::Error for Refused {}
 /// Why a worker cannot continue a request; end or abort it then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
-    /// The server cancelled the request; the number is the reason it gave to
-    /// [`ServerSide::cancel`](crate::ServerSide::cancel).
+    /// The server lost interest; the number is the reason it gave to [`ServerSide::cancel`](crate::ServerSide::cancel).
     Cancelled(u32),
     /// A frame out of order: a body before its head, a second head, anything after the trailers.
     Order,
     /// A head, trailers or log line that does not fit into the response area.
     TooLarge,
-    /// The memory is damaged: another worker has overwritten it.
+    /// The memory holds what no server writes: another worker scribbled over it.
     Broken,
 }
 

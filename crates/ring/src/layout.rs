@@ -1,21 +1,20 @@
-//! The layout of one generation's memory: computed and checked once, never read back from the memory.
+//! Where everything stands: the geometry of one generation, computed once and checked, never read back from the memory.
 
 use std::fmt;
 
-use crate::words::{SEATS_MAX, SLOTS_MAX};
+use crate::words::{SLOTS_MAX, WORKER_SLOTS_MAX};
 
-/// The options of a channel.
+/// What one generation of an application is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Server threads that submit requests: 1 to 256.
     pub threads: usize,
     /// Worker slots for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
-    /// Requests that one server thread may have in use, queued or held by workers: 1 to 16384, rounded up to a power of
-    /// two.
+    /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
     pub slots: usize,
-    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit into
-    /// it; a body is streamed through the rest.
+    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
+    /// a body streams through what is left.
     pub request_bytes: usize,
     /// Bytes of a slot for the response stream: the same, for the response's head and body.
     pub response_bytes: usize,
@@ -24,8 +23,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// One thread, 16 worker slots, 1024 slots of 32 KiB for the request and 64 KiB for the response; no worker slot eventfds. The
-    /// system allocates memory only when it is used, and the slot that was used last is used first.
+    /// One thread, 16 worker slots, 1024 slots of 32 KiB for the request and 64 KiB for the response; no worker slot eventfds. Memory
+    /// is used only once it is touched, and the slots used last are used first.
     fn default() -> Options {
         Options {
             threads: 1,
@@ -39,8 +38,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The largest number of worker slots.
-    pub const SEATS_MAX: usize = SEATS_MAX;
+    /// The most worker slots that there may be.
+    pub const WORKER_SLOTS_MAX: usize = WORKER_SLOTS_MAX;
 }
 
 /// An option out of its range.
@@ -55,10 +54,10 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Words of a cache line. Words that one side writes often are never in one line with words of the other side.
+/// Words of a cache line; what one side writes often shares none with what the other writes.
 #[cfg(not(loom))]
 pub(crate) const LINE: usize = 16;
-/// loom has no caches, and every word costs time.
+/// No caches under loom, and every word costs it time.
 #[cfg(loom)]
 pub(crate) const LINE: usize = 8;
 
@@ -66,14 +65,14 @@ pub(crate) const LINE: usize = 8;
 pub(crate) const HEADER_WORDS: usize = 8;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
-/// Increased with every change of the layout or of the words' meaning.
+/// Rises with every change of the layout or of the words' meaning.
 pub(crate) const ABI: u32 = 1;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
     /// Packed [`SlotState`](crate::words::SlotState): the only word both sides compare and swap.
     pub(crate) const STATE: usize = 0;
-    /// Request stream: bytes the server produced; bit 0 is set after the last one.
+    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
     pub(crate) const REQUEST_HEAD: usize = 1;
     /// Request stream: bytes the worker consumed.
     pub(crate) const REQUEST_TAIL: usize = 2;
@@ -81,11 +80,11 @@ pub(crate) mod slot {
     pub(crate) const RESPONSE_HEAD: usize = 3;
     /// Response stream: bytes the server consumed.
     pub(crate) const RESPONSE_TAIL: usize = 4;
-    /// 1 while an unread notice about this slot is in the lane.
+    /// 1 while a notice about this slot stands in the lane unread.
     pub(crate) const NOTICED: usize = 5;
-    /// The reason for which the server cancelled the request; 0 if it did not.
+    /// Not 0 once the server lost interest: why.
     pub(crate) const CANCELLED: usize = 6;
-    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): the reason.
+    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
     pub(crate) const REASON: usize = 7;
     /// How many there are.
     pub(crate) const WORDS: usize = 8;
@@ -99,8 +98,7 @@ pub(crate) struct Geometry {
     pub(crate) slots: usize,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
-    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow as long as no side breaks the
-    /// protocol.
+    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow between honest sides.
     pub(crate) cells: usize,
     idle: usize,
     worker_slots_at: usize,
@@ -119,7 +117,7 @@ impl Geometry {
         };
         let bytes_min = if cfg!(loom) { 16 } else { 64 };
         let threads = within(options.threads, 1, 256, "threads")?;
-        let worker_slots = within(options.worker_slots, 1, SEATS_MAX, "worker slots")?;
+        let worker_slots = within(options.worker_slots, 1, WORKER_SLOTS_MAX, "worker slots")?;
         let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
         let request_bytes =
             within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
@@ -127,8 +125,7 @@ impl Geometry {
             within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
 
         let lines = |words: usize| words.next_multiple_of(LINE);
-        // An odd number of lines, so that the same word of different lanes and slots falls into different sets of the
-        // cache.
+        // An odd number of lines: what is looked at in every lane and slot then falls into different sets of the cache.
         let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
@@ -159,7 +156,7 @@ impl Geometry {
         })
     }
 
-    /// The header that a worker expects.
+    /// The header a worker must find.
     pub(crate) fn header(&self) -> [u32; HEADER_WORDS] {
         let small = |value: usize| u32::try_from(value).expect("checked by `new`");
         [
@@ -189,7 +186,7 @@ impl Geometry {
         self.idle + worker_slot / 32
     }
 
-    /// The words of `worker_slot`: how its holder sleeps, and whether it is asked to leave.
+    /// `worker_slot`'s words: how it sleeps, whether it shall leave.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
         self.worker_slots_at + worker_slot * LINE
     }

@@ -1,20 +1,20 @@
 //! The channel between the server's threads and the worker processes of one application: one piece of shared memory, both
 //! ends of it, and a C ABI for the languages' modules.
 //!
-//! It owns the memory's layout, the handover of requests, the streams in both directions, and the doorbells. It never
-//! interprets a request: heads and bodies are bytes here ([`wire`] only encodes heads). It starts no process, and reads
-//! no clock except for [`Worker::next`]'s limit.
+//! It owns the memory's layout, the hand-over of requests, the streams in both directions, and the doorbells. It never
+//! knows what a request means: heads and bodies are bytes here ([`wire`] says how a head is written down, no more), starts
+//! no process, and reads no clock but for [`Worker::next`]'s limit.
 //!
 //! # The path of a request
 //!
 //! ```text
 //! ServerSide::submit              head and first body bytes into a free slot (the one used last), state READY, tag into the queue
 //! ServerSide::flush_doorbells     once per tick: wakes one idle worker, if there is one
-//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes one
-//!                                 more worker if a request is left
+//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes one more worker if a
+//!                                 request is left
 //! ClaimedRequest::respond, write  frames into the response stream; the server sees nothing before the first flush or the end
 //! ClaimedRequest::finish          state DONE|worker slot, tag into the lane to that server thread; wakes its eventfd, if it sleeps
-//! ServerSide::poll                tags out of the lanes, each checked: does this worker hold this slot in this generation?
+//! ServerSide::poll                tags out of the lanes, each checked: does this worker slot hold this slot in this generation?
 //! ServerSide::receive             frames out of the slot, copied once and then checked; the last one frees the slot
 //! ```
 //!
@@ -35,17 +35,15 @@
 //! | lane | per thread and worker slot | a tag per cell, 0 where none is |
 //! | slot | per thread | state, four stream positions, noticed, cancelled, reason; then both streams' bytes |
 //!
-//! A *state* is phase, worker slot and generation of a slot; a *tag* is slot and generation. The state word alone decides who
-//! holds a slot, and a claim is one compare-and-swap on it. Queue positions are only hints, which any worker may
-//! advance, so a worker that dies between two steps blocks no other. A slot's generation increases with each use, so
-//! that an old tag never matches a new use.
+//! A *state* is phase, worker slot and generation of a slot; a *tag* is slot and generation. The state word is the truth, and the
+//! claim is one compare-and-swap on it. Queue positions are hints that any worker moves on, so a worker that dies between
+//! two of its steps wedges nothing. A slot's generation rises with each use, so that no late tag is taken for another's.
 //!
 //! # Sleeping and waking
 //!
-//! Both doorbells follow the same protocol: the waking side *publishes, fences, checks who sleeps*; the sleeping side
-//! *announces that it sleeps, fences, checks again*. loom checks both, and fails if any of the four fences is removed
-//! (`tests/loom.rs`). A worker whose idle bit was cleared has been woken, and must check the queue before anything
-//! else.
+//! Both doorbells follow the same protocol: the waking side *publishes, fences, looks who sleeps*; the sleeping side
+//! *announces that it sleeps, fences, looks again*. loom checks both, and fails if any of the four fences is removed
+//! (`tests/loom.rs`). A worker whose idle bit was cleared has been woken, and must look at the queue before anything else.
 //!
 //! # What the server trusts
 //!

@@ -1,48 +1,48 @@
-//! The parts of a response, and their order.
+//! The pieces a response is made of, and the order they come in.
 
 use crate::error::Breach;
 use crate::pipe::FrameKind;
 
-/// A part of a response.
+/// A piece of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// An interim head (1xx); its bytes were appended.
+    /// A head that another head follows; its bytes were appended.
     Interim,
-    /// The final head; its bytes were appended. Exactly one, before any body.
+    /// The head; its bytes were appended. Exactly one, before any body.
     Head,
-    /// A piece of the body, appended, up to the caller's limit.
+    /// A piece of the body, appended, as far as the caller's limit allowed.
     Data,
     /// A file to send as the next piece of the body; in place of the head, a socket that the client's connection is to be
     /// handed to. The worker waits until [`ServerSide::file_taken`](crate::ServerSide::file_taken).
     File(FilePart),
     /// Fields after the body, appended.
     Trailers,
-    /// A line for the log, appended; the number is its level.
+    /// A line for the log, appended; the number is the worker's level.
     Log(u8),
-    /// The end of the response.
+    /// Nothing more.
     End,
-    /// The worker aborted the response, for the reason given; if its head was received, it is truncated.
+    /// The worker gave up, for its own reason; the response is over, cut short if its head was received.
     Aborted(u32),
 }
 
-/// Part of an open file of the worker's process, for `pidfd_getfd`. The numbers are as the worker wrote them: check
-/// them against the descriptor.
+/// Part of an open file of the worker's process, to be had by `pidfd_getfd`. Numbers as the worker wrote them: to be
+/// checked against what the descriptor turns out to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilePart {
     /// The descriptor's number in the worker's process.
     pub fd: i32,
-    /// Offset of the first byte.
+    /// The first byte.
     pub offset: u64,
-    /// Number of bytes.
+    /// How many bytes.
     pub len: u64,
 }
 
-/// The result of [`ServerSide::receive`](crate::ServerSide::receive).
+/// What [`ServerSide::receive`](crate::ServerSide::receive) took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// The part.
+    /// The piece.
     pub part: Part,
-    /// Whether it is the last part; the ticket is invalid then.
+    /// Whether the response ends with it, which voids the ticket.
     pub last: bool,
 }
 
@@ -69,8 +69,8 @@ impl FilePart {
     }
 }
 
-/// The stage after a frame of `kind`, if that may follow `stage`: interim heads, the head, the body, trailers; log
-/// lines anywhere. A stage is the kind of the last frame that changed it, and starts with `Interim`.
+/// The stage after `kind`, where it may follow `stage`: interim heads, the head, the body, trailers; log lines anywhere.
+/// A stage is the last kind that moved it, and starts with `Interim`.
 pub(crate) fn follow(stage: FrameKind, kind: FrameKind) -> Result<FrameKind, Breach> {
     match (stage, kind) {
         (_, FrameKind::Log) | (FrameKind::Head, FrameKind::Data | FrameKind::File) => Ok(stage),

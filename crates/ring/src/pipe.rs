@@ -1,4 +1,4 @@
-//! Frames in one direction of a slot: a ring of bytes whose consumer trusts nothing.
+//! Frames through one direction of a slot: a byte ring whose consumer believes nothing.
 //!
 //! A frame is one word (kind in the low byte, payload length above) and the payload, padded to a word. A frame is written
 //! and published whole, so positions are multiples of four and a frame's word never wraps. Each side keeps its own
@@ -8,19 +8,19 @@ use crate::error::Breach;
 use crate::shared::Pipe;
 use crate::sync::{Acquire, Relaxed, Release};
 
-/// Length of the word before a frame's payload, in bytes.
+/// A frame's own word, in bytes.
 pub(crate) const FRAME_BYTES: u32 = 4;
-/// In a head word: the producer has written its last byte.
+/// In a head word: the producer will produce no more.
 const ENDED: u32 = 1;
 
-/// The kind of a frame.
+/// What a frame carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
-    /// A message head.
+    /// A message head, opaque here.
     Head = 1,
     /// A piece of the body.
     Data = 2,
-    /// An interim head (1xx).
+    /// A head that another head follows (1xx).
     Interim = 3,
     /// Fields after the body.
     Trailers = 4,
@@ -53,7 +53,7 @@ impl Pipe<'_> {
         self.base + (position & (self.bytes - 1)) as usize
     }
 
-    /// How many bytes there are from `position` to the end of the area.
+    /// How many bytes from `position` on lie before the area's end.
     fn before_wrap(&self, position: u32) -> usize {
         (self.bytes - (position & (self.bytes - 1))) as usize
     }
@@ -64,11 +64,11 @@ impl Pipe<'_> {
     }
 }
 
-/// The producer's private state.
+/// The producer's private side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     at: u32,
-    /// The consumer's position when it was last read.
+    /// The consumer's position when last looked at.
     tail: u32,
 }
 
@@ -77,8 +77,8 @@ impl Writer {
         Writer { at: 0, tail: 0 }
     }
 
-    /// The largest payload one frame may carry now, `None` if no frame fits; reads the position of the consumer again
-    /// only if `want` does not fit.
+    /// The largest payload one frame may carry now, `None` if no frame fits; looks at the consumer again only where `want`
+    /// does not fit.
     pub(crate) fn room(&mut self, pipe: Pipe<'_>, want: u32) -> Result<Option<u32>, Breach> {
         let room =
             |writer: &Writer| (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES);
@@ -93,7 +93,7 @@ impl Writer {
         Ok(room(self))
     }
 
-    /// Writes one frame without publishing it; [`Writer::room`] must have returned enough for `payload`.
+    /// Writes one frame, not yet published; the caller saw [`Writer::room`] for `payload`.
     pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: FrameKind, payload: &[u8]) {
         let len = payload.len() as u32;
         debug_assert!(FRAME_BYTES + padded(len) <= pipe.bytes - self.at.wrapping_sub(self.tail));
@@ -107,7 +107,7 @@ impl Writer {
         self.at = self.at.wrapping_add(padded(len));
     }
 
-    /// Writes as much of `body` as one frame may carry; 0 if it is better to wait for more room.
+    /// Writes as much of `body` as one frame may carry; 0 where waiting for more room is worth it.
     pub(crate) fn body(&mut self, pipe: Pipe<'_>, body: &[u8]) -> Result<usize, Breach> {
         let want = u32::try_from(body.len()).unwrap_or(u32::MAX).min(pipe.payload_max());
         let Some(room) = self.room(pipe, want)? else { return Ok(0) };
@@ -122,7 +122,7 @@ impl Writer {
         Ok(take as usize)
     }
 
-    /// Publishes what was written.
+    /// Shows the consumer what was written.
     pub(crate) fn publish(&self, pipe: Pipe<'_>, ended: bool) {
         pipe.head.store(self.at | if ended { ENDED } else { 0 }, Release);
     }
@@ -138,7 +138,7 @@ impl Writer {
     }
 }
 
-/// A frame that is partly read.
+/// The frame a reader is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
@@ -146,11 +146,11 @@ pub(crate) struct Frame {
     pub(crate) rest: u32,
 }
 
-/// The consumer's private state.
+/// The consumer's private side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader {
     at: u32,
-    /// The producer's position when it was last read: the end of a frame.
+    /// The producer's position when last looked at: a frame's end.
     head: u32,
     ended: bool,
     open: Option<Frame>,
@@ -162,7 +162,7 @@ impl Reader {
         Reader { at: 0, head: 0, ended: false, open: None, reported: 0 }
     }
 
-    /// The frame that is partly read, or else the next one; `None` if there is none yet.
+    /// The frame begun, or else the next one; `None` if there is none yet.
     pub(crate) fn next(&mut self, pipe: Pipe<'_>) -> Result<Option<Frame>, Breach> {
         if self.open.is_none() {
             if self.is_empty(pipe)? {
@@ -179,7 +179,7 @@ impl Reader {
         Ok(self.open)
     }
 
-    /// Whether nothing is left to read; reads the position of the producer again before it returns true.
+    /// Whether nothing is left to read; looks at the producer again if so.
     pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, Breach> {
         if self.open.is_none() && self.at == self.head && !self.ended {
             let head = pipe.head.load(Acquire);
@@ -193,12 +193,12 @@ impl Reader {
         Ok(self.open.is_none() && self.at == self.head)
     }
 
-    /// Whether the producer has written its last byte, and its position was read after that.
+    /// Whether the producer said that there is no more than what was last seen.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether there may be something to read; changes no state.
+    /// Whether there may be something to read, without taking note of it.
     pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
         self.open.is_some() || self.at != self.head || self.ended || pipe.head.load(Acquire) != self.head
     }

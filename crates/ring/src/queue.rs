@@ -1,8 +1,8 @@
-//! The queue of requests that wait for a worker: one per server thread; any worker takes from any queue.
+//! Requests waiting for a worker: one queue per server thread, from which any worker takes.
 //!
-//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells are only hints: a cell may name a
-//! slot that was claimed or cancelled long ago, and the worker that finds such a cell advances the head. So a worker
-//! that dies after its claim and before it advances the head does not block others.
+//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells only say where to look: a cell may
+//! name a slot that was claimed or cancelled long ago, and whoever finds that moves the head on. So a worker that dies
+//! between its claim and moving the head leaves nothing behind that stops the others.
 
 use crate::shared::SharedMemory;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
@@ -35,7 +35,7 @@ impl<'a> Queue<'a> {
             && self.shared.slot(self.thread, tag.slot()).load_state() == SlotState::ready(tag.generation())
     }
 
-    /// The position of the oldest tag, and the number of tags; 0 if the words are invalid, which the server repairs.
+    /// Where the oldest tag stands, and how many there are: none where the words are wild, which the server mends.
     fn span(&self) -> (u32, u32) {
         loop {
             let head = self.head.load(Acquire);
@@ -43,14 +43,14 @@ impl<'a> Queue<'a> {
             if waiting as usize <= self.cells.len() {
                 return (head, waiting);
             }
-            // The head was advanced between the two reads, or a worker has overwritten it.
+            // The head moved on between the two looks; or else someone scribbled on it.
             if self.head.load(Acquire) == head {
                 return (head, 0);
             }
         }
     }
 
-    /// Whether the queue is empty. If it is not, there may still be no ready slot.
+    /// Whether there is nothing to look at. Not empty does not promise that a slot is ready.
     pub(crate) fn is_empty(&self) -> bool {
         self.span().1 == 0
     }
@@ -71,7 +71,7 @@ impl<'a> Queue<'a> {
                     .compare_exchange(SlotState::ready(tag.generation()).0, claimed.0, AcqRel, Relaxed)
                     .is_ok()
             };
-            // First the claim, then the head: a worker that dies in between loses no request.
+            // First the claim, then the head: dying in between loses no request.
             let _ = self.head.compare_exchange(head, head.wrapping_add(1), AcqRel, Relaxed);
             if won {
                 return Some(tag);
@@ -94,8 +94,8 @@ impl<'a> Queue<'a> {
         *tail = tail.wrapping_add(1);
     }
 
-    /// Server's side: rebuilds the queue from the slots that are ready, the oldest first. Used for a queue full of
-    /// cancelled requests, and for one whose words a dead worker may have overwritten.
+    /// Server's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
+    /// first. For a queue full of cancelled requests, and for one whose words a dead worker may have scribbled on.
     pub(crate) fn rebuild(&self, tail: &mut u32) {
         let slots = self.shared.geometry.slots;
         let mut listed = vec![false; slots];
@@ -116,7 +116,7 @@ impl<'a> Queue<'a> {
         for tag in tags {
             self.add(tail, tag);
         }
-        // In this order a worker that reads in between sees an empty queue, not an invalid one.
+        // In this order the queue is empty, not wild, to whoever looks in between.
         self.head.store(start, Release);
         self.tail.store(*tail, Release);
     }

@@ -1,6 +1,6 @@
 //! The shared memory itself: words that are atomic, and bytes that are copied in and out, never borrowed.
 //!
-//! Another process may write any byte at any time. So no `&[u8]` into the region exists: control words are read as
+//! Another process may write any byte at any instant. So no `&[u8]` into the region exists: control words are read as
 //! atomics, payload through raw copies into private memory, and a value is checked only after it was copied.
 
 #[cfg(not(loom))]
@@ -44,7 +44,7 @@ mod machine {
         /// Maps `words` words of `memory`, shared, for reading and writing.
         #[cfg(not(miri))]
         pub(crate) fn map(memory: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
-            // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
+            // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing of ours.
             let start = unsafe {
                 mmap(
                     ptr::null_mut(),
@@ -97,7 +97,7 @@ mod machine {
             assert!(at <= self.words * 4 && len <= self.words * 4 - at, "a read inside the region");
             // SAFETY: in bounds by the assertion; the caller vouches for `into`, which cannot overlap the region.
             unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().cast::<u8>().add(at), into, len) };
-            // The caller checks the copy, so the original must not be read again.
+            // What was checked in the copy must not be read again from the original.
             compiler_fence(Ordering::SeqCst);
         }
     }
@@ -121,8 +121,7 @@ mod machine {
 mod modelled {
     use crate::sync::{AtomicU32, Relaxed};
 
-    /// Memory on the heap under loom. The payload is made of relaxed atomic words, so that missing synchronisation
-    /// shows as stale bytes.
+    /// Memory on loom's heap; payload is relaxed words too, so that a missing hand-over shows as stale bytes.
     pub(crate) struct Region(Vec<AtomicU32>);
 
     impl Region {

@@ -1,4 +1,4 @@
-//! A request that a worker has claimed: its head and body to read, its response to write.
+//! A request in a worker's hands: its head and body to read, its response to write.
 
 use std::fmt;
 use std::rc::Rc;
@@ -17,26 +17,24 @@ pub const DROPPED: u32 = 1;
 /// Reason of a request aborted because its memory is damaged.
 pub const DAMAGED: u32 = 2;
 
-/// In the slot's word for the reason of a cancellation: the request is not cancelled, but the client has closed its
-/// sending side.
+/// In the slot's word for the reason of a cancel: nothing is cancelled, but the client has closed its sending side.
 pub(crate) const CLIENT_CLOSED: u32 = u32::MAX;
 
-/// Maximum number of buffers for heads that are kept for later requests.
+/// Heads kept for the next request; more than that were a burst.
 const SPARE_MAX: usize = 64;
-/// Larger buffers are not kept.
+/// A kept head's buffer is not larger than this.
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 
 /// What can be done with a request without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
-    /// [`ClaimedRequest::try_read`] would return something.
+    /// [`ClaimedRequest::try_read`] would not come back empty-handed.
     pub readable: bool,
-    /// The server has read part of the response since a write was refused.
+    /// The server took something of the response since a write was refused.
     pub writable: bool,
-    /// The server has cancelled the request.
+    /// The server lost interest.
     pub cancelled: bool,
-    /// The client has closed its sending side. Most clients that do have disconnected, some wait for the response:
-    /// writes succeed.
+    /// The client has closed its sending side. Most clients that do are gone, some wait for their answer: writes succeed.
     pub client_closed: bool,
 }
 
@@ -48,11 +46,11 @@ pub struct ClaimedRequest {
     head: Vec<u8>,
     reader: Reader,
     writer: Writer,
-    /// The kind of the last frame that advanced the response.
+    /// The last kind of frame that moved the response on.
     stage: FrameKind,
     /// Whether frames were written since the last publishing.
     unpublished: bool,
-    /// Whether the slot was released.
+    /// Whether the slot was given back.
     released: bool,
 }
 
@@ -66,7 +64,7 @@ impl fmt::Debug for ClaimedRequest {
 }
 
 impl ClaimedRequest {
-    /// Reads the head of a slot just claimed; aborts the request and returns `None` if the head is invalid.
+    /// Reads the head of a slot just claimed; aborts it and returns `None` where there is none to read.
     pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
         let head = side.spare.borrow_mut().pop().unwrap_or_default();
         let mut request = ClaimedRequest {
@@ -98,7 +96,7 @@ impl ClaimedRequest {
         self.side.shared.slot(self.thread, self.tag.slot())
     }
 
-    /// For the hostile worker of the tests, which overwrites the memory of its requests.
+    /// For the tests' hostile worker, which scribbles on what it holds.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn slot_index(&self) -> usize {
         self.tag.slot()
@@ -115,7 +113,7 @@ impl ClaimedRequest {
         &self.head
     }
 
-    /// Why the server cancelled the request, if it did.
+    /// Why the server lost interest, if it did.
     pub fn cancelled(&self) -> Option<u32> {
         Some(self.slot().cancelled().load(Acquire)).filter(|reason| ![0, CLIENT_CLOSED].contains(reason))
     }
@@ -134,7 +132,7 @@ impl ClaimedRequest {
     /// Reads a piece of the body, waiting until there is one; 0 at its end.
     ///
     /// # Errors
-    /// [`StopReason::Cancelled`] after the received part of a cancelled request's body; [`StopReason::Broken`].
+    /// [`StopReason::Cancelled`] once nothing is left of a cancelled request's body; [`StopReason::Broken`].
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, StopReason> {
         if let Some(count) = self.try_read(into)? {
             return Ok(count);
@@ -143,7 +141,7 @@ impl ClaimedRequest {
         side.sleep_until(|| self.try_read(into))
     }
 
-    /// Reads a piece of the body: `None` if none has arrived yet, 0 at its end.
+    /// Reads a piece of the body: `None` if none is there yet, 0 at its end.
     ///
     /// # Errors
     /// As [`ClaimedRequest::read`].
@@ -188,7 +186,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Head, head)
     }
 
-    /// Writes and sends an interim head (1xx).
+    /// Writes and sends a head that another one follows (1xx).
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -206,7 +204,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Trailers, fields)
     }
 
-    /// Writes a line for the server's log, truncated to the size of a slot.
+    /// Writes a line for the server's log, cut to what a slot can hold.
     ///
     /// # Errors
     /// [`StopReason::Cancelled`], [`StopReason::Broken`].
@@ -228,10 +226,10 @@ impl ClaimedRequest {
     }
 
     /// Hands the client's connection to a socket in place of a response, and waits until the server has taken the
-    /// descriptor. After that only [`ClaimedRequest::finish`] may be called.
+    /// descriptor. [`ClaimedRequest::finish`] is all that may follow.
     ///
     /// # Errors
-    /// See [`StopReason`]; [`StopReason::Cancelled`] if the server does not support it.
+    /// See [`StopReason`]; [`StopReason::Cancelled`] where the server does not do that.
     pub fn hijack(&mut self, fd: i32) -> Result<(), StopReason> {
         if self.stage != FrameKind::Interim {
             return Err(StopReason::Order);
@@ -259,7 +257,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes a piece of the body. It is sent with the next piece, with the end, or by [`ClaimedRequest::flush`].
+    /// Writes a piece of the body, which is sent when more follows, with the end, or by [`ClaimedRequest::flush`].
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -278,7 +276,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes and sends as much of `body` as fits now; 0 if the server has to read something first.
+    /// Writes and sends as much of `body` as fits now; 0 where the server has to take something first.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -327,7 +325,7 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
-    /// Writes one frame whole; waits until there is room for it.
+    /// Writes one frame that cannot be cut, waiting for its room.
     fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
         self.alive()?;
         let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
@@ -351,7 +349,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Leaves a notice for the server thread, unless there is an unread one.
+    /// Leaves a notice for the server thread, unless one stands unread.
     fn notice(&self) {
         if self.slot().noticed().swap(1, AcqRel) == 0 {
             self.push(self.tag);
@@ -364,13 +362,12 @@ impl ClaimedRequest {
         let mut position = lane.get();
         lane::push(shared, self.thread, *worker_slot, &mut position, tag);
         lane.set(position);
-        // Publish, fence, check whether the server sleeps; the server announces that it sleeps, fences, and checks
-        // again.
+        // Publish, fence, look whether it sleeps; the server says that it sleeps, fences, and looks again.
         fence(SeqCst);
         shared.ring_thread(self.thread);
     }
 
-    /// Releases the slot: nothing of it is accessed after the state word is written.
+    /// Gives the slot back: nothing of it is touched after the state word.
     fn release(&mut self, phase: SlotPhase) {
         self.released = true;
         let slot = self.slot();

@@ -1,8 +1,7 @@
-//! The server's side: one handle per server thread, which submits requests and receives responses.
+//! The server's side: one handle per server thread, which submits requests and takes answers.
 //!
-//! All its decisions are based on private memory: it copies a value from the shared memory once, checks the copy, and
-//! uses only the copy. An invalid value is a [`WorkerFault`]: the worker is ignored from then on, and its slots become
-//! free when it dies.
+//! Everything it decides on stands in private memory; from the shared memory it takes one copy of a value, checks it, and
+//! goes by the copy. What does not check is a [`WorkerFault`]: the worker slot is heard no more, and its slots come back when it dies.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -18,8 +17,7 @@ use crate::shared::{AWAKE, SharedMemory, Slot};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotGeneration, SlotPhase, SlotState, Tag};
 
-/// A request in progress. Invalid once its response was received completely, it was cancelled, or it was lost with its
-/// worker.
+/// A request under way. Void once its answer was received whole, it was cancelled, or it was lost with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     slot: u16,
@@ -27,19 +25,18 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A number below [`ServerSide::slots`] that no other request in progress of this [`ServerSide`] has. For use as an
-    /// index.
+    /// A small number that no other request under way of this [`ServerSide`] has: below [`ServerSide::slots`]. For a table.
     pub fn index(self) -> usize {
         self.slot.into()
     }
 }
 
-/// A request that was lost with its worker.
+/// A request that died with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lost {
-    /// Its ticket, invalid from now on.
+    /// Void from now on.
     pub ticket: Ticket,
-    /// Whether any part of its response was received. If not, the request may be submitted again.
+    /// Whether any part of its answer was received. If not, another worker may be asked.
     pub started: bool,
 }
 
@@ -54,32 +51,32 @@ enum Use {
     Broken,
 }
 
-/// The private state of a slot.
+/// What the private side knows of a slot.
 struct SlotRecord {
     generation: SlotGeneration,
     used: Use,
-    /// The worker that claimed it, from when the server notices the claim until the worker dies.
+    /// The worker that claimed it, once the server has seen that, and as long as the worker lives.
     worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
     /// `Done` or `Aborted` once the worker's final tag was seen.
     ending: Option<SlotPhase>,
-    /// The kind of the last frame that matters for the order.
+    /// The kind of frame that came last and counts for the order.
     stage: FrameKind,
-    /// Whether any part of the response was received.
+    /// Whether any part was received.
     started: bool,
     /// Whether the request's end was published.
     ended: bool,
-    /// Whether it is in `touched`.
+    /// Whether it stands in `touched`.
     touched: bool,
-    /// Whether a file was received, and its worker waits until its descriptor is no longer needed.
+    /// Whether a file was received, and its worker waits to hear that its descriptor is no longer needed.
     file: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct ClaimantRecord {
     position: u32,
-    /// It broke the protocol; its lane is not read until it has died.
+    /// It broke the rules; its lane is not read until it died.
     mute: bool,
 }
 
@@ -88,19 +85,19 @@ pub struct ServerSide {
     shared: Arc<SharedMemory>,
     thread: usize,
     records: Vec<SlotRecord>,
-    /// Free slots, the one used last on top: its memory is in the CPU's caches, and unused slots never cost memory.
+    /// Free slots, the one used last on top: its memory is warm, and the others' need never be touched.
     free: Vec<u16>,
     worker_slots: Vec<ClaimantRecord>,
     tail: u32,
     /// Whether requests were queued since the last ring.
     queued: bool,
-    /// Slots with changes that their worker has not been notified of.
+    /// Slots whose worker, if it has one, has something to see.
     touched: Vec<u16>,
     /// News found outside `poll`.
     owed: Vec<Ticket>,
     faults: Vec<WorkerFault>,
     quarantined: usize,
-    /// Makes this type `!Send`: it belongs to one thread.
+    /// Pinned to its thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -140,12 +137,12 @@ impl ServerSide {
         self.shared.slot(self.thread, at)
     }
 
-    /// How many requests this thread may have in progress.
+    /// How many requests this thread may have under way.
     pub fn slots(&self) -> usize {
         self.records.len()
     }
 
-    /// How many slots are in use: queued, held by workers, or being received.
+    /// How many slots are in use: queued, in workers' hands, or being received.
     pub fn in_use(&self) -> usize {
         self.records.len() - self.free.len()
     }
@@ -156,13 +153,13 @@ impl ServerSide {
         self.quarantined
     }
 
-    /// The next worker that broke the protocol; the caller must kill it.
+    /// The next worker found to break the rules, which is to be killed.
     pub fn take_fault(&mut self) -> Option<WorkerFault> {
         self.faults.pop()
     }
 
-    /// Queues a request: its whole head, and as much of `body` as fits; returns how many bytes of it did. With `last`
-    /// the request ends with `body`, if all of it was taken; otherwise it continues with [`ServerSide::push_body`].
+    /// Queues a request: its head, whole, and as much of `body` as fits, whose count comes back. With `last` the request
+    /// ends with `body`, if all of it was taken; otherwise it continues with [`ServerSide::push_body`].
     ///
     /// # Errors
     /// See [`Refused`].
@@ -181,7 +178,7 @@ impl ServerSide {
         }
         let mut writer = Writer::new();
         writer.frame(request, FrameKind::Head, head);
-        // If a worker has overwritten the tail, the only effect is that the queue is full.
+        // If a worker has overwritten the tail, the only effect is that nothing more fits.
         let taken = if body.is_empty() { 0 } else { writer.body(request, body).unwrap_or(0) };
         let ended = last && taken == body.len();
         writer.publish(request, ended);
@@ -207,9 +204,9 @@ impl ServerSide {
         Ok((Ticket { slot, generation }, taken))
     }
 
-    /// Writes more of a request's body: returns how many bytes were taken, 0 if the worker has to read first; after
-    /// that [`poll`](ServerSide::poll) reports this ticket. With `last` the request ends with `body`, if all of it was
-    /// taken. If the response is complete already, all bytes are taken and dropped.
+    /// Streams more of a request's body: how many bytes were taken, 0 where the worker has to consume first, after which
+    /// there is news of this ticket. With `last` the request ends with `body`, if all of it was taken. A request already
+    /// answered takes everything and keeps nothing.
     ///
     /// # Errors
     /// See [`Error`].
@@ -232,7 +229,8 @@ impl ServerSide {
         Ok(taken)
     }
 
-    /// The worker that holds the request; `None` while it is queued, once its worker has finished, or if it is unknown.
+    /// The worker that holds the request; `None` while it is queued, once its worker has finished, or if the memory does not
+    /// say.
     pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
         let at = self.live(ticket).ok()?;
         if self.records[at].ending.is_some() {
@@ -241,7 +239,7 @@ impl ServerSide {
         self.records[at].worker_slot.or_else(|| self.holder(at)?.1).map(WorkerSlot)
     }
 
-    /// The worker that sends the response, also after its end; `None` before anything has arrived, or after the
+    /// The worker that sends the response, also once that is finished; `None` before anything has arrived, or after the
     /// worker's death. For statistics: the worker may hold another request by now.
     pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
         self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
@@ -267,8 +265,8 @@ impl ServerSide {
         self.touch(at);
     }
 
-    /// Notifies the worker, now or when it claims the request, that the client has closed its sending side. The
-    /// response is still needed: see [`News::client_closed`](crate::News::client_closed).
+    /// Notifies the worker, now or when it claims the request, that the client has closed its sending side. The answer is
+    /// still wanted: see [`News::client_closed`](crate::News::client_closed).
     pub fn report_client_closed(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.slot(at).cancelled().store(CLIENT_CLOSED, Release);
@@ -277,13 +275,13 @@ impl ServerSide {
     }
 
     /// Whether a worker still holds a request that was cancelled.
-    pub fn is_clung_to(&self, ticket: Ticket) -> bool {
+    pub fn is_still_held(&self, ticket: Ticket) -> bool {
         let record = &self.records[ticket.index()];
         record.generation == ticket.generation && record.used == Use::Cancelled
     }
 
-    /// Reads the notices of every worker and calls `each` for every ticket with parts to [`receive`] or room for
-    /// [`push_body`]. The number of calls is bounded, even if a worker never stops.
+    /// Looks at every worker's notices and calls `each` for every ticket that has news: parts to [`receive`], or room for
+    /// [`push_body`]. A bounded number, even where a worker never stops.
     ///
     /// [`receive`]: ServerSide::receive
     /// [`push_body`]: ServerSide::push_body
@@ -309,12 +307,12 @@ impl ServerSide {
         }
     }
 
-    /// Receives the next part of the response to `ticket`, if it has arrived; its bytes are appended to `into`, of a
-    /// body at most `bytes_max` (at least 1). Call it until it returns `None`, or until the client takes no more: what
-    /// is left in the slot makes the worker wait.
+    /// Takes the next part of the answer to `ticket`, as far as it has come; bytes are appended to `into`, of a body at
+    /// most `bytes_max` (at least 1) at once. Receive until there is `None`, or until the client cannot take more: what
+    /// is left in the slot is what holds the worker back.
     ///
     /// # Errors
-    /// See [`Error`]; the ticket is invalid then.
+    /// See [`Error`]; the ticket is void then.
     pub fn receive(
         &mut self,
         ticket: Ticket,
@@ -326,28 +324,28 @@ impl ServerSide {
         self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
     }
 
-    /// Lets a worker continue that waits after a [`Part::File`]: its descriptor was received, or is not needed. The
-    /// next [`ServerSide::receive`] does the same.
+    /// Lets the worker continue that waits since a [`Part::File`]: its descriptor was received, or is not needed. The next
+    /// [`ServerSide::receive`] does the same.
     pub fn file_taken(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.release_file(at);
         }
     }
 
-    /// The eventfd that wakes this thread; with edge-triggered epoll it need not be read.
+    /// The eventfd that wakes this thread: edge-triggered it need not be read.
     #[cfg(not(loom))]
     pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.thread_signals[self.thread].fd()
     }
 
-    /// Sleeps until a worker wakes this thread.
+    /// Sleeps until the thread is rung.
     #[cfg(loom)]
     pub fn sleep(&self) {
         self.shared.thread_signals[self.thread].wait();
     }
 
-    /// To be called before the thread sleeps: from now on workers wake it. `false`, and not armed, if there is
-    /// something to [`poll`](ServerSide::poll) already.
+    /// Before the thread sleeps: from now on workers ring. `false`, and not armed, if there is something to
+    /// [`poll`](ServerSide::poll) already.
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush_doorbells();
@@ -363,7 +361,7 @@ impl ServerSide {
         false
     }
 
-    /// To be called after the thread has slept: workers no longer need to wake it.
+    /// After the thread slept: spares the workers the ringing.
     pub fn disarm(&mut self) {
         self.shared.asleep(self.thread).swap(0, AcqRel);
     }
@@ -374,7 +372,7 @@ impl ServerSide {
         if !self.queued && self.touched.is_empty() {
             return;
         }
-        // Publish, fence, check who sleeps; a worker announces that it sleeps, fences, and checks again.
+        // Publish, fence, look who sleeps; a worker says that it sleeps, fences, and looks again.
         fence(SeqCst);
         if std::mem::take(&mut self.queued) {
             self.shared.wake_one();
@@ -382,7 +380,7 @@ impl ServerSide {
         let mut touched = std::mem::take(&mut self.touched);
         for at in touched.drain(..).map(usize::from) {
             self.records[at].touched = false;
-            // Only after the fence is it certain whether a worker has claimed it.
+            // Only now, after the fence, is it sure whether a worker has it.
             if let Some((SlotPhase::Claimed, Some(worker_slot))) = self.holder(at) {
                 self.shared.ring_slot(worker_slot);
             }
@@ -390,20 +388,20 @@ impl ServerSide {
         self.touched = touched;
     }
 
-    /// Frees the slots of a dead worker: its complete responses are still received, the other requests are lost. Call
-    /// it on every server thread, after the process is gone (pidfd), and before the worker slot is given to another; then
-    /// [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
+    /// Takes back the slots of a dead worker: its complete responses are still received, the others are
+    /// lost. Call it on every server thread, after the process is gone (pidfd), and before the worker slot is given to another;
+    /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
     pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
         let mut lost = Vec::new();
         for at in 0..self.records.len() {
-            self.bury(worker_slot, at, &mut lost);
+            self.settle(worker_slot, at, &mut lost);
         }
         lane::clear(&self.shared, self.thread, worker_slot);
         self.worker_slots[worker_slot] = ClaimantRecord::default();
         self.shared.clear_idle(worker_slot);
         self.shared.sleep(worker_slot).store(AWAKE, Relaxed);
         self.shared.retired(worker_slot).store(0, Relaxed);
-        // The dead worker may have been the one that was woken for the queued requests.
+        // It may have been the worker that was woken for the queued requests.
         let shared = Arc::clone(&self.shared);
         let queue = Queue::new(&shared, self.thread);
         queue.rebuild(&mut self.tail);
@@ -422,7 +420,7 @@ impl ServerSide {
         }
     }
 
-    /// The state word, if it is valid; the worker slot is `None` while the request is queued.
+    /// What the state word says, if an honest side can have written it: the worker slot is `None` while queued.
     fn holder(&self, at: usize) -> Option<(SlotPhase, Option<usize>)> {
         let state = self.slot(at).load_state();
         if state.generation() != self.records[at].generation {
@@ -458,7 +456,7 @@ impl ServerSide {
         }
         let cancelled = record.used == Use::Cancelled;
         if !tag.is_finished() {
-            // The notice is cleared before the streams are read, so that later changes are noticed again.
+            // Taken note of before its streams are looked at: what comes after is noticed again.
             self.slot(at).noticed().swap(0, AcqRel);
         } else if phase == SlotPhase::Claimed || record.ending.is_some() {
             return Err(Breach::SlotState);
@@ -557,7 +555,7 @@ impl ServerSide {
         }
     }
 
-    /// The slot is free, and its next use has another generation.
+    /// The slot is the server's again, and its next use another.
     fn release(&mut self, at: usize) {
         let record = &mut self.records[at];
         record.used = Use::Free;

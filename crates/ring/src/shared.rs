@@ -1,4 +1,4 @@
-//! The shared memory with its layout and the eventfds: access to named words, and the doorbells.
+//! The memory together with its geometry and the descriptors that wake: named words, and the doorbells.
 
 use crate::doorbell::{self, Signal};
 use crate::layout::{Geometry, slot};
@@ -13,13 +13,13 @@ pub(crate) const ON_WORD: u32 = 1;
 /// It sleeps on its eventfd.
 pub(crate) const ON_FD: u32 = 2;
 /// It slept on the word, and was woken to look at its signals.
-pub(crate) const STIRRED: u32 = 3;
+pub(crate) const FOR_SIGNALS: u32 = 3;
 
 pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) thread_signals: Vec<Signal>,
-    /// Eventfds: none, or one for every worker slot.
+    /// Empty, or one for every worker slot.
     pub(crate) slot_signals: Vec<Signal>,
 }
 
@@ -53,13 +53,13 @@ impl SharedMemory {
         self.word(self.geometry.idle(worker_slot)).fetch_or(1 << (worker_slot % 32), AcqRel);
     }
 
-    /// Clears the idle bit; false if it was clear already, because someone has woken this worker slot.
+    /// Whether the bit was still there: if not, someone rang for this worker slot.
     pub(crate) fn clear_idle(&self, worker_slot: usize) -> bool {
         let bit = 1 << (worker_slot % 32);
         self.word(self.geometry.idle(worker_slot)).fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Wakes `worker_slot` if it sleeps. To be called after the change is published and after a fence.
+    /// Wakes `worker_slot` if it sleeps. After a fence that follows what it shall see.
     pub(crate) fn ring_slot(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
@@ -77,16 +77,17 @@ impl SharedMemory {
     }
 
     /// Wakes `worker_slot` to look at its signals, if it sleeps on its word.
-    pub(crate) fn stir_seat(&self, worker_slot: usize) {
+    pub(crate) fn wake_for_signals(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
-        if sleep.load(Relaxed) == ON_WORD && sleep.compare_exchange(ON_WORD, STIRRED, AcqRel, Relaxed).is_ok()
+        if sleep.load(Relaxed) == ON_WORD
+            && sleep.compare_exchange(ON_WORD, FOR_SIGNALS, AcqRel, Relaxed).is_ok()
         {
             doorbell::wake(sleep);
         }
     }
 
-    /// Wakes one idle worker slot, the lowest, so that no more workers run than are needed. To be called after the change is
-    /// published and after a fence.
+    /// Wakes one idle worker slot, the lowest, so that as few workers as can do the work are kept warm. After a fence that
+    /// follows what it shall see.
     pub(crate) fn wake_one(&self) {
         for first in (0..self.geometry.worker_slots).step_by(32) {
             let word = self.word(self.geometry.idle(first));
@@ -96,8 +97,7 @@ impl SharedMemory {
                 if worker_slot >= self.geometry.worker_slots {
                     break;
                 }
-                // The side that clears the bit wakes the worker; a worker that finds it cleared checks the queue once
-                // more.
+                // Whoever takes the bit rings; a worker slot that finds it taken looks at the queue once more.
                 if self.clear_idle(worker_slot) {
                     return self.ring_slot(worker_slot);
                 }
@@ -106,7 +106,7 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes `thread` if it sleeps. To be called after the change is published and after a fence.
+    /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.
     pub(crate) fn ring_thread(&self, thread: usize) {
         let asleep = self.asleep(thread);
         if asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0 {
@@ -167,7 +167,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// One direction of one slot: an area of the region, and the two words with the positions of the two sides.
+/// One direction of one slot: an area of the region and the two words that say how far each side is.
 #[derive(Clone, Copy)]
 pub(crate) struct Pipe<'a> {
     pub(crate) region: &'a Region,
@@ -175,8 +175,8 @@ pub(crate) struct Pipe<'a> {
     pub(crate) base: usize,
     /// Its size, a power of two.
     pub(crate) bytes: u32,
-    /// Position of the producer; bit 0 is set after the last byte.
+    /// How far the producer is; bit 0 says that there is no more.
     pub(crate) head: &'a AtomicU32,
-    /// Position of the consumer.
+    /// How far the consumer is.
     pub(crate) tail: &'a AtomicU32,
 }

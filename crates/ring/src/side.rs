@@ -1,4 +1,4 @@
-//! The state that a worker shares with the requests it holds: the memory, the worker slot, and the way to sleep.
+//! What a worker and the requests it holds have in common: the memory, the worker slot, and how to sleep in it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::StopReason;
 use crate::shared::{AWAKE, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
-/// One worker slot and its holder.
+/// One worker slot, held.
 pub(crate) struct Side {
     pub(crate) shared: Arc<SharedMemory>,
     pub(crate) worker_slot: usize,
@@ -24,7 +24,7 @@ impl Side {
         Side { shared, worker_slot, lanes, spare: RefCell::default() }
     }
 
-    /// Sleeps until `ready` returns true; the server wakes it when it has made progress on a request of this worker.
+    /// Sleeps until `ready`, woken by the server's progress on a request held.
     pub(crate) fn sleep_until<T>(
         &self,
         mut ready: impl FnMut() -> Result<Option<T>, StopReason>,

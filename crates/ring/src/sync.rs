@@ -1,4 +1,4 @@
-//! The atomics that the channel uses: those of `std`, or loom's, which tests every order of them.
+//! The atomics the channel is written over: the machine's, or loom's, which tries every order of them.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, fence};

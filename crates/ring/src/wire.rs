@@ -1,4 +1,4 @@
-//! The encoding of a head in a frame: fields, each with a name and a value of any bytes.
+//! How a head is written into a frame: fields, each a name and a value of any bytes. No meaning beyond the names.
 //!
 //! ```text
 //! request head    field*
@@ -7,8 +7,8 @@
 //! field           id u8 | value length u24, as one u32; for id 0: name length u16, name; value
 //! ```
 //!
-//! All numbers are little-endian, nothing is aligned. A well-known name is sent as its id only, so that a language's
-//! worker can keep a prepared key for each; ids below 32 are parts of the request that are not header fields.
+//! All numbers are little-endian, nothing is aligned. A well-known name travels as its id alone, so that a language's
+//! worker can keep a ready-made key for each; ids below 32 are parts of the request that are not header fields.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ parts! {
     METHOD = 1 ":method",
     /// The path and query, percent-encoded; `*` for `OPTIONS *`.
     TARGET = 2 ":target",
-    /// The part of the path that the application is mounted at, decoded; empty at the root.
+    /// What of the path the application is mounted at, decoded; empty at the root.
     SCRIPT_NAME = 3 ":script-name",
     /// The rest of the path, decoded.
     PATH = 4 ":path",
@@ -54,15 +54,15 @@ parts! {
     REQUEST_ID = 13 ":request-id",
     /// The reason phrase of a response, where the application gave one.
     REASON = 14 ":reason",
-    /// The client requests a WebSocket: the subprotocols it supports, separated by commas.
+    /// The client wants a WebSocket: the subprotocols it speaks, with commas between.
     WEBSOCKET = 15 ":websocket",
-    /// Which of several targets of the application the request is for.
+    /// Which of several targets of the application is meant.
     APP_TARGET = 16 ":app-target",
     /// A variable for environments of the kind that CGI has, which no header field can set: `HTTPS=on`. May be repeated.
     VARIABLE = 17 ":variable",
 }
 
-/// Header field names, from id 32 on. Append only: an id never changes.
+/// Header field names, from id 32 on. Only ever append: an id is for good.
 const HEADERS: &[&str] = &[
     "content-type",
     "content-length",
@@ -166,7 +166,7 @@ const HEADERS: &[&str] = &[
 const FIRST_HEADER: u8 = 32;
 const TABLE: usize = 512;
 
-/// Ids by hash of the name, with open addressing: one or two probes per name.
+/// Ids by hash of the name, with open addressing: one or two looks per name.
 static IDS: [u8; TABLE] = {
     let mut table = [0; TABLE];
     let mut index = 0;
@@ -181,7 +181,7 @@ static IDS: [u8; TABLE] = {
     table
 };
 
-/// The hash of the length and five bytes in lower case.
+/// Of the length and five bytes in lower case.
 const fn hash(name: &[u8]) -> usize {
     let (len, mut sum) = (name.len(), name.len());
     if len > 0 {
@@ -240,7 +240,7 @@ impl FieldId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
-/// An invalid head.
+/// A head that is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
@@ -298,7 +298,7 @@ pub fn put_status(into: &mut Vec<u8>, status: u16) {
 /// A response head's status and fields.
 ///
 /// # Errors
-/// [`Malformed`] if the status is missing.
+/// [`Malformed`] where not even a status is there.
 pub fn response(head: &[u8]) -> Result<(u16, WireFields<'_>), Malformed> {
     let (status, fields) = head.split_first_chunk().ok_or(Malformed)?;
     Ok((u16::from_le_bytes(*status), WireFields(fields)))
@@ -307,15 +307,15 @@ pub fn response(head: &[u8]) -> Result<(u16, WireFields<'_>), Malformed> {
 /// One field of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WireField<'a> {
-    /// Its id, if its name is well known.
+    /// Its name, where it is well known.
     pub known: Option<FieldId>,
-    /// Its name: in lower case if it is well known, otherwise as written.
+    /// Its name: lower case where it is well known, otherwise as written.
     pub name: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
 }
 
-/// The fields of a request head, of trailers, or of the rest of a response head. Iteration ends after an invalid field.
+/// The fields of a request head, of trailers, or of the rest of a response head. Nothing follows a malformed one.
 #[derive(Clone, Debug)]
 pub struct WireFields<'a>(pub &'a [u8]);
 

@@ -1,17 +1,17 @@
 //! The two packed words: a slot's state, and the tag that names one use of a slot in queue and lane.
 
-/// The most slots of one server thread, as the bits of a [`Tag`] allow.
+/// Most slots one server thread may own: what a [`Tag`] has room for.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// The most worker slots, as the bits of a [`SlotState`] allow.
-pub(crate) const SEATS_MAX: usize = 1 << SEAT_BITS;
+/// Most worker slots: what a [`SlotState`] has room for.
+pub(crate) const WORKER_SLOTS_MAX: usize = 1 << WORKER_SLOT_BITS;
 
 const SLOT_BITS: u32 = 14;
-const SEAT_BITS: u32 = 12;
+const WORKER_SLOT_BITS: u32 = 12;
 const PHASE_BITS: u32 = 3;
 const GENERATION_BITS: u32 = 17;
 const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 
-/// The number of a use of a slot. Never 0, so that no tag is 0.
+/// Which use of a slot. Never 0, so that no tag is the empty word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct SlotGeneration(u32);
 
@@ -53,18 +53,18 @@ impl Tag {
     }
 }
 
-/// Who holds a slot.
+/// Whose a slot is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotPhase {
-    /// The server; the slot is free.
+    /// The server's; nothing in it.
     Free,
     /// A request that any worker may claim.
     Ready,
-    /// A worker.
+    /// A worker's.
     Claimed,
-    /// The server again: the response in the slot is complete.
+    /// The server's again: the answer stands whole in the slot.
     Done,
-    /// The server again: the worker aborted the request; the reason is in the slot.
+    /// The server's again: the worker gave up, the reason stands in the slot.
     Aborted,
 }
 
@@ -74,9 +74,11 @@ pub(crate) struct SlotState(pub(crate) u32);
 
 impl SlotState {
     pub(crate) fn new(phase: SlotPhase, worker_slot: usize, generation: SlotGeneration) -> SlotState {
-        debug_assert!(worker_slot < SEATS_MAX);
+        debug_assert!(worker_slot < WORKER_SLOTS_MAX);
         SlotState(
-            generation.0 << (SEAT_BITS + PHASE_BITS) | (worker_slot as u32) << PHASE_BITS | phase as u32,
+            generation.0 << (WORKER_SLOT_BITS + PHASE_BITS)
+                | (worker_slot as u32) << PHASE_BITS
+                | phase as u32,
         )
     }
 
@@ -84,7 +86,7 @@ impl SlotState {
         SlotState::new(SlotPhase::Ready, 0, generation)
     }
 
-    /// `None` for an invalid phase.
+    /// `None` for a phase no honest side writes.
     pub(crate) fn phase(self) -> Option<SlotPhase> {
         Some(match self.0 & ((1 << PHASE_BITS) - 1) {
             0 => SlotPhase::Free,
@@ -97,11 +99,11 @@ impl SlotState {
     }
 
     pub(crate) fn worker_slot(self) -> usize {
-        (self.0 >> PHASE_BITS) as usize & (SEATS_MAX - 1)
+        (self.0 >> PHASE_BITS) as usize & (WORKER_SLOTS_MAX - 1)
     }
 
     pub(crate) fn generation(self) -> SlotGeneration {
-        SlotGeneration(self.0 >> (SEAT_BITS + PHASE_BITS))
+        SlotGeneration(self.0 >> (WORKER_SLOT_BITS + PHASE_BITS))
     }
 }
 
@@ -124,10 +126,10 @@ mod tests {
         for phase in
             [SlotPhase::Free, SlotPhase::Ready, SlotPhase::Claimed, SlotPhase::Done, SlotPhase::Aborted]
         {
-            let state = SlotState::new(phase, SEATS_MAX - 1, last);
+            let state = SlotState::new(phase, WORKER_SLOTS_MAX - 1, last);
             assert_eq!(
                 (state.phase(), state.worker_slot(), state.generation()),
-                (Some(phase), SEATS_MAX - 1, last)
+                (Some(phase), WORKER_SLOTS_MAX - 1, last)
             );
         }
         assert_eq!(SlotState(7).phase(), None);

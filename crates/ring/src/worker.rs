@@ -9,18 +9,18 @@ use crate::doorbell;
 use crate::error::WorkerSlot;
 use crate::queue::Queue;
 use crate::request::ClaimedRequest;
-use crate::shared::{AWAKE, ON_FD, ON_WORD, STIRRED, SharedMemory};
+use crate::shared::{AWAKE, FOR_SIGNALS, ON_FD, ON_WORD, SharedMemory};
 use crate::side::Side;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
-/// The result of [`Worker::next`].
+/// What [`Worker::next`] came back with.
 #[derive(Debug)]
 pub enum Next {
-    /// A request, claimed by this worker.
+    /// A request, now this worker's.
     ClaimedRequest(ClaimedRequest),
-    /// No request in time, or the caller should check for signals.
+    /// None came in time, or it is time to look at signals.
     TimedOut,
-    /// The server asks the worker to leave; there will be no more requests.
+    /// The server asks the worker to leave; no more requests come.
     Retired,
 }
 
@@ -28,7 +28,7 @@ pub enum Next {
 /// one that holds many requests at once.
 pub struct Worker {
     side: Rc<Side>,
-    /// The thread whose queue is checked first next time.
+    /// The thread whose queue is looked at first next time.
     turn: Cell<usize>,
 }
 
@@ -46,7 +46,7 @@ impl Worker {
             while let Some(tag) = self.queue(thread).claim(self.side.worker_slot) {
                 self.turn.set((thread + 1) % threads);
                 self.hand_on();
-                // A request that cannot be read was aborted: try the next.
+                // A request that cannot be read was aborted: on to the next.
                 if let Some(request) = ClaimedRequest::begin(&self.side, thread, tag) {
                     return Some(request);
                 }
@@ -56,9 +56,9 @@ impl Worker {
     }
 
     /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
-    /// the sleep too, and so does [`Channel::stir`](crate::Channel::stir), so that a language can run its handlers.
+    /// the sleep too, and so does [`Channel::wake_for_signals`](crate::Channel::wake_for_signals), so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
-        // The clock is read only before a sleep, because reading it costs time.
+        // The clock is read before a sleep only: where there is work, nobody asks for the time.
         let (mut deadline, mut is_over) = (None, false);
         loop {
             if self.is_retired() {
@@ -84,20 +84,19 @@ impl Worker {
         }
     }
 
-    /// Sleeps until a request is queued. Returns whether the caller should check for signals, and whether nobody woke
-    /// this worker; if someone did, the worker must check the queues again.
+    /// Sleeps as one who wants work. Whether it is to look at signals, and whether nobody rang: if someone did, he counts
+    /// on another look at the queues.
     fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
         let Side { shared, worker_slot, .. } = &*self.side;
         let sleep = shared.sleep(*worker_slot);
         sleep.swap(ON_WORD, AcqRel);
         shared.set_idle(*worker_slot);
-        // Announce the sleep, fence, check again; a thread that queues a request publishes, fences, and checks who
-        // sleeps.
+        // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
         fence(SeqCst);
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
-        let stirred = sleep.swap(AWAKE, AcqRel) == STIRRED;
-        (signal || stirred, shared.clear_idle(*worker_slot))
+        let for_signals = sleep.swap(AWAKE, AcqRel) == FOR_SIGNALS;
+        (signal || for_signals, shared.clear_idle(*worker_slot))
     }
 
     /// Whether the server asked this worker to leave.
@@ -105,15 +104,14 @@ impl Worker {
         self.side.shared.retired(self.side.worker_slot).load(Relaxed) != 0
     }
 
-    /// The eventfd that is notified after [`Worker::arm`]; `None` if the channel has no eventfds for workers.
+    /// The eventfd that is rung after [`Worker::arm`]; `None` where the channel was made without.
     #[cfg(not(loom))]
     pub fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.side.shared.slot_signals.get(self.side.worker_slot).map(doorbell::Signal::fd)
     }
 
-    /// To be called before an event loop sleeps: from now on changes notify the eventfd, new requests too if `wanted`.
-    /// `false`, and not armed, if there is a request to claim. After that check the claimed requests once more, and
-    /// sleep only if none can continue.
+    /// Before an event loop sleeps: from now on news ring the eventfd, new requests too if `wanted`. `false`, and not
+    /// armed, if there is a request to claim. Then look once more at the requests held, and sleep only if none has news.
     #[must_use]
     pub fn arm(&self, wanted: bool) -> bool {
         let Side { shared, worker_slot, .. } = &*self.side;
@@ -129,18 +127,18 @@ impl Worker {
         true
     }
 
-    /// To be called after an event loop has slept. If requests were wanted, [`Worker::try_next`] must be called next:
-    /// this worker may have been the only one that was woken for a request.
+    /// After an event loop slept. If requests were wanted, [`Worker::try_next`] has to follow: someone may have rung for
+    /// one and counts on it.
     pub fn disarm(&self) {
         self.side.shared.sleep(self.side.worker_slot).swap(AWAKE, AcqRel);
         self.side.shared.clear_idle(self.side.worker_slot);
     }
 
-    /// Resets the eventfd, for event loops that are not edge-triggered.
+    /// Makes the rung eventfd unreadable again, for event loops that are not edge-triggered.
     #[cfg(not(loom))]
     pub fn quiet(&self) {
         if let Some(fd) = self.fd() {
-            // That it was not notified is no error.
+            // Not rung is as good.
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
     }
@@ -153,7 +151,7 @@ impl Worker {
         (0..self.side.shared.geometry.threads).any(|thread| !self.queue(thread).is_empty())
     }
 
-    /// Wakes one more worker if requests are left, so that no request waits while a worker is idle.
+    /// Wakes one more worker if requests are left: none waits behind this one while another idles.
     fn hand_on(&self) {
         if self.has_waiting() {
             self.side.shared.wake_one();

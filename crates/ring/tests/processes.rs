@@ -6,13 +6,12 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::process::{Child, Command, Stdio};
 
-use fastrand::Rng;
 use ring::{Attachment, Channel, ENVIRONMENT, Next, Options, Part, ServerSide, Ticket, WorkerSlot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 const ROLE: &str = "KOMAINU_TEST_ROLE";
-const SEAT: &str = "KOMAINU_TEST_SEAT";
+const SEAT: &str = "KOMAINU_TEST_WORKER_SLOT";
 
 /// Not a test of its own: what the processes started below run.
 #[test]
@@ -58,14 +57,30 @@ fn scribble(environment: &str, seed: usize) {
     // SAFETY: a fresh mapping of the whole file.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, shared, memory, 0) };
     let start = start.unwrap().cast::<u32>();
-    let mut noise = Rng::with_seed(seed as u64 + 1);
+    let mut noise = Noise(seed as u64 + 1);
     loop {
-        // Not the header, or no worker could attach any more; every second word among seats, queues and lanes.
-        let (near, value) = (noise.bool(), noise.u64(..));
-        let at = 8 + noise.usize(..if near { 2_000 } else { len / 4 - 8 });
+        // Not the header, or no worker could attach any more; every second word among worker slots, queues and lanes.
+        let (near, value) = (noise.below(2) == 0, noise.next());
+        let at = 8 + noise.below(if near { 2_000 } else { len / 4 - 8 });
         let value = if value.is_multiple_of(2) { (value >> 8) as u32 % 4096 } else { (value >> 8) as u32 };
         // SAFETY: inside the mapping, aligned; others may write there too, hence volatile.
         unsafe { start.add(at).write_volatile(value) };
+    }
+}
+
+/// xorshift: every choice of these tests, from its seed.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
     }
 }
 
@@ -94,7 +109,7 @@ struct Asked {
 struct Load {
     server: ServerSide,
     asked: HashMap<Ticket, Asked>,
-    noise: Rng,
+    noise: Noise,
     /// How many were answered, each with what was its own.
     answered: usize,
     /// Broken off by the worker: only a damaged memory does that here.
@@ -103,18 +118,12 @@ struct Load {
 
 impl Load {
     fn new(channel: &Channel, seed: u64) -> Load {
-        Load {
-            server: channel.server(0),
-            asked: HashMap::new(),
-            noise: Rng::with_seed(seed),
-            answered: 0,
-            aborted: 0,
-        }
+        Load { server: channel.server(0), asked: HashMap::new(), noise: Noise(seed), answered: 0, aborted: 0 }
     }
 
     /// Most requests have no body; some have one many times larger than their slot.
     fn ask(&mut self, serial: u32) {
-        let len = if self.noise.u8(..20) == 0 { self.noise.usize(..60_000) } else { 0 };
+        let len = if self.noise.below(20) == 0 { self.noise.below(60_000) } else { 0 };
         let body: Vec<u8> = (0..len).map(|at| (at as u32 * 31 + serial) as u8).collect();
         let (ticket, sent) = self.server.submit(&serial.to_le_bytes(), &body, true).unwrap();
         self.asked.insert(ticket, Asked { serial, body, sent, answer: Vec::new() });
@@ -174,7 +183,7 @@ impl Load {
         }
     }
 
-    fn bury(&mut self, worker_slot: usize) -> Vec<Asked> {
+    fn worker_died(&mut self, worker_slot: usize) -> Vec<Asked> {
         let lost = self.server.worker_died(WorkerSlot(worker_slot));
         lost.iter().map(|lost| self.asked.remove(&lost.ticket).expect("lost once, and asked by us")).collect()
     }
@@ -202,11 +211,11 @@ fn killed_workers_cost_only_what_they_held() {
         load.tick(true);
         if load.answered >= next_kill && load.answered + 100 < total {
             // Some ticks hence, wherever the worker is then.
-            next_kill = load.answered + load.noise.usize(..1_000);
-            let worker_slot = load.noise.usize(..WORKERS);
+            next_kill = load.answered + load.noise.below(1_000);
+            let worker_slot = load.noise.below(WORKERS);
             workers[worker_slot].kill().unwrap();
             workers[worker_slot].wait().unwrap();
-            let held = load.bury(worker_slot).len();
+            let held = load.worker_died(worker_slot).len();
             assert!(held <= 1, "a worker holds one request at a time, and lost {held}");
             (kills, lost) = (kills + 1, lost + held);
             workers[worker_slot] = start(&channel, "echo", worker_slot);
@@ -246,7 +255,7 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
                 if let Some(WorkerSlot(worker_slot @ 0..WORKERS)) = fault.worker_slot {
                     workers[worker_slot].kill().unwrap();
                     workers[worker_slot].wait().unwrap();
-                    load.bury(worker_slot);
+                    load.worker_died(worker_slot);
                     workers[worker_slot] = start(&channel, "echo", worker_slot);
                 }
             }

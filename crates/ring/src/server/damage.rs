@@ -1,11 +1,11 @@
-//! What happens to a slot if its worker breaks the protocol or dies.
+//! What becomes of a slot when its worker lied or died.
 
 use super::{Lost, ServerSide, Ticket, Use};
 use crate::error::{Breach, WorkerFault, WorkerSlot};
 use crate::words::SlotPhase;
 
 impl ServerSide {
-    /// Ends a ticket whose response is invalid.
+    /// Ends a ticket whose answer is not to be believed.
     pub(super) fn break_off(&mut self, at: usize, breach: Breach) -> WorkerFault {
         let record = &self.records[at];
         let ended = record.ending.is_some();
@@ -41,15 +41,14 @@ impl ServerSide {
         self.faults.push(WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach });
     }
 
-    /// A complete response is still received after its worker's death; the next holder of the worker slot has nothing to do
-    /// with it.
+    /// A whole answer outlives its worker, and is not its heir's.
     fn disown(&mut self, worker_slot: usize, at: usize) {
         let known = &mut self.records[at].worker_slot;
         *known = known.filter(|known| *known != worker_slot);
     }
 
-    /// Handles one slot on the death of `worker_slot`'s holder.
-    pub(super) fn bury(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
+    /// Settles one slot on the death of `worker_slot`'s holder.
+    pub(super) fn settle(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
         let record = &self.records[at];
         let ticket = Ticket { slot: at as u16, generation: record.generation };
         let started = record.started;
@@ -62,11 +61,11 @@ impl ServerSide {
         };
         let live = record.used == Use::Live;
         let phase = match (record.worker_slot, holder) {
-            // The word may have been overwritten since; the first notice was valid.
+            // The word may have been scribbled on since; the first notice was believed.
             (Some(known), Some((phase, Some(now)))) if known == worker_slot && now == worker_slot => phase,
             (Some(known), _) if known == worker_slot => SlotPhase::Claimed,
             (None, Some((phase, Some(now)))) if now == worker_slot => phase,
-            // The holder is unknown. (A cancelled request was claimed, so it cannot be in the queue again.)
+            // Nobody knows who has it. (A cancelled one was claimed, and cannot be in the queue again.)
             (None, None) | (None, Some((SlotPhase::Ready, _))) if !live || holder.is_none() => {
                 if live {
                     lost.push(Lost { ticket, started });
@@ -77,7 +76,7 @@ impl ServerSide {
         };
         let record = &mut self.records[at];
         if live && phase != SlotPhase::Claimed && !self.worker_slots[worker_slot].mute {
-            // It finished, and died before it left its notice.
+            // It finished, and died before it could say so.
             record.worker_slot = None;
             record.ending = Some(phase);
             self.owed.push(ticket);
