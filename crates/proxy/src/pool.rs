@@ -42,6 +42,8 @@ pub(crate) struct IdleEntry {
     starved_count: AtomicUsize,
     /// Consecutive new connections that got a response only after others were closed.
     helped: AtomicU32,
+    /// New connections that have received their first response head.
+    admitted: AtomicU64,
     /// Until when the server counts as short of workers.
     crowded_until_ms: AtomicU64,
     /// The usual time to the response head in milliseconds, plus 1; 0 while unknown.
@@ -105,6 +107,13 @@ impl IdleEntry {
             starved.queue.pop_front();
         }
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
+    }
+
+    /// New connections answered beyond those that a closed connection may have made room for. While this grows, the server
+    /// takes new connections by itself: it is busy, and does not lack workers.
+    fn admitted_freely(&self) -> i64 {
+        let closed = self.starved().closed;
+        self.admitted.load(Ordering::Relaxed).cast_signed() - closed.cast_signed()
     }
 
     /// How long a new connection may wait for its first response; `None` while the usual time is unknown.
@@ -193,6 +202,9 @@ impl CorePool {
     /// Records the time to a response head. On a new connection the wait may have another cause than the server, so that
     /// time counts only while no other is known.
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
+        if !reused {
+            self.idle.admitted.fetch_add(1, Ordering::Relaxed);
+        }
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
             _ if !reused && self.idle.typical_ms.load(Ordering::Relaxed) != 0 => return,
@@ -214,17 +226,23 @@ impl CorePool {
     /// kept, until the server answers on the new one. Poll this until the new connection receives its first byte.
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
         let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
-        let began_ms = self.core.now_ms();
+        let mut began_ms = self.core.now_ms();
         let crowded = began_ms < self.idle.crowded_until_ms.load(Ordering::Relaxed);
         if crowded {
             asks.ask(CLOSED_MAX);
         }
         let mut round = 0;
+        let mut highest = self.idle.admitted_freely();
         while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
             let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
+                    let admitted_freely = self.idle.admitted_freely();
+                    if !crowded && admitted_freely > highest {
+                        (began_ms, highest) = (self.core.now_ms(), admitted_freely);
+                        continue;
+                    }
                     // While the server counts as crowded nothing is kept, so a wait proves nothing.
                     asks.starved = !crowded;
                     asks.ask((CLOSED_MAX >> round).max(1));

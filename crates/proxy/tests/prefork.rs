@@ -5,7 +5,7 @@ mod rig;
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -191,6 +191,31 @@ fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
     clients(100);
     assert_eq!(answers.load(Ordering::SeqCst), 30 * (20 + 100));
     assert!(longest.load(Ordering::SeqCst) <= 100, "one waited for {longest:?} others");
+}
+
+#[test]
+fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
+    // One thread answers everybody, a request each millisecond, in their order.
+    let (ask, asked) = mpsc::channel::<mpsc::Sender<()>>();
+    thread::spawn(move || {
+        for turn in asked {
+            thread::sleep(Duration::from_millis(1));
+            let _ = turn.send(());
+        }
+    });
+    let origin = Origin::start(move |mut caller, _| {
+        let (turn, mine) = mpsc::channel();
+        while caller.request().is_some() {
+            ask.send(turn.clone()).unwrap();
+            mine.recv().unwrap();
+            caller.send(OK);
+        }
+    });
+    let rig = Rig::on(2, Options::to(vec![origin.server()]));
+    // The proxy learns how fast the server is, and then meets a hundred clients at once.
+    load(&rig, 1, 10);
+    load(&rig, 100, 20);
+    assert!(origin.connections() < 300, "{}", origin.connections());
 }
 
 #[test]
