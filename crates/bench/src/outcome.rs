@@ -67,11 +67,13 @@ impl Setup {
 
 fn how(plan: &Plan, version: Version) -> String {
     let mut parts = vec![format!("{} connections", quantity::thousands(plan.connections as f64))];
-    if version == Version::Http10 {
-        parts.push("HTTP/1.0".into());
+    match version {
+        Version::Http10 => parts.push("HTTP/1.0".into()),
+        Version::Http11 => {}
+        Version::Http2 => parts.push(format!("HTTP/2, {} streams each", plan.pipeline)),
     }
     parts.push(if plan.keep_alive { "keep-alive".into() } else { "a connection a request".into() });
-    if plan.pipeline > 1 {
+    if plan.pipeline > 1 && version != Version::Http2 {
         parts.push(format!("{} requests in a pipeline", plan.pipeline));
     }
     parts.push(match plan.pace {

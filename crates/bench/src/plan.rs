@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Version;
 use net::{Dial, TlsClient, TlsClientOptions};
 
 use crate::random::Random;
@@ -28,7 +29,8 @@ pub struct Plan {
     pub threads: usize,
     /// Whether connections are kept after a response. The requests must say the same.
     pub keep_alive: bool,
-    /// Requests under way on one connection at once; 1 is no pipelining.
+    /// Requests under way on one connection at once: over HTTP/1 a pipeline, over HTTP/2 streams (at most as many as the server
+    /// allows). At least 1.
     pub pipeline: usize,
     /// When the next request goes out.
     pub pace: Pace,
@@ -118,7 +120,7 @@ impl Plan {
             let number = match keys.iter().position(|other| *other == key) {
                 Some(number) => number,
                 None => {
-                    origins.push(origin(ask, reach)?);
+                    origins.push(origin(ask, reach, manner.version)?);
                     keys.push(key);
                     keys.len() - 1
                 }
@@ -162,7 +164,9 @@ impl Plan {
             Plan { duration: Some(duration), .. } if duration.is_zero() => "-d must be above zero".into(),
             Plan { requests_max: Some(0), .. } => "-n must be above zero".into(),
             Plan { pipeline: 0, .. } => "the pipeline's depth is at least 1".into(),
-            Plan { pipeline: 2.., keep_alive: false, .. } => "pipelining needs keep-alive".into(),
+            Plan { pipeline: 2.., keep_alive: false, .. } => {
+                "several requests at once on a connection need keep-alive".into()
+            }
             Plan { pace: Pace::Open { rate, .. }, .. } if *rate <= 0.0 => "--rate must be above zero".into(),
             Plan { pace: Pace::Open { .. }, origins, .. } if origins.len() > 1 => {
                 "an open loop (--rate) loads one host: the list has several".into()
@@ -176,6 +180,12 @@ impl Plan {
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self.pace, Pace::Open { .. })
+    }
+
+    /// Whether the requests go over HTTP/2.
+    #[must_use]
+    pub fn is_http2(&self) -> bool {
+        self.requests.first().is_some_and(|request| request.head.is_some())
     }
 
     /// Engine threads that have a connection each at least: one without would have its share of the requests and nobody to
@@ -229,9 +239,9 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
     walk
 }
 
-fn origin(ask: &Ask, reach: &Reach) -> Result<LoadTarget, String> {
+fn origin(ask: &Ask, reach: &Reach, version: Version) -> Result<LoadTarget, String> {
     let url = &ask.url;
-    let tls = if url.tls { Some(tls_client(&url.host, reach)?) } else { None };
+    let tls = if url.tls { Some(tls_client(&url.host, reach, version)?) } else { None };
     let name = url.authority();
     if let Some(path) = &reach.unix {
         return Ok(LoadTarget {
@@ -243,7 +253,7 @@ fn origin(ask: &Ask, reach: &Reach) -> Result<LoadTarget, String> {
     Ok(LoadTarget { dial: Dial::Tcp(resolve(&url.host, url.port)?), tls, name })
 }
 
-fn tls_client(host: &str, reach: &Reach) -> Result<TlsClient, String> {
+fn tls_client(host: &str, reach: &Reach, version: Version) -> Result<TlsClient, String> {
     let ca = match &reach.ca {
         Some(path) => {
             Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
@@ -255,6 +265,7 @@ fn tls_client(host: &str, reach: &Reach) -> Result<TlsClient, String> {
         roots_pem: ca.as_deref(),
         insecure: reach.insecure,
         no_resumption: reach.no_resumption,
+        http2: version == Version::Http2,
         ..TlsClientOptions::default()
     })
 }

@@ -31,7 +31,7 @@ impl Ask {
 /// How every request goes out.
 #[derive(Clone, Debug, Default)]
 pub struct RequestManner {
-    /// HTTP/1.1 or 1.0.
+    /// HTTP/1.1, 1.0 or 2.
     pub version: Version,
     /// Keep the connection after the response; else every request says `Connection: close` (1.0: says nothing).
     pub keep_alive: bool,
@@ -41,11 +41,46 @@ pub struct RequestManner {
     pub fields: Fields,
 }
 
+/// The head of a request over HTTP/2, whose form depends on those before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamHead {
+    /// The method's name.
+    pub method: String,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// Host and port.
+    pub authority: String,
+    /// Path and query.
+    pub path: String,
+    /// The fields.
+    pub fields: Fields,
+}
+
+impl StreamHead {
+    /// `Host` becomes the authority.
+    fn of(ask: &Ask, fields: &Fields) -> StreamHead {
+        let host = fields.first(b"host").map(|host| String::from_utf8_lossy(host).into_owned());
+        let mut others = Fields::new();
+        for (name, value) in fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")) {
+            others.try_push(name, value).expect("checked when they were read");
+        }
+        StreamHead {
+            method: ask.method.clone(),
+            scheme: if ask.url.tls { "https" } else { "http" },
+            authority: host.unwrap_or_else(|| ask.url.authority()),
+            path: ask.url.target.clone(),
+            fields: others,
+        }
+    }
+}
+
 /// A request as it goes over the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireRequest {
-    /// All of it, head and content.
+    /// All of it, head and content; over HTTP/2 the content alone.
     pub bytes: Vec<u8>,
+    /// The head, over HTTP/2.
+    pub head: Option<StreamHead>,
     /// What decides how its response is framed.
     pub method: Method,
     /// Which of the plan's origins it goes to.
@@ -58,8 +93,12 @@ pub struct WireRequest {
 /// What cannot be sent as it was asked for.
 pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRequest, String> {
     let chunked = manner.chunked && ask.body.is_some();
-    if chunked && manner.version == Version::Http10 {
-        return Err("HTTP/1.0 has no chunked coding: leave out --chunked or --http1.0".into());
+    if chunked && manner.version != Version::Http11 {
+        let (name, option) = match manner.version {
+            Version::Http2 => ("HTTP/2", "--http2"),
+            _ => ("HTTP/1.0", "--http1.0"),
+        };
+        return Err(format!("{name} has no chunked coding: leave out --chunked or {option}"));
     }
     if ask.method.is_empty() || !ask.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
     {
@@ -71,7 +110,10 @@ pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRe
             fields.try_push(name.as_bytes(), value.as_bytes()).expect("checked with the URL");
         }
     };
-    push("Host", &ask.url.authority());
+    let is_http2 = manner.version == Version::Http2;
+    if !is_http2 {
+        push("Host", &ask.url.authority());
+    }
     push("User-Agent", concat!("komainu/", env!("CARGO_PKG_VERSION")));
     push("Accept", "*/*");
     match (manner.version, manner.keep_alive) {
@@ -93,15 +135,19 @@ pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRe
         }
     }
     fields.extend(&manner.fields);
+    let (method, content) = (Method::of(ask.method.as_bytes()), ask.body.as_deref().unwrap_or_default());
+    if is_http2 {
+        let head = StreamHead::of(ask, &fields);
+        return Ok(WireRequest { bytes: content.to_vec(), head: Some(head), method, origin });
+    }
     let mut bytes = format!("{} {} {}\r\n", ask.method, ask.url.target, manner.version.text()).into_bytes();
     bytes.extend_from_slice(fields.wire());
     bytes.extend_from_slice(b"\r\n");
-    match &ask.body {
-        Some(body) if chunked => chunks(&mut bytes, body),
-        Some(body) => bytes.extend_from_slice(body),
-        None => {}
+    match chunked {
+        true => chunks(&mut bytes, content),
+        false => bytes.extend_from_slice(content),
     }
-    Ok(WireRequest { bytes, method: Method::of(ask.method.as_bytes()), origin })
+    Ok(WireRequest { bytes, head: None, method, origin })
 }
 
 fn chunks(out: &mut Vec<u8>, body: &[u8]) {

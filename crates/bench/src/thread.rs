@@ -9,10 +9,12 @@ use std::time::Duration;
 use net::Core;
 use net::client::Alarm;
 
-use crate::lane;
+use crate::jobs;
+use crate::lane::LoadConnection;
 use crate::moment::{now_ns, thread_cpu_ns};
 use crate::plan::{Arrivals, Pace, Plan};
 use crate::random::Random;
+use crate::streams::MultiplexedConnection;
 use crate::tally::Tally;
 use crate::world::{RunState, World};
 
@@ -159,7 +161,10 @@ fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
     let all: Vec<usize> = origins.flat_map(|(origin, count)| (0..count).map(move |_| origin)).collect();
     for (at, &origin) in all.iter().enumerate().filter(|(at, _)| at % plan.threads == part.number) {
         let delay = plan.ramp.mul_f64(at as f64 / all.len() as f64);
-        world.core.spawn(lane::run(world.clone(), origin, delay));
+        match plan.is_http2() {
+            true => world.core.spawn(jobs::run(MultiplexedConnection::new(world.clone(), origin), delay)),
+            false => world.core.spawn(jobs::run(LoadConnection::new(world.clone(), origin), delay)),
+        }
     }
 }
 

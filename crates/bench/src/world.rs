@@ -123,6 +123,16 @@ impl World {
         }
     }
 
+    /// Takes facts about the server from its first response.
+    pub(crate) fn learn(&self, server: &[u8], length: Option<u64>, status: u16) {
+        // Another thread may be first.
+        self.shared.facts.get_or_init(|| Facts {
+            server: String::from_utf8_lossy(server).into_owned(),
+            content_bytes: length.unwrap_or(0),
+            status,
+        });
+    }
+
     /// No more than so many requests count from now on; those that are under way do.
     pub(crate) fn set_quota(&self, requests: u64) {
         let begun = self.in_flight.get() + self.queue.borrow().len();

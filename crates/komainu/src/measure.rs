@@ -92,8 +92,11 @@ struct Load {
     #[arg(long)]
     no_keepalive: bool,
     /// Requests sent at once on one connection (pipelining)
-    #[arg(long, value_name = "DEPTH", default_value_t = 1)]
+    #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "http2")]
     pipeline: usize,
+    /// Requests at once on one connection of --http2, each a stream; the server may allow fewer
+    #[arg(short = 'm', long, value_name = "N", default_value_t = 1, requires = "http2")]
+    streams: usize,
     /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -117,6 +120,9 @@ struct Asking {
     /// HTTP/1.0, with keep-alive unless --no-keepalive
     #[arg(long = "http1.0")]
     http10: bool,
+    /// HTTP/2: by ALPN to https:// URLs, with prior knowledge to http:// ones
+    #[arg(long, conflicts_with = "http10")]
+    http2: bool,
     /// A file of URLs as siege reads it: URL, URL POST body, URL POST <file; a number before the URL is its weight
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
@@ -279,7 +285,11 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
 /// The load that the arguments describe, on these URLs or on those of the list.
 fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
     let BenchArguments { load, asking, showing, .. } = arguments;
-    let version = if asking.http10 { Version::Http10 } else { Version::Http11 };
+    let version = match (asking.http10, asking.http2) {
+        (true, _) => Version::Http10,
+        (false, true) => Version::Http2,
+        (false, false) => Version::Http11,
+    };
     let manner = RequestManner {
         version,
         keep_alive: !load.no_keepalive,
@@ -302,7 +312,7 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
     plan.connections = load.connections.max(1);
     plan.at_random = asking.random;
     plan.seed = load.seed;
-    plan.pipeline = load.pipeline;
+    plan.pipeline = if asking.http2 { load.streams } else { load.pipeline };
     plan.pace = match (load.rate, load.arrivals) {
         (None, _) => Pace::Closed { think: load.think },
         (Some(rate), How::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },

@@ -129,7 +129,7 @@ mod tests {
         }
         // SAFETY: mimalloc's own function, which reads a number.
         let delay_ms = || unsafe { mi_option_get(PURGE_DELAY_OPTION) };
-        // Of all options only this one is 1,000 by default: a release of mimalloc that numbers them anew fails here.
+        // Of all options only this one is 1,000 by default: a release of mimalloc that numbers them again fails here.
         assert!([1_000, PURGE_DELAY_MS].contains(&delay_ms()));
         return_soon();
         assert_eq!(delay_ms(), PURGE_DELAY_MS);

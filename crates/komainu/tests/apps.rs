@@ -26,7 +26,7 @@ fn more_workers_than_there_may_be_are_reported_by_the_check() {
     assert!(!checked.status.success() && reported.contains("the application shop: "), "{reported}");
     assert!(reported.contains("4096"), "{reported}");
     // A reload reports it as well, and changes nothing.
-    rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}", big.replace("shop", "other")));
+    rig.folder.write("komainu.toml", format!("{}{}", rig::listen(&rig.folder), big.replace("shop", "other")));
     rig.signal("-HUP");
     logged(&rig, "the application other: ");
     rig.get("/").expect(200, "one");
@@ -242,7 +242,7 @@ fn the_status_reports_of_every_process() {
     let line = |pid: u32| table.lines().find(|line| line.contains(&pid.to_string())).map(str::to_owned);
     assert!(line(rig.child.id()).unwrap().contains("server"), "{table}");
     assert!(pids.iter().all(|pid| line(*pid).unwrap().contains("ready")), "{table}");
-    assert!(table.contains(&rig.address.to_string()) && table.contains("4 processes"), "{table}");
+    assert!(table.contains(&rig.listens.to_string()) && table.contains("4 processes"), "{table}");
     let nobody = komainu().args(["status", "--pid", "1"]).output().unwrap();
     assert!(!nobody.status.success() && text(&nobody.stderr).contains("process 1"));
 }

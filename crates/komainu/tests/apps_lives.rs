@@ -204,15 +204,14 @@ fn a_reload_that_fails_changes_nothing() {
 
 #[test]
 fn new_settings_come_with_a_reload() {
-    let config = |app: &str| format!("listen = \"127.0.0.1:0\"\n{}", only(app));
     let app = "sub { [200, [], [$ENV{GREETING}]] }";
     let rig = start(
         folder("app.psgi", app),
         &only("psgi = \"app.psgi\"\nworkers = 1\nenv = { GREETING = \"moin\" }"),
     );
     rig.get("/").expect(200, "moin");
-    rig.folder
-        .write("komainu.toml", config("psgi = \"app.psgi\"\nworkers = 3\nenv = { GREETING = \"servus\" }"));
+    let changed = only("psgi = \"app.psgi\"\nworkers = 3\nenv = { GREETING = \"servus\" }");
+    rig.folder.write("komainu.toml", rig::listen(&rig.folder) + &changed);
     rig.signal("-HUP");
     eventually("the new environment is seen", || rig.get("/").text() == "servus");
     ready(&rig, 3);
@@ -223,7 +222,7 @@ fn the_last_application_ends_when_a_reload_takes_it_away() {
     let rig = start(folder("app.psgi", ONE), &only("psgi = \"app.psgi\"\nworkers = 2"));
     ready(&rig, 2);
     let all: Vec<u32> = processes(&rig).iter().map(|process| process.pid).collect();
-    rig.folder.write("komainu.toml", "listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"none\"\n");
+    rig.folder.write("komainu.toml", format!("{}[[route]]\nrespond = \"none\"\n", rig::listen(&rig.folder)));
     rig.signal("-HUP");
     eventually("the new configuration is used", || rig.get("/").text() == "none");
     eventually("its processes are gone", || all.iter().all(|pid| !is_alive(*pid)));

@@ -112,7 +112,7 @@ fn a_cookie_leads_back_to_its_server_until_that_is_gone() {
     }
     let (left, other) = if first.text() == "a" { (&b, "b") } else { (&a, "a") };
     let config = format!("proxy = {{ to = [{:?}], balance = \"sticky:srv\" }}", left.url);
-    rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}", configured(&config)));
+    rig.folder.write("komainu.toml", rig::listen(&rig.folder) + &configured(&config));
     rig.signal("-HUP");
     eventually("the other server answers", || rig.ask("/", &pair).text() == other);
     assert!(rig.ask("/", &pair).field("Set-Cookie").is_some());
@@ -270,10 +270,10 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
     let [a, b] = ["a", "b"].map(|name| gate.origin(name));
     let config = |weight: u32| {
         let to = format!("{{ url = \"{}\", weight = {weight} }}, \"{}\"", a.url, b.url);
-        format!("listen = \"127.0.0.1:0\"\n{}", configured(&format!("proxy = [{to}]")))
+        configured(&format!("proxy = [{to}]"))
     };
     let folder = Folder::new();
-    let mut rig = Rig::config(folder, config(1).split_once('\n').unwrap().1);
+    let mut rig = Rig::config(folder, &config(1));
     // One long request hangs on each.
     let mut long = [asking(&rig, "/wait"), asking(&rig, "/wait")];
     eventually("both are busy", || gate.waiting() == 2);
@@ -301,7 +301,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
         eventually("requests continue", || {
             answered.load(Ordering::Relaxed) >= until || clients.iter().any(|client| client.is_finished())
         });
-        rig.folder.write("komainu.toml", config(weight));
+        rig.folder.write("komainu.toml", rig::listen(&rig.folder) + &config(weight));
         rig.signal("-HUP");
         let drained = || {
             let before = a.asks().len();
@@ -332,7 +332,7 @@ fn a_reload_that_leaves_a_group_alone_leaves_all_that_is_known_of_it() {
     let rig = Rig::config(Folder::new(), &format!("threads = 1\n{group}"));
     rig.get("/").expect(200, "x");
     let reload = |text: &str| {
-        rig.folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\nthreads = 1\n{text}"));
+        rig.folder.write("komainu.toml", format!("{}threads = 1\n{text}", rig::listen(&rig.folder)));
         rig.signal("-HUP");
     };
     reload(&format!("{more}{group}"));
@@ -364,8 +364,8 @@ fn a_reload_reaches_threads_that_nobody_asks() {
     );
     let rig = route_on_two_threads(&route);
     eventually("it is checked", || asked.load(Ordering::Relaxed) > 2);
-    rig.folder
-        .write("komainu.toml", "listen = \"127.0.0.1:0\"\nthreads = 2\n[[route]]\nrespond = \"no more\"\n");
+    let text = rig::listen(&rig.folder) + "threads = 2\n[[route]]\nrespond = \"no more\"\n";
+    rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     eventually("it is read", || rig.reported().contains("was read again"));
     // No request comes, and the server that is gone from the configuration is left in peace all the same.

@@ -140,8 +140,9 @@ fn secrets_over_tls_are_not_compressed_unless_that_is_asked_for() {
     const SECRET: &str = "Content-Type: text/html\r\nCache-Control: no-store\r\nSet-Cookie: sid=1\r\n";
     let origin = Origin::start(|_| answer("200 OK", SECRET, &page()));
     let text = format!(
-        "trusted_proxies = [\"127.0.0.1\"]\n[[route]]\npath = \"/asked\"\nproxy = {{ to = {0:?} }}\n\
-         compress = {{ secrets = true }}\n[[route]]\nproxy = {{ to = {0:?} }}\ncompress = true\n",
+        "trusted_proxies = [\"127.0.0.1\"]\n[[site]]\nredirect_https = false\n\
+         [[site.route]]\npath = \"/asked\"\nproxy = {{ to = {0:?} }}\n\
+         compress = {{ secrets = true }}\n[[site.route]]\nproxy = {{ to = {0:?} }}\ncompress = true\n",
         origin.url
     );
     let rig = Rig::config(Folder::new(), &text);

@@ -43,6 +43,36 @@ fn an_address_without_h2c_speaks_http_1_alone() {
     rig.get("/a").expect(200, "0123456789");
 }
 
+#[test]
+fn the_load_generator_speaks_it_in_the_clear_and_over_tls() {
+    let folder = Folder::new();
+    folder.certify();
+    folder.write("large", "x".repeat(200_000));
+    let mut secure = komainu();
+    secure.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]);
+    secure.arg(folder.at("cert.pem")).arg("--tls-key").arg(folder.at("key.pem")).arg(folder.path());
+    for (scheme, rig) in [("http", server()), ("https", Rig::start(secure, folder))] {
+        let url = format!("{scheme}://{}/large", rig.address);
+        let bench = [
+            "bench",
+            "--http2",
+            "-k",
+            "-m",
+            "20",
+            "-c",
+            "4",
+            "-n",
+            "500",
+            "--verify",
+            "--expect",
+            "errors = 0",
+        ];
+        let output = komainu().args(bench).args(["--expect", "responses = 500"]).arg(&url).output().unwrap();
+        let reported = text(&output.stdout);
+        assert!(output.status.success() && reported.contains("HTTP/2, 20 streams each"), "{reported}");
+    }
+}
+
 fn proxy_to(url: &str) -> Rig {
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";

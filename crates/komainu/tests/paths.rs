@@ -136,6 +136,8 @@ fn everything(folder: Folder, origin: &Origin) -> Rig {
             );
         }
     }
+    // The name by which clients ask for TLS.
+    config += "[[site]]\nhosts = \"localhost\"\n[[site.route]]\nrespond = 404\n";
     start(folder, &config)
 }
 
@@ -296,7 +298,7 @@ fn errors_of_respond_and_folders_without_index_have_error_pages() {
     folder.write("403.html", "<p>no").write("404.html", "<p>none").write("www/bare/a.txt", "a");
     let rig = Rig::config(
         folder,
-        "[[site]]\nhosts = \"plain\"\n\
+        "[[site]]\nhosts = [\"plain\", \"localhost\"]\n\
          [[site.route]]\npath = \"/no\"\nrespond = 403\n\
          [[site.route]]\nfiles = \"www\"\n\
          [[site]]\nhosts = \"pages\"\nerror_pages = { 403 = \"403.html\", 404 = \"404.html\" }\n\

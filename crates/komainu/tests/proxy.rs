@@ -256,9 +256,9 @@ fn what_names_the_upstream_names_us_when_it_comes_back() {
     let answer = rig.get("/shop/order");
     answer
         .expect_status(201)
-        .expect_field("Location", "http://localhost/shop/new")
+        .expect_field("Location", &format!("{}://localhost/shop/new", rig.scheme()))
         .expect_field("Content-Location", "/shop/it")
-        .expect_field("Refresh", "5; url=http://localhost/shop/later");
+        .expect_field("Refresh", &format!("5; url={}://localhost/shop/later", rig.scheme()));
     assert_eq!(origin.last().line(), "GET /app/order HTTP/1.1");
     let cookies: Vec<&str> =
         answer.head.lines().filter_map(|line| line.strip_prefix("Set-Cookie: ")).collect();
@@ -272,7 +272,7 @@ fn the_configuration_is_read_again_and_old_connections_go() {
     let (a, b) = (Origin::start(|_| ok("a")), Origin::start(|_| ok("b")));
     let rig = route(Folder::new(), &format!("proxy = \"{}\"", a.url));
     rig.get("/").expect(200, "a");
-    let text = format!("listen = \"127.0.0.1:0\"\nthreads = 1\n[[route]]\nproxy = \"{}\"\n", b.url);
+    let text = format!("{}threads = 1\n[[route]]\nproxy = \"{}\"\n", rig::listen(&rig.folder), b.url);
     rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     eventually("the new upstream answers", || rig.get("/").text() == "b");

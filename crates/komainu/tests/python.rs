@@ -228,7 +228,8 @@ fn several_applications_in_one_server() {
     rig.get("/ruby/").expect(200, "ruby");
     rig.get("/shop/hello/you").expect(200, "GET you  localhost");
     let api = rig.get("/api/hello/you");
-    assert!(api.text().contains("\"url\":\"http://localhost/api/hello/you\""), "{}", api.text());
+    let url = format!("\"url\":\"{}://localhost/api/hello/you\"", rig.scheme());
+    assert!(api.text().contains(&url), "{}", api.text());
     assert!(rig.get("/hello/you").text().starts_with("site you"));
 }
 

@@ -363,6 +363,25 @@ fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
 }
 
 #[test]
+fn a_request_to_renegotiate_is_refused() {
+    let rig = https("");
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-tls1_2", "-servername", "a.test", "-connect", &rig.address.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = client.stdin.take().unwrap();
+    input.write_all(b"R\n").unwrap();
+    // It ends by the server's alert, not by the end of its input.
+    let output = client.wait_with_output().unwrap();
+    drop(input);
+    assert!(text(&output.stderr).contains("no renegotiation"), "{}", text(&output.stderr));
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+}
+
+#[test]
 fn a_folder_of_certificates() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "mkdir certs; mv a.test.pem b.test.pem a.test.key b.test.key certs/");

@@ -74,6 +74,9 @@ struct CoreState {
     running: Cell<usize>,
     wakers: RefCell<Vec<Waker>>,
     ready: RefCell<VecDeque<u32>>,
+    /// Tasks that wait for a turn in which to work long, and how many have had theirs so far.
+    long: RefCell<VecDeque<u32>>,
+    long_turns: Cell<u64>,
     /// Timers in order of time: (time, unique number) to who sleeps. A sleep that is dropped removes its timer.
     timers: RefCell<BTreeMap<(u64, u64), Sleeper>>,
     timers_armed: Cell<u64>,
@@ -123,6 +126,8 @@ impl Core {
             running: Cell::new(0),
             wakers: RefCell::default(),
             ready: RefCell::default(),
+            long: RefCell::default(),
+            long_turns: Cell::new(0),
             timers: RefCell::default(),
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),

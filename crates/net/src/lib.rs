@@ -73,7 +73,7 @@ pub use idle::IdleLinks;
 pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;
 pub use listener::{Listeners, NewListeners};
-pub use memory::{Memory, MemoryBudget, Pressure};
+pub use memory::{Memory, MemoryBudget, MemoryHeld, Pressure};
 pub use options::{Limits, Options, Timeouts};
 pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, FieldEdits, Page};

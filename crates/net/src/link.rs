@@ -53,6 +53,12 @@ impl Link {
         }
     }
 
+    /// Whether the peer has agreed to HTTP/2 (ALPN).
+    #[must_use]
+    pub fn has_agreed_to_http2(&self) -> bool {
+        matches!(self, Link::Tls(tls) if tls.has_agreed_to_http2())
+    }
+
     /// What TLS holds of memory for it, in bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         match self {

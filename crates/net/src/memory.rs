@@ -181,6 +181,13 @@ pub struct MemoryHeld {
     bytes: usize,
 }
 
+impl MemoryHeld {
+    /// Sets how many bytes are held.
+    pub fn set(&mut self, bytes: usize) {
+        self.memory.change(std::mem::replace(&mut self.bytes, bytes), bytes);
+    }
+}
+
 impl Drop for MemoryHeld {
     fn drop(&mut self) {
         self.memory.change(self.bytes, 0);

@@ -71,8 +71,8 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             let acceptor = idle.engine().context.tls.as_ref()?;
             *handshake = TlsHandshake::new(acceptor, b"").ok();
         }
-        // Signatures and key exchanges take half a millisecond: whoever else is ready goes first.
-        core.yield_now().await;
+        // Signatures and key exchanges take up to a millisecond and more: whoever else is ready goes first.
+        core.turn_for_long_work().await;
         let step = handshake.as_mut()?.advance(idle.link().stream());
         match step {
             Ok(HandshakeStep::Reads) => {

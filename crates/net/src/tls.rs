@@ -51,6 +51,8 @@ pub struct TlsClientOptions<'o> {
     pub identity_pem: Option<(&'o [u8], &'o [u8])>,
     /// Take any certificate.
     pub insecure: bool,
+    /// Ask for HTTP/2 (ALPN) instead of HTTP/1.1.
+    pub http2: bool,
     /// Make a full handshake each time.
     pub no_resumption: bool,
 }
@@ -79,7 +81,8 @@ impl TlsClient {
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let protocol: &[u8] = if options.http2 { ALPN_HTTP2 } else { b"http/1.1" };
+        config.alpn_protocols = vec![protocol.to_vec()];
         if options.no_resumption {
             config.resumption = Resumption::disabled();
         }
@@ -175,6 +178,11 @@ impl TlsStream {
     #[must_use]
     pub fn session(&self) -> Option<&Rc<TlsSession>> {
         self.session.as_ref()
+    }
+
+    /// Whether the peer has agreed to HTTP/2 (ALPN).
+    pub(crate) fn has_agreed_to_http2(&self) -> bool {
+        self.tls.alpn_protocol() == Some(ALPN_HTTP2)
     }
 
     /// What it holds of memory, in bytes.

@@ -1,14 +1,14 @@
 //! Active health checks: requests that the proxy itself sends to each server.
 
-use http::machine::{ClientMachine, Step};
 use http::{Limits, Method};
-use net::{Core, Link, preface};
+use net::{Core, preface};
 
 use crate::dial::dial;
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, HealthCheck, Probe};
-use crate::response::INTERIM_MAX;
 use crate::shared::Upstream;
+use crate::upstream_connection::{PooledBuffers, UpstreamConnection};
+use crate::upstream_request::{RequestBounds, UpstreamRequest};
 
 /// The most bytes of a response head that a check reads.
 const HEAD_BYTES: usize = 4096;
@@ -21,65 +21,32 @@ pub(crate) async fn probe(
     server: usize,
     upstream: &Upstream,
     check: &HealthCheck,
+    buffers: PooledBuffers,
 ) -> Option<bool> {
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();
     if let Some(version) = options.proxy_protocol {
         preface::write(&mut preface, version, None);
     }
-    let mut link = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
-        Ok((link, _)) => link,
+    let (link, address) = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
+        Ok(connected) => connected,
         Err(AttemptFailure::Starved) => return None,
         Err(_) => return Some(false),
     };
-    Some(match &check.probe {
-        Probe::Connect => true,
-        Probe::Get { path, host, first, last } => {
-            let host = host.as_deref().unwrap_or(&upstream.authority);
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
-            );
-            let status = ask(&mut link, request.as_bytes(), deadline_ms).await;
-            status.is_some_and(|status| (*first..=*last).contains(&status))
-        }
-    })
-}
-
-/// Sends a request and reads the head of its response: the status.
-async fn ask(link: &mut Link, request: &[u8], deadline_ms: u64) -> Option<u16> {
-    let mut rest = request;
-    loop {
-        if !rest.is_empty() {
-            rest = &rest[link.try_write(&[rest], false).ok()?..];
-        }
-        if rest.is_empty() && link.try_flush().ok()? {
-            break;
-        }
-        link.stream().ready_for(link.interest(false, true), deadline_ms).await.ok()?;
-    }
-    let mut machine = ClientMachine::default();
+    let Probe::Get { path, host, first, last } = &check.probe else { return Some(true) };
+    let host = host.as_deref().unwrap_or(&upstream.authority);
+    let mut connection = UpstreamConnection::new(link, address, buffers);
+    connection.buffers.out.extend_from_slice(
+        format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
+        )
+        .as_bytes(),
+    );
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
-    let (mut bytes, mut len) = (vec![0; HEAD_BYTES], 0);
-    let mut interims = 0;
-    loop {
-        let fed = machine.feed(&bytes[..len], Method::Get, &limits).ok()?;
-        if fed.step == Step::Head {
-            if !machine.head.status.is_informational() {
-                return Some(machine.head.status.code());
-            }
-            interims += 1;
-            if interims > INTERIM_MAX {
-                return None;
-            }
-            bytes.copy_within(fed.consumed..len, 0);
-            len -= fed.consumed;
-            machine.next();
-            continue;
-        }
-        match link.try_read(&mut bytes[len..]).ok()? {
-            Some(0) => return None,
-            Some(read) => len += read,
-            None => link.stream().ready_for(link.interest(true, false), deadline_ms).await.ok()?,
-        }
-    }
+    let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
+    let mut request = UpstreamRequest::new(connection, Method::Get, bounds);
+    Some(match request.read_head().await {
+        Ok(()) => (*first..=*last).contains(&request.head().0.status.code()),
+        Err(_) => false,
+    })
 }

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use http::Status;
+use http::{Method, Status};
+use net::preface::Endpoints;
 use net::{Core, Exchange, Interest};
 
 use crate::balance::{self, Candidate, Turns};
@@ -16,6 +17,50 @@ use crate::health::ServerState;
 use crate::options::{Balance, HashKey};
 use crate::shared::GroupShared;
 use crate::template::TemplateContext;
+
+/// Whoever sends a request to a group: a client, by its exchange, or this server itself.
+pub(crate) trait Requester {
+    /// The request, as a server of this authority gets it.
+    fn context<'x>(&'x self, upstream: &'x str) -> TemplateContext<'x>;
+
+    /// Its method.
+    fn method(&self) -> Method;
+
+    /// Whether the response has begun, so that it is too late for another attempt.
+    fn has_begun(&self) -> bool;
+
+    /// Whether nobody waits for the response any more; if not, whoever polls with `cx` is woken when that changes.
+    fn poll_left(&self, cx: &Context<'_>) -> bool;
+
+    /// Both ends of the client's connection, where it has addresses.
+    fn endpoints(&self) -> Option<Endpoints>;
+}
+
+impl Requester for Exchange<'_> {
+    fn context<'x>(&'x self, upstream: &'x str) -> TemplateContext<'x> {
+        TemplateContext::of(&self.request(), upstream)
+    }
+
+    fn method(&self) -> Method {
+        self.request().method()
+    }
+
+    fn has_begun(&self) -> bool {
+        Exchange::has_begun(self)
+    }
+
+    /// A client that closes its sending side while it waits has nearly always disconnected.
+    fn poll_left(&self, cx: &Context<'_>) -> bool {
+        self.poll_client(Interest::END, cx)
+    }
+
+    fn endpoints(&self) -> Option<Endpoints> {
+        match (self.request().client().address, self.local_address()) {
+            (net::Peer::Tcp(source), Some(destination)) => Some(Endpoints { source, destination }),
+            _ => None,
+        }
+    }
+}
 
 /// One core's state of the load balancer.
 #[derive(Debug)]
@@ -70,7 +115,7 @@ impl Balancer {
         &self,
         shared: &'s GroupShared,
         core: &'s Core,
-        x: &Exchange<'_>,
+        x: &impl Requester,
         queue_ms: u64,
         tried: &[usize],
     ) -> Result<Selection<'s>, SelectError> {
@@ -103,9 +148,8 @@ impl Balancer {
         }
         let usable = |server: usize| shared.is_usable(server, core.now_ms());
         let mut too_long = pin!(core.sleep(queue_ms));
-        // A client that closes its sending side while it waits has nearly always disconnected; its request leaves the queue,
-        // or a thousand of them would keep the queue full.
-        let over = poll_fn(|context| match x.poll_client(Interest::END, context) {
+        // The request of a client that has left leaves the queue, or a thousand of them would keep the queue full.
+        let over = poll_fn(|context| match x.poll_left(context) {
             true => Poll::Ready(NoPlace::Left),
             false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
         });
@@ -128,7 +172,7 @@ impl Balancer {
         })
     }
 
-    fn pick(&self, shared: &GroupShared, now_ms: u64, x: &Exchange<'_>, tried: &[usize]) -> Picked {
+    fn pick(&self, shared: &GroupShared, now_ms: u64, x: &impl Requester, tried: &[usize]) -> Picked {
         let mut candidates = self.candidates.borrow_mut();
         // The order: servers in service; backups; ejected servers, which may have recovered and are better than one that has
         // just failed this request; finally servers tried before.
@@ -177,15 +221,15 @@ impl Balancer {
         &self,
         shared: &GroupShared,
         candidates: &[Candidate],
-        x: &Exchange<'_>,
+        x: &impl Requester,
     ) -> Option<(usize, Option<String>)> {
         let server = match &shared.options.balance {
             Balance::RoundRobin => self.turns.borrow_mut().next(candidates)?,
             Balance::LeastRequests => balance::least(candidates, self.roll() as usize % candidates.len())?,
             Balance::TwoChoices => balance::two_choices(candidates, self.roll())?,
-            Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &ask(x)))?,
+            Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &x.context("")))?,
             Balance::Sticky { cookie } => {
-                let id = ask(x).values().cookie(cookie).and_then(from_hex);
+                let id = x.context("").values().cookie(cookie).and_then(from_hex);
                 let named = |candidate: &Candidate| candidate.weight > 0 && Some(candidate.id) == id;
                 if let Some(server) = candidates.iter().position(named) {
                     return Some((server, None));
@@ -215,10 +259,6 @@ const TOO_LONG: NoServer = NoServer {
     reason: "no upstream became free in time",
     retry_after_s: 1,
 };
-
-fn ask<'x>(x: &'x Exchange<'_>) -> TemplateContext<'x> {
-    TemplateContext::of(&x.request(), "")
-}
 
 fn hash_of(key: &HashKey, ask: &TemplateContext<'_>) -> u64 {
     match key {

@@ -24,12 +24,15 @@ mod upstream_connection;
 mod pool;
 mod shared;
 mod dial;
+mod upstream_request;
 mod check;
 mod kept;
 mod relay;
 mod choose;
+mod group;
 mod proxy;
 
+pub use group::{EventSink, Group, HealthChange, UpstreamError, UpstreamEvent};
 pub use options::{GroupOptions, RouteOptions};
-pub use proxy::{EventSink, Group, HealthChange, Proxy, UpstreamError, UpstreamEvent};
+pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};
 pub use shared::GroupShared;

@@ -34,7 +34,7 @@ const MS: u32 = 64;
 /// The idle connections to one server, over all cores and all groups that use it.
 #[derive(Default)]
 pub(crate) struct IdleEntry {
-    lists: Mutex<Vec<Arc<IdleLinks<IdleConnection>>>>,
+    lists: Mutex<Vec<Arc<CoreList>>>,
     /// How many lists there are.
     count: AtomicUsize,
     /// New connections without a response yet: while there are any, connections are closed instead of kept.
@@ -48,6 +48,27 @@ pub(crate) struct IdleEntry {
     crowded_until_ms: AtomicU64,
     /// The usual time to the response head in milliseconds, plus 1; 0 while unknown.
     typical_ms: AtomicU32,
+}
+
+/// What one core has of it.
+struct CoreList {
+    links: IdleLinks<IdleConnection>,
+    /// Responses on kept connections. Only this core writes it.
+    answered: AtomicU64,
+    /// Requests under way. Only this core writes it.
+    in_use: AtomicU64,
+}
+
+/// What has happened at a server: it distinguishes one that is busy from one that lacks workers.
+#[derive(Clone, Copy)]
+struct ServerProgress {
+    /// New connections answered beyond those that a closed connection may have made room for. While this grows, the server takes new
+    /// connections by itself.
+    admitted: i64,
+    /// Responses on kept connections.
+    answered: u64,
+    /// Requests under way.
+    in_use: u64,
 }
 
 /// The waiting connections, in the order in which the server accepts them.
@@ -68,14 +89,14 @@ struct QueuedConnection {
 /// One core's part of the pool.
 pub(crate) struct CorePool {
     core: Core,
-    mine: Arc<IdleLinks<IdleConnection>>,
+    mine: Arc<CoreList>,
     idle: Arc<IdleEntry>,
     /// The server's usual time to the response head, in units of 1/[`MS`] ms; `None` before its first response.
     typical: Cell<Option<u32>>,
 }
 
 impl IdleEntry {
-    fn lists(&self) -> MutexGuard<'_, Vec<Arc<IdleLinks<IdleConnection>>>> {
+    fn lists(&self) -> MutexGuard<'_, Vec<Arc<CoreList>>> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +106,7 @@ impl IdleEntry {
 
     /// Idle connections in all lists.
     fn total(&self) -> usize {
-        self.lists().iter().map(|list| list.len()).sum()
+        self.lists().iter().map(|list| list.links.len()).sum()
     }
 
     /// Whether to close a connection because others wait for a worker. If true, it is counted as closed.
@@ -109,11 +130,24 @@ impl IdleEntry {
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 
-    /// New connections answered beyond those that a closed connection may have made room for. While this grows, the server
-    /// takes new connections by itself: it is busy, and does not lack workers.
-    fn admitted_freely(&self) -> i64 {
+    fn progress(&self) -> ServerProgress {
         let closed = self.starved().closed;
-        self.admitted.load(Ordering::Relaxed).cast_signed() - closed.cast_signed()
+        let sum = |count: fn(&CoreList) -> &AtomicU64| {
+            self.lists().iter().map(|list| count(list).load(Ordering::Relaxed)).sum()
+        };
+        ServerProgress {
+            admitted: self.admitted.load(Ordering::Relaxed).cast_signed() - closed.cast_signed(),
+            answered: sum(|list| &list.answered),
+            in_use: sum(|list| &list.in_use),
+        }
+    }
+
+    /// Whether a connection that has waited since `before` is passed over: connections idle, or more requests than were under way have
+    /// been answered on kept ones. A server that is merely busy, or stands still for a moment, answers it among those.
+    fn passes_over(&self, before: ServerProgress, now: ServerProgress) -> bool {
+        now.admitted <= before.admitted
+            && (self.total() > 0
+                || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
     }
 
     /// How long a new connection may wait for its first response; `None` while the usual time is unknown.
@@ -132,7 +166,11 @@ impl std::fmt::Debug for IdleEntry {
 impl CorePool {
     /// A core's part.
     pub(crate) fn new(core: &Core, idle: &Arc<IdleEntry>) -> CorePool {
-        let mine = Arc::new(IdleLinks::new(core));
+        let mine = Arc::new(CoreList {
+            links: IdleLinks::new(core),
+            answered: AtomicU64::new(0),
+            in_use: AtomicU64::new(0),
+        });
         let mut lists = idle.lists();
         lists.push(mine.clone());
         idle.count.store(lists.len(), Ordering::Relaxed);
@@ -158,15 +196,16 @@ impl CorePool {
             }
         };
         // Only the kernel knows whether another core's connection has unread bytes.
-        usable(&self.mine, certain).or_else(|| self.others().iter().find_map(|list| usable(list, true)))
+        usable(&self.mine.links, certain)
+            .or_else(|| self.others().iter().find_map(|list| usable(&list.links, true)))
     }
 
     /// The lists of other cores and groups that are not empty, the next one first.
-    fn others(&self) -> Vec<Arc<IdleLinks<IdleConnection>>> {
+    fn others(&self) -> Vec<Arc<CoreList>> {
         let lists = self.idle.lists();
         let mine = lists.iter().position(|list| Arc::ptr_eq(list, &self.mine)).unwrap_or(0);
         let (before, after) = lists.split_at(mine);
-        after.iter().skip(1).chain(before).filter(|list| !list.is_empty()).cloned().collect()
+        after.iter().skip(1).chain(before).filter(|list| !list.links.is_empty()).cloned().collect()
     }
 
     /// Keeps a connection; closes the oldest if there are more than `idle_max` in all.
@@ -174,36 +213,43 @@ impl CorePool {
         if self.idle.closes_for_others() {
             return;
         }
-        self.mine.put(link, rested);
+        self.mine.links.put(link, rested);
         if self.is_above(idle_max) {
-            self.mine.close_oldest();
+            self.mine.links.close_oldest();
         }
     }
 
     /// Whether there are more than `idle_max`, and this core has more than its share. The other cores' lists are counted only
     /// in that case.
     fn is_above(&self, idle_max: usize) -> bool {
-        self.mine.len() > idle_max / self.idle.count.load(Ordering::Relaxed).max(1)
+        self.mine.links.len() > idle_max / self.idle.count.load(Ordering::Relaxed).max(1)
             && self.idle.total() > idle_max
     }
 
     /// Closes connections that have expired or that `fits` rejects.
     pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&IdleConnection) -> bool) {
         let now_ms = self.core.now_ms();
-        self.mine.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
-        while self.is_above(idle_max) && self.mine.close_oldest() {}
+        self.mine.links.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
+        while self.is_above(idle_max) && self.mine.links.close_oldest() {}
     }
 
     /// Idle connections of this core.
     pub(crate) fn len(&self) -> usize {
-        self.mine.len()
+        self.mine.links.len()
+    }
+
+    /// Counts a request under way until the result is dropped.
+    pub(crate) fn use_one(&self) -> InUse<'_> {
+        change(&self.mine.in_use, 1);
+        InUse(&self.mine)
     }
 
     /// Records the time to a response head. On a new connection the wait may have another cause than the server, so that
     /// time counts only while no other is known.
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
-        if !reused {
-            self.idle.admitted.fetch_add(1, Ordering::Relaxed);
+        match reused {
+            true => change(&self.mine.answered, 1),
+            false => _ = self.idle.admitted.fetch_add(1, Ordering::Relaxed),
         }
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
@@ -232,15 +278,16 @@ impl CorePool {
             asks.ask(CLOSED_MAX);
         }
         let mut round = 0;
-        let mut highest = self.idle.admitted_freely();
+        let mut before = self.idle.progress();
         while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
             let patience_ms = self.idle.patience_ms().map(|ms| ms.min(patience_ms_max).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
-                    let admitted_freely = self.idle.admitted_freely();
-                    if !crowded && admitted_freely > highest {
-                        (began_ms, highest) = (self.core.now_ms(), admitted_freely);
+                    let now = self.idle.progress();
+                    if !crowded && !self.idle.passes_over(before, now) {
+                        began_ms = self.core.now_ms();
+                        before.admitted = now.admitted.max(before.admitted);
                         continue;
                     }
                     // While the server counts as crowded nothing is kept, so a wait proves nothing.
@@ -261,7 +308,7 @@ impl CorePool {
 
     /// Closes an idle connection of any core.
     fn close_oldest(&self) -> bool {
-        self.mine.close_oldest() || self.others().iter().any(|list| list.close_oldest())
+        self.mine.links.close_oldest() || self.others().iter().any(|list| list.links.close_oldest())
     }
 }
 
@@ -271,6 +318,20 @@ impl Drop for CorePool {
         lists.retain(|list| !Arc::ptr_eq(list, &self.mine));
         self.idle.count.store(lists.len(), Ordering::Relaxed);
     }
+}
+
+/// A request under way.
+pub(crate) struct InUse<'p>(&'p CoreList);
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        change(&self.0.in_use, -1);
+    }
+}
+
+/// Changes a count that one core alone writes: that takes no atomic operation of the processor.
+fn change(count: &AtomicU64, by: i64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
 }
 
 /// The request of one waiting connection that others are closed instead of kept. Withdrawn when dropped.

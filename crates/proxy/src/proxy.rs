@@ -1,42 +1,33 @@
 //! The proxy on one core: requests in, attempts out, and what is done when one fails.
 
-use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
-use std::rc::{Rc, Weak};
-use std::sync::atomic::Ordering;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Method, Name, Status};
-use net::preface::{self, Endpoints};
-use net::{BodyPiece, Core, Exchange, Fault, SpillError, SpillQuota};
+use net::{BodyPiece, Exchange, Fault, SpillError, SpillQuota};
 
-use crate::check;
-use crate::choose::{Balancer, NoServer, SelectError, Selection};
-use crate::dial::{Beside, before, beside, dial};
+use crate::choose::{NoServer, Requester, SelectError, Selection};
+use crate::dial::{before, beside};
 use crate::failure::AttemptFailure;
-use crate::health::ServerState;
+use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
 use crate::kept::ReplayBuffer;
 use crate::options::RouteOptions;
-use crate::pool::CorePool;
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
-use crate::request::RequestRules;
+use crate::request::{RequestRules, SentHead};
 use crate::response::ResponseRules;
-use crate::retry::{self, AttemptProgress, RetryBudget, RetryDecision};
-use crate::shared::GroupShared;
+use crate::retry::{self, AttemptProgress, RetryDecision};
 use crate::template::TemplateContext;
-use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_connection::UpstreamConnection;
 
-/// How often kept connections are looked through.
-const SWEEP_MS: u64 = 1_000;
+mod fetch;
+
+pub use fetch::{FetchError, FetchLimits, FetchRequest, FetchResponse};
+
 /// Why a request is not passed on that carries our own mark.
 const LOOP: &str = "the request loops: this proxy has passed it on before, and its upstream has sent it back";
 /// What marks of this process begin with.
 static PROCESS: OnceLock<u64> = OnceLock::new();
-
-/// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
-/// the last clone.
-#[derive(Clone)]
-pub struct Group(Rc<GroupState>);
 
 /// A proxy on one core: a group, and the rules for one way to it. Cheap to clone.
 #[derive(Clone)]
@@ -53,122 +44,18 @@ struct Rules {
     spill: Option<Arc<SpillQuota>>,
 }
 
-/// What went wrong between the proxy and a server, for an error log.
-#[derive(Clone, Copy, Debug)]
-pub struct UpstreamError<'x> {
-    /// The server's URL; `None` where none could be chosen.
-    pub server: Option<&'x str>,
-    /// What the request asked for, as it came.
-    pub target: &'x [u8],
-    /// What happened.
-    pub reason: &'static str,
-    /// The response to the client; `None` if the request is sent again.
-    pub status: Option<Status>,
-}
-
-/// A server is asked no more, or is asked again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HealthChange {
-    /// It has failed too often and is left alone for a while.
-    Ejected,
-    /// It has answered again.
-    Back,
-    /// Checks have found it ill.
-    Ill,
-    /// Checks have found it well again.
-    Well,
-}
-
-/// An event for the error log.
-#[derive(Clone, Copy, Debug)]
-pub enum UpstreamEvent<'x> {
-    /// An attempt has failed before the client was answered.
-    UpstreamError(UpstreamError<'x>),
-    /// A server's standing has changed.
-    HealthChange {
-        /// Its URL.
-        server: &'x str,
-        /// How.
-        turn: HealthChange,
-    },
-    /// Responses are not moved to temporary files; said once a minute.
-    Spill {
-        /// Why not.
-        why: &'x SpillError,
-    },
-}
-
-/// The receiver of events.
-pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
-
-struct GroupState {
-    core: Core,
-    report: Option<EventSink>,
-    shared: Arc<GroupShared>,
-    /// One for each server.
-    pools: Vec<Rc<CorePool>>,
-    buffers: Rc<UpstreamBuffers>,
-    chooser: Balancer,
-    budget: Cell<RetryBudget>,
-    /// Connections made: which of several addresses comes first.
-    dialled: Cell<usize>,
-}
-
-/// What one request has come to so far.
-struct Attempts {
+/// The attempts at one request so far.
+struct Attempts<'s> {
     deadline_ms: u64,
     /// Servers that have failed it.
     tried: Vec<usize>,
-    attempts: u32,
+    count: u32,
     kept: ReplayBuffer,
+    /// The place of a failed attempt, where the next one is to go to the same server.
+    same: Option<Selection<'s>>,
 }
 
 impl Group {
-    /// A core's part of a group. The first core also runs the checks.
-    #[must_use]
-    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Group {
-        Group::build(core, shared, None)
-    }
-
-    /// The same, and `report` gets errors and changes of servers.
-    #[must_use]
-    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: EventSink) -> Group {
-        Group::build(core, shared, Some(report))
-    }
-
-    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
-        let options = &shared.options;
-        let inner = Rc::new(GroupState {
-            core: core.clone(),
-            report,
-            pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            buffers: pool(core.memory()),
-            chooser: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
-            budget: Cell::new(RetryBudget::full()),
-            dialled: Cell::new(0),
-            shared: shared.clone(),
-        });
-        core.spawn(sweep(Rc::downgrade(&inner), core.clone()));
-        if options.check.is_some() && !shared.checked.swap(true, Ordering::Relaxed) {
-            for server in 0..shared.count() {
-                core.spawn(watch(Rc::downgrade(&inner), core.clone(), server));
-            }
-        }
-        Group(inner)
-    }
-
-    /// Whether it is a part of this one.
-    #[must_use]
-    pub fn is_of(&self, shared: &Arc<GroupShared>) -> bool {
-        Arc::ptr_eq(&self.0.shared, shared)
-    }
-
-    /// Connections to a server kept on this core now.
-    #[must_use]
-    pub fn kept(&self, server: usize) -> usize {
-        self.0.pools[server].len()
-    }
-
     /// A route to its servers. The mark in `Via` depends on the place of `options` in memory: pass the same `Arc` on all
     /// cores. `spill` is what temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
     #[must_use]
@@ -189,67 +76,52 @@ impl Proxy {
     /// # Errors
     /// The client is gone, or a response under way cannot be completed: pass it up.
     pub async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        let options = &self.rules.options;
         if matches!(x.request().method(), Method::Connect | Method::Trace) {
             return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
-        if self.rules.request.loops(&x.request()) {
+        if self.rules.request.loops(&x.context("")) {
             let server = (self.group.shared.count() == 1).then_some(0);
             self.report(x, server, LOOP, Some(Status::LOOP_DETECTED));
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
-        self.group.budget.set(self.group.budget.get().earn(&options.retry));
-        let mut trial = Attempts {
-            deadline_ms: match options.timeouts.total_ms {
-                0 => u64::MAX,
-                total_ms => self.group.core.now_ms().saturating_add(total_ms),
-            },
-            tried: Vec::new(),
-            attempts: 0,
-            kept: ReplayBuffer::new(self.kept_bytes_max(x)),
-        };
-        self.read_ahead(x, &mut trial).await?;
-        // The place of a failed attempt, where the next one is to go to the same server.
-        let mut same = None;
+        let mut attempts = self.begin(ReplayBuffer::new(self.kept_bytes_max(x)));
+        self.read_ahead(x, &mut attempts).await?;
         loop {
-            let (ticket, is_new) = match same.take() {
-                Some(ticket) => (ticket, true),
-                None => match self.choose(x, &trial).await {
-                    Ok(ticket) => (ticket, false),
-                    Err(SelectError::Left) => return Err(Fault::Gone),
-                    Err(SelectError::NoServer(no_server)) => {
-                        self.report(x, None, no_server.reason, Some(no_server.status));
-                        return report(x, no_server).await;
-                    }
-                },
+            let (selection, is_new) = match self.select(x, &mut attempts).await {
+                Ok(selected) => selected,
+                Err(SelectError::Left) => return Err(Fault::Gone),
+                Err(SelectError::NoServer(no_server)) => return refuse(x, no_server).await,
             };
-            let failure = match self.attempt(x, &ticket, &mut trial, is_new).await {
+            let failure = match self.attempt(x, &selection, &mut attempts, is_new).await {
                 Ok(()) => return Ok(()),
                 Err(AttemptFailure::Ours(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
-            let ejected = failure.is_the_servers() && ticket.failed();
-            let next = self.next(x, &failure, &trial);
-            self.report_failure(x, &ticket, &failure, next);
-            if ejected {
-                self.group.turned(ticket.server, HealthChange::Ejected);
-            }
-            match next {
-                RetryDecision::Fresh => same = Some(ticket),
-                RetryDecision::Elsewhere => trial.tried.push(ticket.server),
-                RetryDecision::GiveUp => return give_up(x, &failure).await,
+            if !self.tries_again(x, selection, &failure, &mut attempts) {
+                return give_up(x, &failure).await;
             }
         }
     }
 
+    /// A new request, of which no attempt has been made.
+    fn begin(&self, kept: ReplayBuffer) -> Attempts<'_> {
+        let options = &self.rules.options;
+        self.group.budget.set(self.group.budget.get().earn(&options.retry));
+        let deadline_ms = match options.timeouts.total_ms {
+            0 => u64::MAX,
+            total_ms => self.group.core.now_ms().saturating_add(total_ms),
+        };
+        Attempts { deadline_ms, tried: Vec::new(), count: 0, kept, same: None }
+    }
+
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
-    async fn read_ahead(&self, x: &mut Exchange<'_>, trial: &mut Attempts) -> Result<(), Fault> {
+    async fn read_ahead(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
         let BodySize::Known(len) = x.request().body() else { return Ok(()) };
         // An expectation is the server's to answer.
         if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());
         }
-        let kept = &mut trial.kept;
+        let kept = &mut attempts.kept;
         loop {
             match x.try_read()? {
                 BodyPiece::Data(bytes) => kept.take_in(bytes),
@@ -268,182 +140,166 @@ impl Proxy {
             kept.end();
             Ok(())
         });
-        before(&self.group.core, trial.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
+        before(&self.group.core, attempts.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn choose(&self, x: &Exchange<'_>, trial: &Attempts) -> Result<Selection<'_>, SelectError> {
-        let left_ms = trial.deadline_ms.saturating_sub(self.group.core.now_ms());
+    /// The server of the next attempt, and whether to make a new connection to it.
+    async fn select<'s>(
+        &'s self,
+        requester: &impl Requester,
+        attempts: &mut Attempts<'s>,
+    ) -> Result<(Selection<'s>, bool), SelectError> {
+        if let Some(selection) = attempts.same.take() {
+            return Ok((selection, true));
+        }
+        let group = &self.group;
+        let left_ms = attempts.deadline_ms.saturating_sub(group.core.now_ms());
         let queue_ms = self.rules.options.timeouts.queue_ms.min(left_ms);
-        self.group.chooser.choose(&self.group.shared, &self.group.core, x, queue_ms, &trial.tried).await
+        let selected =
+            group.balancer.choose(&group.shared, &group.core, requester, queue_ms, &attempts.tried).await;
+        if let Err(SelectError::NoServer(no_server)) = &selected {
+            self.report(requester, None, no_server.reason, Some(no_server.status));
+        }
+        selected.map(|selection| (selection, false))
     }
 
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
-        let retry = &self.rules.options.retry;
-        let repeats = x.request().method().is_idempotent() || retry.non_idempotent;
-        if repeats { retry.body_bytes_max } else { 0 }
+        if self.may_repeat(x) { self.rules.options.retry.body_bytes_max } else { 0 }
+    }
+
+    /// Whether it does no harm if a server gets the request twice.
+    fn may_repeat(&self, requester: &impl Requester) -> bool {
+        requester.method().is_idempotent() || self.rules.options.retry.non_idempotent
+    }
+
+    /// Whether a response with one of the statuses that count as failures may be followed by another attempt.
+    fn may_retry(&self, requester: &impl Requester, attempts: &Attempts<'_>) -> bool {
+        attempts.count < self.rules.options.retry.attempts_max
+            && self.may_repeat(requester)
+            && self.group.budget.get().spend().is_some()
+    }
+
+    fn connect_by_ms(&self, attempts: &Attempts<'_>) -> u64 {
+        let connect_ms = self.rules.options.timeouts.connect_ms;
+        self.group.core.now_ms().saturating_add(connect_ms).min(attempts.deadline_ms)
     }
 
     /// One attempt at one server; `is_new` on a connection made for it.
     async fn attempt(
         &self,
         x: &mut Exchange<'_>,
-        ticket: &Selection<'_>,
-        trial: &mut Attempts,
+        selection: &Selection<'_>,
+        attempts: &mut Attempts<'_>,
         is_new: bool,
     ) -> Result<(), AttemptFailure> {
-        let options = &self.rules.options;
-        let upstream = &self.group.shared.servers[ticket.server];
-        trial.attempts += u32::from(!is_new);
-        let pool = &self.group.pools[ticket.server];
-        let (mut upstream_connection, room) =
-            self.upstream_connection(x, ticket.server, trial.deadline_ms, is_new).await?;
-        let (asked_ms, reused) = (self.group.core.now_ms(), upstream_connection.reused);
-        let waits = x.awaits_continue()?;
-        let ask = TemplateContext::of(&x.request(), &upstream.authority);
-        let sent = self
-            .rules
-            .request
-            .write(&mut upstream_connection.buffers.out, &ask, waits)
-            .map_err(Fault::Reject)?;
-        let cookie = ticket.cookie.as_ref().map(|pair| {
-            let secure = if x.request().client().secure { "; Secure" } else { "" };
-            format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}")
-        });
-        let may_retry = trial.attempts < options.retry.attempts_max
-            && (x.request().method().is_idempotent() || options.retry.non_idempotent)
-            && self.group.budget.get().spend().is_some();
-        let succeeded = || {
-            if ticket.succeeded() {
-                self.group.turned(ticket.server, HealthChange::Back);
-            }
-        };
+        let (group, rules, server) = (&self.group, &self.rules, selection.server);
+        attempts.count += u32::from(!is_new);
+        let _in_use = group.use_one(server);
+        let (mut connection, room) = group.connect(x, server, is_new, self.connect_by_ms(attempts)).await?;
+        let (asked_ms, reused) = (group.core.now_ms(), connection.reused);
+        let sent = self.write_head(x, &mut connection, server)?;
+        let cookie = set_cookie(x, selection);
         let answered = || {
             room.take();
-            pool.learn(self.group.core.now_ms() - asked_ms, reused);
-            if ticket.is_probe() {
-                succeeded();
-            }
+            group.answered(selection, group.core.now_ms() - asked_ms, reused);
         };
-        let refused = |why: &SpillError| {
-            if let Some(report) = &self.group.report {
-                report(&UpstreamEvent::Spill { why });
-            }
-        };
-        let plan = RelayOptions {
-            options,
-            request: &self.rules.request,
-            response: &self.rules.response,
-            upstream: &upstream.authority,
-            deadline_ms: trial.deadline_ms,
+        let options = RelayOptions {
+            options: &rules.options,
+            request: &rules.request,
+            response: &rules.response,
+            upstream: &group.shared.servers[server].authority,
+            deadline_ms: attempts.deadline_ms,
             cookie: cookie.as_deref().map(str::as_bytes),
-            spill: self.rules.spill.as_ref(),
-            refused: &refused,
-            may_retry,
+            spill: rules.spill.as_ref(),
+            refused: &|why: &SpillError| group.report(&UpstreamEvent::Spill { why }),
+            may_retry: self.may_retry(x, attempts),
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut upstream_connection, &plan, &mut trial.kept, sent);
+        let relay = Relay::new(x, &mut connection, &options, &mut attempts.kept, sent);
         let outcome = beside(&room, relay.run()).await?;
         drop(room);
-        succeeded();
+        group.succeeded(selection);
         match outcome {
-            RelayOutcome::Complete(sent_whole) => {
-                self.put_back(upstream_connection, ticket.server, sent_whole)
-            }
+            RelayOutcome::Complete(sent_whole) => group.put_back(connection, server, sent_whole),
+            // Boxed, as it is seldom.
             RelayOutcome::Upgraded => {
-                let UpstreamConnection { mut link, buffers, .. } = upstream_connection;
-                let early = buffers.input.rest().to_vec();
-                drop(buffers);
-                Box::pin(net::tunnel(x, &mut link, &early, options.timeouts.tunnel_ms)).await?;
+                Box::pin(tunnel(x, connection, rules.options.timeouts.tunnel_ms)).await?;
             }
         }
         Ok(())
     }
 
-    /// A connection to a server: a kept one, or a new one.
-    async fn upstream_connection(
+    /// Collects the head of the request for a server.
+    fn write_head(
         &self,
-        x: &Exchange<'_>,
+        x: &mut Exchange<'_>,
+        connection: &mut UpstreamConnection,
         server: usize,
-        deadline_ms: u64,
-        is_new: bool,
-    ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
-        let (options, upstream) = (&self.group.shared.options, &self.group.shared.servers[server]);
-        let now_ms = self.group.core.now_ms();
-        let pool = &self.group.pools[server];
-        let certain = !x.request().method().is_idempotent();
-        if !is_new
-            && options.keeps_connections()
-            && let Some((link, rested)) = pool.take(certain, |rested| self.group.fits(server, rested))
-        {
-            return Ok((rested.take_up(link, PooledBuffers::lend(&self.group.buffers)), RefCell::new(None)));
-        }
-        let mut preface = Vec::new();
-        if let Some(version) = options.proxy_protocol {
-            preface::write(&mut preface, version, ends(x));
-        }
-        let turn = self.group.dialled.get();
-        self.group.dialled.set(turn.wrapping_add(1));
-        let connect_by_ms = now_ms.saturating_add(self.rules.options.timeouts.connect_ms).min(deadline_ms);
-        // Boxed, as it is seldom: what it needs would make the future of every request larger.
-        let dialling =
-            Box::pin(dial(&self.group.core, options, server, upstream, turn, &preface, connect_by_ms));
-        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
-        let (link, address) = beside(&room, dialling).await?;
-        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.group.buffers)), room))
+    ) -> Result<SentHead, Fault> {
+        let waits = x.awaits_continue()?;
+        let context = x.context(&self.group.shared.servers[server].authority);
+        let written = self.rules.request.write(&mut connection.buffers.out, &context, waits);
+        written.map_err(Fault::Reject)
     }
 
-    fn put_back(&self, upstream_connection: UpstreamConnection, server: usize, sent_whole: bool) {
-        let options = &self.group.shared.options;
-        let serves = sent_whole && options.proxy_protocol.is_none();
-        if serves
-            && let Some((link, rested)) =
-                upstream_connection.rest(&options.keep_alive, self.group.core.now_ms())
-        {
-            self.group.pools[server].put(link, rested, options.keep_alive.idle_max);
-        }
-    }
-
-    /// A stale connection is nobody's trouble, and a response that breaks off is the connection's fault, logged there.
-    fn report_failure(
+    /// What follows a failure: true for another attempt.
+    fn tries_again<'s>(
         &self,
-        x: &Exchange<'_>,
-        ticket: &Selection<'_>,
+        requester: &impl Requester,
+        selection: Selection<'s>,
         failure: &AttemptFailure,
-        next: RetryDecision,
-    ) {
-        if failure.is_failure() && !x.has_begun() {
+        attempts: &mut Attempts<'s>,
+    ) -> bool {
+        self.group.failed(&selection, failure);
+        let next = self.next(requester, failure, attempts);
+        // The connection logs a response that breaks off.
+        if failure.is_failure() && !requester.has_begun() {
             let (status, reason) = retry::answer(failure);
-            self.report(x, Some(ticket.server), reason, (next == RetryDecision::GiveUp).then_some(status));
+            let status = (next == RetryDecision::GiveUp).then_some(status);
+            self.report(requester, Some(selection.server), reason, status);
         }
+        match next {
+            RetryDecision::Fresh => attempts.same = Some(selection),
+            RetryDecision::Elsewhere => attempts.tried.push(selection.server),
+            RetryDecision::GiveUp => return false,
+        }
+        true
     }
 
-    fn report(&self, x: &Exchange<'_>, server: Option<usize>, reason: &'static str, status: Option<Status>) {
-        if let Some(report) = &self.group.report {
-            let server = server.map(|server| self.group.shared.shown(server));
-            report(&UpstreamEvent::UpstreamError(UpstreamError {
-                server,
-                target: x.request().target(),
-                reason,
-                status,
-            }));
-        }
+    fn report(
+        &self,
+        requester: &impl Requester,
+        server: Option<usize>,
+        reason: &'static str,
+        status: Option<Status>,
+    ) {
+        let TemplateContext { head, bytes, .. } = requester.context("");
+        self.group.report(&UpstreamEvent::UpstreamError(UpstreamError {
+            server: server.map(|server| self.group.shared.shown(server)),
+            target: head.target.whole.of(bytes),
+            reason,
+            status,
+        }));
     }
 
-    /// What follows a failure.
-    fn next(&self, x: &Exchange<'_>, failure: &AttemptFailure, trial: &Attempts) -> RetryDecision {
-        let options = &self.rules.options;
+    fn next(
+        &self,
+        requester: &impl Requester,
+        failure: &AttemptFailure,
+        attempts: &Attempts<'_>,
+    ) -> RetryDecision {
         let progress = AttemptProgress {
-            method: x.request().method(),
-            begun: x.has_begun(),
-            replayable: trial.kept.is_whole(),
-            attempts: trial.attempts,
+            method: requester.method(),
+            begun: requester.has_begun(),
+            replayable: attempts.kept.is_whole(),
+            attempts: attempts.count,
         };
-        let next = retry::next(failure, &progress, &options.retry);
+        let next = retry::next(failure, &progress, &self.rules.options.retry);
         // A lone server that cannot be reached, or is slow, will be so again at once.
         let alone = self.group.shared.count() == 1
             && !matches!(failure, AttemptFailure::Cut | AttemptFailure::Refused(_));
-        let late = self.group.core.now_ms() >= trial.deadline_ms;
+        let late = self.group.core.now_ms() >= attempts.deadline_ms;
         match next {
             RetryDecision::Fresh if !late => RetryDecision::Fresh,
             RetryDecision::Elsewhere if !late && !alone => match self.group.budget.get().spend() {
@@ -458,31 +314,22 @@ impl Proxy {
     }
 }
 
-impl GroupState {
-    fn turned(&self, server: usize, turn: HealthChange) {
-        if let Some(report) = &self.report {
-            report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
-        }
-    }
-
-    /// Whether a kept connection still goes where its server is.
-    fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
-        match (&self.shared.servers[server].names, rested.address) {
-            (Some(names), Some(address)) => names.has(address),
-            _ => true,
-        }
-    }
+/// The cookie that binds the client to the server, where it needs one.
+fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
+    let pair = selection.cookie.as_ref()?;
+    let secure = if x.request().client().secure { "; Secure" } else { "" };
+    Some(format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}"))
 }
 
-/// Both ends of the client's connection, where they have addresses.
-fn ends(x: &Exchange<'_>) -> Option<Endpoints> {
-    match (x.request().client().address, x.local_address()) {
-        (net::Peer::Tcp(source), Some(destination)) => Some(Endpoints { source, destination }),
-        _ => None,
-    }
+/// Carries bytes both ways after the upstream has switched protocols.
+async fn tunnel(x: &mut Exchange<'_>, connection: UpstreamConnection, idle_ms: u64) -> Result<(), Fault> {
+    let UpstreamConnection { mut link, buffers, .. } = connection;
+    let early = buffers.input.rest().to_vec();
+    drop(buffers);
+    net::tunnel(x, &mut link, &early, idle_ms).await
 }
 
-async fn report(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
+async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
     x.refuse_with(no_server.status, no_server.reason, &fields).await
@@ -494,80 +341,4 @@ async fn give_up(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), F
         return Err(Fault::Broken(reason));
     }
     x.refuse(status, reason).await
-}
-
-/// Looks through the kept connections, as long as the proxy lives.
-async fn sweep(inner: Weak<GroupState>, core: Core) {
-    loop {
-        core.sleep(SWEEP_MS).await;
-        let Some(inner) = inner.upgrade() else { return };
-        let now_ms = core.now_ms();
-        for names in inner.shared.servers.iter().filter_map(|server| server.names.as_ref()) {
-            // Names that nobody has asked for yet are left alone.
-            if !names.known().is_empty() {
-                names.renew(&core, inner.shared.options.resolve_ms);
-            }
-        }
-        inner.buffers.trim();
-        for (server, pool) in inner.pools.iter().enumerate() {
-            let down = inner.shared.standing(server, now_ms) == ServerState::Down;
-            pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
-                !down && inner.fits(server, rested)
-            });
-        }
-    }
-}
-
-/// Checks one server, as long as the proxy lives.
-async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
-    loop {
-        let Some(this) = inner.upgrade() else { return };
-        let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
-        drop(this);
-        let Some(check) = &shared.options.check else { return };
-        let upstream = &shared.servers[server];
-        let well = {
-            let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
-            beside(&room, check::probe(&core, &shared.options, server, upstream, check)).await
-        };
-        drop(pool);
-        let now_ms = core.now_ms();
-        if let Some(well) = well
-            && upstream.health.checked(well, now_ms, check)
-            && let Some(this) = inner.upgrade()
-        {
-            this.turned(server, if well { HealthChange::Well } else { HealthChange::Ill });
-            shared.came(now_ms);
-        }
-        core.sleep(check.interval_ms).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::{UpstreamAddress, UpstreamServer};
-
-    #[test]
-    fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
-        let core = Core::for_client(1).expect("an engine");
-        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
-        let shared = GroupShared::new(crate::GroupOptions::to(vec![server])).expect("valid options");
-        let names = shared.servers[0].names.clone().expect("a name");
-        let old = "192.0.2.1:80".parse().expect("an address");
-        names.found(vec![old]);
-        let theirs = core.clone();
-        let group = Group::new(&core, &shared);
-        let moved = core.run_until_end(async move {
-            let _group = group;
-            for _ in 0..100 {
-                if !names.has(old) {
-                    return true;
-                }
-                theirs.sleep(100).await;
-            }
-            false
-        });
-        assert!(moved.expect("the engine turns"));
-    }
 }

@@ -5,9 +5,7 @@ use http::machine::Step;
 use http::{BodySize, Method, Status};
 use std::sync::Arc;
 
-use net::{
-    BodyPiece, Exchange, Fault, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota,
-};
+use net::{BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota};
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
@@ -15,7 +13,7 @@ use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
-use crate::upstream_connection::{self, Read, UpstreamConnection};
+use crate::upstream_connection::{self, UpstreamConnection};
 
 mod clocks;
 
@@ -93,9 +91,8 @@ pub(crate) struct Relay<'r, 'c> {
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
-    /// When bytes were last sent to the upstream, read from it, read from the client, sent to the client.
+    /// When bytes were last sent to the upstream, read from the client, sent to the client.
     up_ms: u64,
-    down_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
     unsent: u64,
@@ -130,7 +127,6 @@ impl<'r, 'c> Relay<'r, 'c> {
             up,
             interims: 0,
             up_ms: now_ms,
-            down_ms: now_ms,
             client_read_ms: now_ms,
             client_write_ms: now_ms,
             unsent: 0,
@@ -302,24 +298,9 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(ResponseProgress::Full);
         }
         loop {
-            let fed = self.upstream_connection.feed(self.method, &self.plan.options.head);
-            let fed = fed.map_err(|reject| match self.x.has_begun() {
-                true => AttemptFailure::Body(reject.reason),
-                false => AttemptFailure::Invalid(reject.reason),
-            })?;
+            let fed = self.upstream_connection.receive(self.method, &self.plan.options.head)?;
             match fed.step {
-                Step::NeedMore => {
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    match self.upstream_connection.fill(self.is_short()) {
-                        Ok(Read::Bytes) => self.down_ms = self.x.core().now_ms(),
-                        Ok(Read::Nothing) => return Ok(ResponseProgress::Dry),
-                        Ok(Read::End) => return self.at_end(),
-                        Err(Fault::Broken(reason)) if !self.x.has_begun() => {
-                            return Err(AttemptFailure::Invalid(reason));
-                        }
-                        Err(_) => return Err(self.cut("the upstream broke the connection")),
-                    }
-                }
+                Step::NeedMore => return Ok(ResponseProgress::Dry),
                 Step::Head => {
                     let upgraded = self.on_head()?;
                     self.upstream_connection.buffers.input.consume(fed.consumed);
@@ -386,23 +367,6 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.x.core().memory().pressure() >= Pressure::High
     }
 
-    /// Handles the end of the upstream's stream.
-    fn at_end(&mut self) -> Result<ResponseProgress, AttemptFailure> {
-        match self.upstream_connection.buffers.machine.eof() {
-            Ok(()) => Ok(ResponseProgress::Done),
-            Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
-        }
-    }
-
-    /// The failure for a connection that ended before the response was complete.
-    fn cut(&self, reason: &'static str) -> AttemptFailure {
-        match (self.x.has_begun(), self.upstream_connection.silent && self.upstream_connection.reused) {
-            (true, _) => AttemptFailure::Body(reason),
-            (false, true) => AttemptFailure::Stale,
-            (false, false) => AttemptFailure::Cut,
-        }
-    }
-
     /// Handles a complete response head. True if it switches protocols.
     fn on_head(&mut self) -> Result<bool, AttemptFailure> {
         let (head, bytes) = self.upstream_connection.buffers.head();
@@ -427,10 +391,9 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.upstream_connection.buffers.machine.next();
             return Ok(false);
         }
-        // A server may send 408 on an idle connection just before it closes it; here it has crossed with the request.
-        if status == Status::REQUEST_TIMEOUT && self.upstream_connection.reused && !head.keep_alive {
+        if self.upstream_connection.is_idle_timeout() && self.kept.is_whole() {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
-            if harmless && self.kept.is_whole() {
+            if harmless {
                 return Err(AttemptFailure::Stale);
             }
         }

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use http::encode::Lines;
 use http::{BodySize, Dialect, Field, Fields, Method, Name, Reject, scan};
-use net::Request;
 
 use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
 use crate::path;
@@ -58,12 +57,11 @@ impl RequestRules {
 
     /// Whether this proxy has forwarded the request before, so that it loops. Always false without `Via`.
     #[must_use]
-    pub fn loops(&self, request: &Request<'_>) -> bool {
-        let (head, bytes) = request.head();
+    pub fn loops(&self, ask: &TemplateContext<'_>) -> bool {
         let mark = self.mark.trim_ascii_start().as_bytes();
         !mark.is_empty()
-            && head.fields.iter().any(|field| {
-                let value = field.value.of(bytes);
+            && ask.head.fields.iter().any(|field| {
+                let value = field.value.of(ask.bytes);
                 field.id == Name::Via && value.windows(mark.len()).any(|part| part == mark)
             })
     }

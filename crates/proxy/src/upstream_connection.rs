@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use http::machine::{ClientMachine, Fed};
-use http::{Limits, Method, Name, Reject, ResponseHead, scan};
+use http::machine::{ClientMachine, Fed, Step};
+use http::{Limits, Method, Name, ResponseHead, Status, scan};
 use net::work::STREAMING_BYTES;
-use net::{BufferPool, Buffers, Fault, Link, Memory};
+use net::{BufferPool, Buffers, Fault, Link, Memory, Pressure};
 
+use crate::failure::AttemptFailure;
 use crate::options::KeepAlive;
 
 /// Bytes of an input buffer to begin with: nearly every response that is not a download.
@@ -40,7 +41,9 @@ pub(crate) struct UpstreamConnection {
     /// It came from the pool.
     pub(crate) reused: bool,
     /// Nothing has come from the upstream since the request began.
-    pub(crate) silent: bool,
+    silent: bool,
+    /// When bytes were last received, by the core's clock; 0 while it is silent.
+    pub(crate) received_ms: u64,
     /// How long it may lie idle after this response; set by its head.
     pub(crate) idle_ms: u64,
 }
@@ -51,26 +54,27 @@ pub(crate) struct PooledBuffers {
     held: Option<Box<Buffers<ClientMachine>>>,
 }
 
-/// What reading brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Read {
-    Bytes,
-    Nothing,
-    End,
-}
-
 impl IdleConnection {
     /// Takes it up for a request.
     pub(crate) fn take_up(self, link: Link, buffers: PooledBuffers) -> UpstreamConnection {
         let IdleConnection { address, served, .. } = self;
-        UpstreamConnection { link, address, buffers, served, reused: true, silent: true, idle_ms: 0 }
+        UpstreamConnection { served, reused: true, ..UpstreamConnection::new(link, address, buffers) }
     }
 }
 
 impl UpstreamConnection {
     /// A connection just made.
     pub(crate) fn new(link: Link, address: Option<SocketAddr>, buffers: PooledBuffers) -> UpstreamConnection {
-        UpstreamConnection { link, address, buffers, served: 0, reused: false, silent: true, idle_ms: 0 }
+        UpstreamConnection {
+            link,
+            address,
+            buffers,
+            served: 0,
+            reused: false,
+            silent: true,
+            received_ms: 0,
+            idle_ms: 0,
+        }
     }
 
     /// Whether anything waits to be sent, what TLS has taken and the kernel has not among it.
@@ -93,10 +97,62 @@ impl UpstreamConnection {
         self.buffers.out.offer(&mut self.link, bytes)
     }
 
-    /// Feeds the parser with what is there; consuming it is left to the caller.
-    pub(crate) fn feed(&mut self, method: Method, limits: &Limits) -> Result<Fed, Reject> {
-        let Buffers { machine, input, .. } = &mut *self.buffers;
-        machine.feed(input.rest(), method, limits)
+    /// The next step of the response to a request of that method; [`Step::NeedMore`] where no more has been received. The
+    /// caller consumes the bytes of every other step.
+    ///
+    /// # Errors
+    /// The response is invalid, or the connection broke before its end.
+    pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<Fed, AttemptFailure> {
+        loop {
+            let Buffers { machine, input, .. } = &mut *self.buffers;
+            let fed = machine.feed(input.rest(), method, limits);
+            let fed = fed.map_err(|reject| match self.has_begun() {
+                true => AttemptFailure::Body(reject.reason),
+                false => AttemptFailure::Invalid(reject.reason),
+            })?;
+            if fed.step != Step::NeedMore {
+                return Ok(fed);
+            }
+            self.buffers.input.consume(fed.consumed);
+            match self.fill() {
+                Ok(Some(0)) => return self.at_end(),
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(Fed { consumed: 0, step: Step::NeedMore }),
+                Err(Fault::Broken(reason)) if !self.has_begun() => {
+                    return Err(AttemptFailure::Invalid(reason));
+                }
+                Err(_) => return Err(self.cut("the upstream broke the connection")),
+            }
+        }
+    }
+
+    /// Whether the head of the final response has been received.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.buffers.machine.body().is_some()
+    }
+
+    /// Whether the response is a 408 that a server sends on an idle connection just before it closes it, and that has crossed
+    /// with the request.
+    pub(crate) fn is_idle_timeout(&self) -> bool {
+        let head = &self.buffers.machine.head;
+        head.status == Status::REQUEST_TIMEOUT && self.reused && !head.keep_alive
+    }
+
+    /// Handles the end of the upstream's stream.
+    fn at_end(&mut self) -> Result<Fed, AttemptFailure> {
+        match self.buffers.machine.eof() {
+            Ok(()) => Ok(Fed { consumed: 0, step: Step::End }),
+            Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
+        }
+    }
+
+    /// The failure for a connection that ended before the response was complete.
+    fn cut(&self, reason: &'static str) -> AttemptFailure {
+        match (self.has_begun(), self.silent && self.reused) {
+            (true, _) => AttemptFailure::Body(reason),
+            (false, true) => AttemptFailure::Stale,
+            (false, false) => AttemptFailure::Cut,
+        }
     }
 
     /// What its buffers hold of memory; where that is short they hold less from now on.
@@ -108,8 +164,9 @@ impl UpstreamConnection {
         buffers.weight_bytes()
     }
 
-    /// Reads what is there.
-    pub(crate) fn fill(&mut self, is_short: bool) -> Result<Read, Fault> {
+    /// Reads what is there: how many bytes, 0 at the end, `None` where nothing is.
+    fn fill(&mut self) -> Result<Option<usize>, Fault> {
+        let is_short = self.link.core().memory().pressure() >= Pressure::High;
         let buffers = &mut *self.buffers;
         let body = buffers.machine.body();
         let streaming =
@@ -121,15 +178,13 @@ impl UpstreamConnection {
         };
         // A buffer with nothing in it gets its whole size; one with the beginning of a head grows when it is full.
         let least = if buffers.input.is_empty() { size } else { 1 };
-        Ok(match self.link.try_read(buffers.room(size, least))? {
-            None => Read::Nothing,
-            Some(0) => Read::End,
-            Some(len) => {
-                buffers.input.filled(len);
-                self.silent = false;
-                Read::Bytes
-            }
-        })
+        let read = self.link.try_read(buffers.room(size, least))?;
+        if let Some(len @ 1..) = read {
+            buffers.input.filled(len);
+            self.silent = false;
+            self.received_ms = self.link.core().now_ms();
+        }
+        Ok(read)
     }
 
     /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.

@@ -191,8 +191,14 @@ fn the_least_busy_is_asked() {
         // One request hangs on the first server sooner or later; from then on it is the busier one.
         let mut stuck = Vec::new();
         while held.inside.load(Ordering::SeqCst) == 0 {
-            stuck.push(asking(&rig));
-            std::thread::sleep(Duration::from_millis(5));
+            let client = asking(&rig);
+            // No second one is on its way before it is known where the first one is.
+            client.stream.set_nonblocking(true).unwrap();
+            while held.inside.load(Ordering::SeqCst) == 0 && client.stream.peek(&mut [0]).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            client.stream.set_nonblocking(false).unwrap();
+            stuck.push(client);
         }
         assert_eq!(names(&rig, 20), "f".repeat(20), "{balance:?}");
         held.release(1);

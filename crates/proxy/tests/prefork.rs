@@ -195,11 +195,17 @@ fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
 
 #[test]
 fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
-    // One thread answers everybody, a request each millisecond, in their order.
+    for stall_at in [usize::MAX, 11] {
+        busy(stall_at);
+    }
+}
+
+fn busy(stall_at: usize) {
+    // One thread answers everybody, a request each millisecond, in their order; once it stands still for a while.
     let (ask, asked) = mpsc::channel::<mpsc::Sender<()>>();
     thread::spawn(move || {
-        for turn in asked {
-            thread::sleep(Duration::from_millis(1));
+        for (number, turn) in asked.into_iter().enumerate() {
+            thread::sleep(Duration::from_millis(if number == stall_at { 300 } else { 1 }));
             let _ = turn.send(());
         }
     });
@@ -214,7 +220,7 @@ fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
     let rig = Rig::on(2, Options::to(vec![origin.server()]));
     // The proxy learns how fast the server is, and then meets a hundred clients at once.
     load(&rig, 1, 10);
-    load(&rig, 100, 20);
+    load(&rig, 100, 8);
     assert!(origin.connections() < 300, "{}", origin.connections());
 }
 

@@ -135,7 +135,7 @@ pub struct LabSubject {
 }
 
 /// The settings that a load may have.
-pub(crate) const LOAD: [&str; 16] = [
+pub(crate) const LOAD: [&str; 17] = [
     "connections",
     "duration",
     "warm-up",
@@ -144,6 +144,7 @@ pub(crate) const LOAD: [&str; 16] = [
     "http",
     "rate",
     "pipeline",
+    "streams",
     "threads",
     "timeout",
     "method",

@@ -198,11 +198,7 @@ impl Stage {
         let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
         let bytes = bytes.map(|text| text.parse()).transpose();
         let bytes = bytes.map_err(|_| format!("{}: bytes is a number", subject.process.name))?;
-        let version = if settings.get("http").is_some_and(|http| http == "1.0") {
-            Version::Http10
-        } else {
-            Version::Http11
-        };
+        let version = version(settings.get("http").map(String::as_str))?;
         let idle = settings
             .get("idle")
             .map_or(Ok(0), |text| text.parse())
@@ -318,13 +314,8 @@ fn plan(
     };
     let number = |key: &str, default: f64| text(key).map_or(Ok(default), quantity::count);
     let time = |key: &str, default: &str| quantity::duration(text(key).unwrap_or(default));
-    let version = match text("http") {
-        None | Some("1.1") => Version::Http11,
-        Some("1.0") => Version::Http10,
-        Some(other) => return Err(format!("load: http is 1.1 or 1.0, not {other:?}")),
-    };
     let manner = RequestManner {
-        version,
+        version: version(text("http"))?,
         keep_alive: yes("keep-alive", true)?,
         chunked: false,
         fields: Fields::new(),
@@ -346,7 +337,7 @@ fn plan(
     plan.duration = Some(time("duration", "5s")?);
     plan.warm_up = time("warm-up", "500ms")?;
     plan.timeout = time("timeout", "10s")?;
-    plan.pipeline = number("pipeline", 1.0)? as usize;
+    plan.pipeline = number(if plan.is_http2() { "streams" } else { "pipeline" }, 1.0)? as usize;
     plan.seed = number("seed", 1.0)? as u64;
     plan.threads = match number("threads", 0.0)? as usize {
         0 => session::threads(plan.connections, true),
@@ -357,6 +348,16 @@ fn plan(
     }
     plan.check()?;
     Ok((plan, url))
+}
+
+/// The version that a load asks for.
+fn version(http: Option<&str>) -> Result<Version, String> {
+    match http {
+        None | Some("1.1") => Ok(Version::Http11),
+        Some("1.0") => Ok(Version::Http10),
+        Some("2") => Ok(Version::Http2),
+        Some(other) => Err(format!("load: http is 1.1, 1.0 or 2, not {other:?}")),
+    }
 }
 
 /// The content of a request: text, or `@` and the name of a file in the experiment's folder; none where the text is empty.

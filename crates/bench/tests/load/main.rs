@@ -4,4 +4,5 @@
 
 mod common;
 mod known;
+mod streams;
 mod traffic;

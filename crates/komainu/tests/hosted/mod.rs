@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::rig::{Folder, Rig, as_we_are, connect, eventually, komainu, text};
+use crate::rig::{Folder, Rig, as_we_are, connect, eventually, komainu, listen, text, tls_arguments};
 
 /// The folder of the languages' modules, built now if need be.
 pub fn modules() -> &'static Path {
@@ -37,13 +37,14 @@ pub fn server() -> Command {
 /// `komainu run` with these arguments, in the folder.
 pub fn run(folder: Folder, arguments: &[&str]) -> Rig {
     let mut command = server();
-    command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
+    command.args(["run", "--listen", "127.0.0.1:0"]).args(tls_arguments(&folder)).args(arguments);
+    command.current_dir(folder.path());
     Rig::start(command, folder)
 }
 
 /// `komainu start` with this configuration; `listen` is added to it.
 pub fn start(folder: Folder, config: &str) -> Rig {
-    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{config}", as_we_are()));
+    folder.write("komainu.toml", format!("{}{}{config}", listen(&folder), as_we_are()));
     let mut command = server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)

@@ -9,8 +9,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
-pub fn start(server: SocketAddr) -> SocketAddr {
+/// How a client speaks TLS that believes every certificate.
+pub fn client_config() -> Arc<ClientConfig> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let schemes = provider.signature_verification_algorithms.supported_schemes();
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -19,7 +19,12 @@ pub fn start(server: SocketAddr) -> SocketAddr {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Any(schemes)))
         .with_no_client_auth();
-    let config = Arc::new(config);
+    Arc::new(config)
+}
+
+/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
+pub fn start(server: SocketAddr) -> SocketAddr {
+    let config = client_config();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -38,11 +43,20 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
     let name = ServerName::try_from("localhost").unwrap();
     let mut tls = ClientConnection::new(config, name).unwrap();
     tls.set_buffer_limit(None);
-    let mut client_open = true;
+    let (mut client_open, mut end_announced) = (true, false);
     let mut buffer = vec![0; 64 * 1024];
     loop {
+        // Not during the handshake, when rustls would send the alert at once and in the clear, before what the client has said.
+        if !client_open && !end_announced && !tls.is_handshaking() {
+            tls.send_close_notify();
+            end_announced = true;
+        }
         while tls.wants_write() {
             tls.write_tls(&mut server).ok()?;
+        }
+        if end_announced {
+            // As clients do that have closed; the server may have, too.
+            let _ = server.shutdown(Shutdown::Write);
         }
         let reads = |open: bool| if open { PollFlags::IN } else { PollFlags::empty() };
         let mut both = [PollFd::new(&client, reads(client_open)), PollFd::new(&server, reads(true))];
@@ -50,10 +64,7 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
         let ready = both.map(|end| end.revents());
         if !ready[0].is_empty() && client_open {
             match client.read(&mut buffer).ok()? {
-                0 => {
-                    client_open = false;
-                    tls.send_close_notify();
-                }
+                0 => client_open = false,
                 len => tls.writer().write_all(&buffer[..len]).ok()?,
             }
         } else if ready[0].contains(PollFlags::ERR) {

@@ -3,12 +3,17 @@
 
 mod forward;
 
+#[allow(unused_imports)]
+pub use forward::client_config;
+
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -70,7 +75,7 @@ pub fn environment() -> PathBuf {
 }
 
 /// Where programs are looked for: in the virtual environment too, and where Debian has its servers.
-pub fn search_path() -> std::ffi::OsString {
+pub fn search_path() -> OsString {
     let given = std::env::var_os("PATH").unwrap_or_default();
     let more = [environment().join("bin"), PathBuf::from("/usr/sbin")];
     std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
@@ -112,21 +117,45 @@ pub fn through_tls() -> bool {
     std::env::var_os("KOMAINU_TEST_TLS").is_some()
 }
 
-/// What a configuration has to listen on, with TLS where the tests go through it.
-fn listen(folder: &Folder) -> String {
+/// What a configuration in this folder has to listen on, with TLS where the tests go through it.
+pub fn listen(folder: &Folder) -> String {
     if !through_tls() {
         return "listen = \"127.0.0.1:0\"\n".to_owned();
     }
-    folder.certify();
+    write_certificate(folder);
     "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
-     tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n"
+     tls.default = { certificate = \"rig.pem\", key = \"rig.key\" }\n"
         .to_owned()
+}
+
+/// Arguments with which `komainu run` speaks TLS where the tests go through it.
+pub fn tls_arguments(folder: &Folder) -> Vec<OsString> {
+    if !through_tls() {
+        return Vec::new();
+    }
+    write_certificate(folder);
+    let (certificate, key) = (folder.at("rig.pem"), folder.at("rig.key"));
+    vec!["--tls-certificate".into(), certificate.into(), "--tls-key".into(), key.into()]
+}
+
+/// The certificate of all servers that are reached through TLS, and its key: `rig.pem` and `rig.key`.
+fn write_certificate(folder: &Folder) {
+    static MADE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    let [certificate, key] = MADE.get_or_init(|| {
+        let folder = Folder::new();
+        folder.certify();
+        ["cert.pem", "key.pem"].map(|name| fs::read(folder.at(name)).unwrap())
+    });
+    folder.write("rig.pem", certificate).write("rig.key", key);
 }
 
 /// A server that runs until it is dropped.
 pub struct Rig {
     pub child: Child,
+    /// Where its clients connect.
     pub address: SocketAddr,
+    /// Where it listens: another address where its clients go through TLS and know nothing of it.
+    pub listens: SocketAddr,
     /// What it printed on stderr so far goes here.
     pub stderr: PathBuf,
     pub folder: Folder,
@@ -142,11 +171,7 @@ impl Rig {
         }
         let mut command = komainu();
         command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2"]).arg(folder.at("www"));
-        if through_tls() {
-            folder.certify();
-            command.arg("--tls-certificate").arg(folder.at("cert.pem"));
-            command.arg("--tls-key").arg(folder.at("key.pem"));
-        }
+        command.args(tls_arguments(&folder));
         Rig::start(command, folder)
     }
 
@@ -163,7 +188,7 @@ impl Rig {
         let errors = fs::File::create(&stderr).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (mut address, is_tls): (SocketAddr, bool) = loop {
+        let (listens, is_tls): (SocketAddr, bool) = loop {
             let Some(Ok(line)) = lines.next() else {
                 panic!("did not start: {}", fs::read_to_string(&stderr).unwrap());
             };
@@ -172,12 +197,20 @@ impl Rig {
                 break (address.split_whitespace().next().unwrap().parse().unwrap(), is_tls);
             }
         };
-        if is_tls && through_tls() {
-            address = forward::start(address);
-        }
+        let address = if is_tls && through_tls() { forward::start(listens) } else { listens };
         // What else it prints must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Rig { child, address, stderr, folder }
+        Rig { child, address, listens, stderr, folder }
+    }
+
+    /// An address whose clients speak to the server through TLS, and know nothing of it.
+    pub fn through_tls(&self) -> SocketAddr {
+        forward::start(self.listens)
+    }
+
+    /// The scheme by which the server is asked.
+    pub fn scheme(&self) -> &'static str {
+        if through_tls() { "https" } else { "http" }
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -74,6 +74,22 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Waits for a turn in which the current task may work for a millisecond or so, as a signature takes. Each turn of the core has
+    /// one such task, first come, first served; between two of them the kernel is asked for news, and whoever is ready runs. So
+    /// a request on another connection waits for one signature, however many clients begin handshakes at once.
+    pub(crate) async fn turn_for_long_work(&self) {
+        let place = self.0.long_turns.get() + self.0.long.borrow().len() as u64;
+        self.0.long.borrow_mut().push_back(self.current());
+        poll_fn(|_| match self.0.long_turns.get() > place {
+            true => Poll::Ready(()),
+            // Something else has woken the task.
+            false => Poll::Pending,
+        })
+        .await;
+    }
+}
+
 /// A call on another thread.
 enum Offloaded<T> {
     /// And who waits for it.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 impl Core {
     /// Whether a task has been woken and not run since.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.0.ready.borrow().is_empty()
+        !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty()
     }
 
     /// Tasks of any kind, parked ones too.
@@ -365,4 +365,33 @@ fn waits_wake_the_waker_that_they_are_polled_with() {
         assert!(inner.0.foreign.borrow().is_empty());
     })
     .unwrap();
+}
+
+#[test]
+fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
+    let (core, diary) = (core(), Diary::default());
+    for _ in 0..3 {
+        let (handle, diary) = (core.clone(), diary.clone());
+        core.spawn(async move {
+            handle.turn_for_long_work().await;
+            diary.write("long");
+            handle.turn_for_long_work().await;
+            diary.write("long again");
+        });
+    }
+    let (handle, others) = (core.clone(), diary.clone());
+    core.spawn(async move {
+        loop {
+            others.write("other");
+            // Whatever else wakes a task does not bring its turn forward.
+            (0..3).for_each(|task| handle.wake_task(TaskId(task)));
+            handle.yield_now().await;
+        }
+    });
+    for expected in ["long", "long", "long", "long again", "long again", "long again"] {
+        core.run_ready();
+        assert_eq!(diary.read(), ["other", expected]);
+    }
+    core.run_ready();
+    assert_eq!(diary.read(), ["other"]);
 }

@@ -51,9 +51,17 @@ impl Core {
         // Only what is ready now: a task that wakes itself again waits for the next tick.
         let count = self.0.ready.borrow().len();
         for _ in 0..count {
-            let Some(task) = self.0.ready.borrow_mut().pop_front() else { return };
+            let Some(task) = self.0.ready.borrow_mut().pop_front() else { break };
             self.run(task);
         }
+        self.run_long();
+    }
+
+    /// Runs one task that works long: see [`Core::turn_for_long_work`].
+    fn run_long(&self) {
+        let Some(task) = self.0.long.borrow_mut().pop_front() else { return };
+        self.0.long_turns.set(self.0.long_turns.get() + 1);
+        self.run(task);
     }
 
     /// Runs what other threads woke.
@@ -67,7 +75,7 @@ impl Core {
 
     /// Milliseconds until something is due; `None` for never.
     fn timeout_ms(&self) -> Option<u64> {
-        if !self.0.ready.borrow().is_empty() {
+        if !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty() {
             return Some(0);
         }
         let now_ms = self.now_ms();

@@ -77,7 +77,7 @@ impl Relay<'_, '_> {
                 self.up_ms,
                 timeouts.head_ms,
             ),
-            runs(waits && self.x.has_begun(), self.down_ms, timeouts.between_ms),
+            runs(waits && self.x.has_begun(), self.upstream_connection.received_ms, timeouts.between_ms),
         ]
     }
 

@@ -62,7 +62,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "proxy", may_use: &["http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
-    Layer { folder: "bench", may_use: &["http", "net"], never: &["tokio"] },
+    Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // It never touches a request's path.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },

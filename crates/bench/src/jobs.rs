@@ -1,0 +1,259 @@
+//! What the load of one connection does whatever its protocol: connect, take requests, count responses, connect again.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use net::Link;
+use net::client::Bell;
+
+use crate::dial;
+use crate::failure::RequestFailure;
+use crate::moment::now_ns;
+use crate::plan::Pace;
+use crate::quantity;
+use crate::tally::ErrorKind;
+use crate::world::{RequestJob, World};
+
+/// After a failed connection there is a wait of this length, twice as long after each further one, up to the maximum.
+const BACK_OFF_MS: u64 = 5;
+const BACK_OFF_MS_MAX: u64 = 500;
+
+/// A protocol's side of it.
+pub(crate) trait Connection {
+    /// The common side.
+    fn jobs(&mut self) -> &mut ConnectionJobs;
+
+    /// Runs one connection from connect to close. True if no work is left.
+    async fn live(&mut self) -> Result<bool, RequestFailure>;
+
+    /// Content received of responses that are not whole.
+    fn content_bytes(&self) -> u64;
+
+    /// The connection has ended: puts requests without a response back.
+    fn forget(&mut self);
+}
+
+/// The requests of one connection.
+pub(crate) struct ConnectionJobs {
+    pub(crate) world: Rc<World>,
+    origin: usize,
+    bell: Rc<Bell>,
+    /// Taken, but not sent on a connection that lived: they go first.
+    pub(crate) again: VecDeque<RequestJob>,
+    /// Responses on this connection.
+    pub(crate) served: u64,
+    /// The time of the latest read or of what else set things going.
+    pub(crate) now_ns: u64,
+    /// The first connection is being made: it has neither succeeded nor failed.
+    dials: bool,
+    /// That has begun, whatever came of it.
+    dialled: bool,
+}
+
+/// A response that is whole.
+pub(crate) struct WholeResponse {
+    pub(crate) job: RequestJob,
+    pub(crate) sent_ns: u64,
+    /// When its first byte came.
+    pub(crate) first_ns: u64,
+    pub(crate) status: u16,
+    pub(crate) content_bytes: u64,
+    /// Of its content; 0 where contents are not compared.
+    pub(crate) hash: u64,
+}
+
+/// Runs one connection after another until the world is over.
+pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
+    let world = connection.jobs().world.clone();
+    world.core.sleep(delay.as_millis() as u64).await;
+    let mut back_off_ms = BACK_OFF_MS;
+    loop {
+        let outcome = connection.live().await;
+        let outcome = outcome.map_err(|failure| explained(failure, connection.content_bytes()));
+        connection.forget();
+        let jobs = connection.jobs();
+        match outcome {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(failure) => jobs.give_up(&failure),
+        }
+        if jobs.served > 0 {
+            back_off_ms = BACK_OFF_MS;
+        } else if !world.is_over() {
+            world.core.sleep(back_off_ms).await;
+            back_off_ms = (back_off_ms * 2).min(BACK_OFF_MS_MAX);
+        }
+    }
+}
+
+/// A response that took too long, with what there was of it.
+fn explained(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
+    if failure.kind != ErrorKind::Timeout {
+        return failure;
+    }
+    let example = match content_bytes {
+        0 => "no response in time".to_string(),
+        _ => format!(
+            "the response did not end in time, after {} of content",
+            quantity::bytes(content_bytes as f64)
+        ),
+    };
+    RequestFailure::new(ErrorKind::Timeout, example)
+}
+
+impl ConnectionJobs {
+    pub(crate) fn new(world: Rc<World>, origin: usize) -> ConnectionJobs {
+        let bell = Rc::new(Bell::new(&world.core));
+        ConnectionJobs {
+            world,
+            origin,
+            bell,
+            again: VecDeque::new(),
+            served: 0,
+            now_ns: 0,
+            dials: false,
+            dialled: false,
+        }
+    }
+
+    /// Connects when there is something to ask; `None` where that will never be.
+    pub(crate) async fn begin(&mut self) -> Result<Option<Link>, RequestFailure> {
+        self.served = 0;
+        // An open loop connects ahead; all else only when there is something to ask.
+        let stays_open = self.world.plan.is_open() && self.world.plan.keep_alive;
+        if !stays_open && !self.have().await {
+            return Ok(None);
+        }
+        let link = self.connect().await?;
+        self.now_ns = now_ns();
+        Ok(Some(link))
+    }
+
+    /// Nothing is under way: waits for the next thing to ask. False where the server has closed the connection meanwhile: that is its
+    /// right, and no request was lost.
+    pub(crate) async fn another(&mut self, link: &mut Link) -> bool {
+        self.think().await;
+        if !self.have().await {
+            // It is closed with all the others, when the run has been counted.
+            return std::future::pending().await;
+        }
+        self.served == 0 || link.is_fresh()
+    }
+
+    async fn connect(&mut self) -> Result<Link, RequestFailure> {
+        let world = &self.world;
+        self.dials |= !self.dialled;
+        self.dialled = true;
+        // Thousands of attempts in a row would keep the run from its end: the clock has its turn between them.
+        while world.is_behind() {
+            world.core.yield_now().await;
+        }
+        if world.has_ended() {
+            return std::future::pending().await;
+        }
+        let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
+        let dialled = dial::link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
+        self.dials = false;
+        let (link, spent) = dialled?;
+        let mut tally = world.tally.borrow_mut();
+        tally.connections += 1;
+        tally.connect.record(spent.connect_ns);
+        if let Some(tls_ns) = spent.tls_ns {
+            tally.tls.record(tls_ns);
+        }
+        Ok(link)
+    }
+
+    async fn think(&mut self) {
+        if let Pace::Closed { think } = self.world.plan.pace
+            && !think.is_zero()
+            && self.served > 0
+        {
+            self.world.core.sleep(think.as_millis() as u64).await;
+            self.now_ns = now_ns();
+        }
+    }
+
+    /// Makes sure that there is something to ask; false where that will never be.
+    async fn have(&mut self) -> bool {
+        while self.again.is_empty() {
+            if self.now_ns == 0 || !self.world.plan.keep_alive {
+                self.now_ns = now_ns();
+            }
+            if let Some(job) = self.world.take(self.origin, self.now_ns) {
+                self.again.push_back(job);
+            } else if self.world.is_over() {
+                return false;
+            } else {
+                self.world.offer(self.bell.clone());
+                self.bell.rung().await;
+                self.now_ns = now_ns();
+            }
+        }
+        true
+    }
+
+    /// The next request to send now, if there is one.
+    pub(crate) fn next(&mut self) -> Option<RequestJob> {
+        let plan = &self.world.plan;
+        let mut job = self.again.pop_front().or_else(|| self.world.take(self.origin, self.now_ns))?;
+        if !plan.is_open() && plan.keep_alive {
+            // The time to connect is a figure of its own.
+            job.due_ns = self.now_ns;
+        }
+        Some(job)
+    }
+
+    /// Counts a whole response.
+    pub(crate) fn record(&mut self, response: &WholeResponse) {
+        let world = &self.world;
+        let expected = &world.shared.expected[response.job.request as usize];
+        let &(length, content) = expected.get_or_init(|| (response.content_bytes, response.hash));
+        let mut tally = world.tally.borrow_mut();
+        tally.latency.record(self.now_ns - response.job.due_ns);
+        tally.first_byte.record(response.first_ns.saturating_sub(response.sent_ns));
+        tally.responses += 1;
+        tally.reused += u64::from(self.served > 0);
+        tally.content_bytes += response.content_bytes;
+        tally.lengths_differ += u64::from(length != response.content_bytes);
+        tally.contents_differ += u64::from(content != response.hash);
+        tally.count_status(response.status);
+        drop(tally);
+        world.last_ns.set(self.now_ns);
+        world.ended();
+        self.served += 1;
+    }
+
+    /// What was under way has failed.
+    fn give_up(&mut self, failure: &RequestFailure) {
+        if self.again.is_empty() {
+            // An open loop that could not connect ahead.
+            self.world.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);
+        }
+        let now_ns = now_ns();
+        for job in self.again.drain(..) {
+            self.world.fail(job, failure.kind, &failure.example, now_ns);
+        }
+    }
+}
+
+impl Drop for ConnectionJobs {
+    fn drop(&mut self) {
+        if self.dials && self.world.plan.requests_max.is_none() {
+            self.world.tally.borrow_mut().errors.add(
+                ErrorKind::Connect,
+                1,
+                "no connection before the run ended",
+            );
+        }
+        let now_ns = now_ns();
+        for job in self.again.drain(..) {
+            // A closed loop's last requests are cut off by the end, not by the server.
+            match self.world.plan.is_open() {
+                true => self.world.fail(job, ErrorKind::Unanswered, "the run ended first", now_ns),
+                false => self.world.ended(),
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! HTTP/2: streams on a connection, and servers that end them early.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bench::plan::{Plan, Reach};
+use bench::request::{Ask, RequestManner};
+use bench::tally::ErrorKind;
+use bench::url::Url;
+use http::{Status, Version};
+use http2::{ErrorCode, Event, Machine, Options};
+
+use crate::common::{self, run};
+
+/// What becomes of a request.
+#[derive(Clone, Copy)]
+enum Reaction {
+    /// 200 with so many bytes.
+    Content(usize),
+    /// RST_STREAM.
+    Reset(ErrorCode),
+    /// 200 with two bytes; the connection takes no further stream.
+    Leave,
+    /// The connection is closed at once.
+    Close,
+    /// Nothing at all.
+    Silence,
+}
+
+/// A server that reacts to the request of each number, counted over all connections.
+struct StreamServer {
+    address: SocketAddr,
+    connections: Arc<AtomicU64>,
+    /// Bytes of content that came.
+    received: Arc<AtomicU64>,
+}
+
+fn server(options: Options, react: impl Fn(u64) -> Reaction + Clone + Send + 'static) -> StreamServer {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (connections, received, count) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+    let (made, taken) = (connections.clone(), received.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            made.fetch_add(1, Ordering::Relaxed);
+            let (react, taken, count) = (react.clone(), taken.clone(), count.clone());
+            std::thread::spawn(move || serve(stream, options, &react, &taken, &count));
+        }
+    });
+    StreamServer { address, connections, received }
+}
+
+fn serve(
+    mut link: TcpStream,
+    options: Options,
+    react: &dyn Fn(u64) -> Reaction,
+    taken: &AtomicU64,
+    count: &AtomicU64,
+) {
+    let (mut machine, mut held, mut buffer, mut out) =
+        (Machine::server(options), Vec::new(), vec![0; 65_536], Vec::new());
+    // Content that the windows have not taken yet.
+    let mut waiting: Vec<(u32, usize)> = Vec::new();
+    loop {
+        waiting.retain_mut(|(stream, left)| {
+            *left -= machine.data(*stream, &vec![b'x'; *left], true, &mut out);
+            if *left == 0 {
+                machine.release(*stream);
+            }
+            *left > 0
+        });
+        machine.flush(&mut out);
+        if link.write_all(&out).is_err() {
+            return;
+        }
+        out.clear();
+        let Ok(len @ 1..) = link.read(&mut buffer) else { return };
+        held.extend_from_slice(&buffer[..len]);
+        loop {
+            let Ok((consumed, event)) = machine.feed(&held, 0) else { return };
+            let whole = match event {
+                Event::NeedMore => {
+                    held.drain(..consumed);
+                    break;
+                }
+                Event::Head { stream, ended } => ended.then_some(stream),
+                Event::Data { stream, data, ended } => {
+                    taken.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    machine.grant(stream, data.len());
+                    ended.then_some(stream)
+                }
+                _ => None,
+            };
+            held.drain(..consumed);
+            let Some(stream) = whole else { continue };
+            match react(count.fetch_add(1, Ordering::Relaxed)) {
+                Reaction::Content(len) => {
+                    machine
+                        .respond(stream, Status::OK, len == 0, &mut out)
+                        .unwrap()
+                        .content_length(len as u64);
+                    waiting.push((stream, len));
+                }
+                Reaction::Leave => {
+                    machine.respond(stream, Status::OK, false, &mut out).unwrap();
+                    waiting.push((stream, 2));
+                    machine.shutdown();
+                    machine.finish_shutdown();
+                }
+                Reaction::Reset(code) => {
+                    machine.reset(stream, code);
+                    machine.release(stream);
+                }
+                Reaction::Close => return,
+                Reaction::Silence => {}
+            }
+        }
+    }
+}
+
+fn plan(server: &StreamServer, streams: usize, requests: u64) -> Plan {
+    plan_of(&[Ask::get(url(server))], streams, requests)
+}
+
+fn url(server: &StreamServer) -> Url {
+    Url::parse(&format!("http://{}/", server.address)).unwrap()
+}
+
+fn plan_of(asks: &[Ask], streams: usize, requests: u64) -> Plan {
+    let manner = RequestManner { version: Version::Http2, keep_alive: true, ..RequestManner::default() };
+    let plan = Plan::new(asks, &manner, &Reach::default()).unwrap();
+    Plan {
+        connections: 2,
+        pipeline: streams,
+        duration: None,
+        requests_max: Some(requests),
+        warm_up: Duration::ZERO,
+        ..plan
+    }
+}
+
+#[test]
+fn many_streams_share_few_connections_and_their_windows() {
+    let server = server(Options::default(), |_| Reaction::Content(300_000));
+    let tally = run(&Plan { verify: true, ..plan(&server, 32, 400) }).tally;
+    assert_eq!((tally.responses, tally.errors.total(), tally.content_bytes), (400, 0, 400 * 300_000));
+    assert_eq!((tally.lengths_differ, tally.contents_differ, tally.connections), (0, 0, 2));
+}
+
+#[test]
+fn no_more_streams_are_opened_than_the_server_allows() {
+    // The machine resets what is beyond its limit: a refused stream would be sent again, and count twice at the server.
+    let seen = Arc::new(AtomicU64::new(0));
+    let counted = seen.clone();
+    let server = server(Options { streams_max: 3, ..Options::default() }, move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Reaction::Content(10)
+    });
+    let tally = run(&plan(&server, 100, 500)).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (500, 0));
+    assert_eq!(seen.load(Ordering::Relaxed), 500);
+}
+
+#[test]
+fn content_goes_up_as_the_windows_allow() {
+    let server = server(Options::default(), |_| Reaction::Content(2));
+    let ask = Ask { method: "POST".into(), body: Some(vec![b'u'; 200_000]), ..Ask::get(url(&server)) };
+    let tally = run(&plan_of(&[ask], 8, 50)).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (50, 0));
+    assert_eq!(server.received.load(Ordering::Relaxed), 50 * 200_000);
+}
+
+#[test]
+fn refused_streams_are_sent_again_and_others_count_as_failed() {
+    let refused = server(Options::default(), |number| match number % 10 {
+        3 => Reaction::Reset(ErrorCode::REFUSED_STREAM),
+        _ => Reaction::Content(1),
+    });
+    let tally = run(&plan(&refused, 4, 200)).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (200, 0));
+    let broken = server(Options::default(), |number| match number % 10 {
+        3 => Reaction::Reset(ErrorCode::INTERNAL_ERROR),
+        _ => Reaction::Content(1),
+    });
+    let tally = run(&plan(&broken, 4, 200)).tally;
+    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Closed).0), (180, 20));
+}
+
+#[test]
+fn a_connection_that_leaves_is_replaced_and_loses_nothing() {
+    let server = server(Options::default(), |number| match number % 20 {
+        19 => Reaction::Leave,
+        _ => Reaction::Content(5),
+    });
+    let tally = run(&plan(&server, 8, 300)).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (300, 0));
+    assert!(server.connections.load(Ordering::Relaxed) > 5);
+}
+
+#[test]
+fn a_server_that_closes_or_says_nothing_is_reported() {
+    let closes = server(Options::default(), |_| Reaction::Close);
+    let tally = run(&Plan { connections: 1, ..plan(&closes, 2, 6) }).tally;
+    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Closed).0), (0, 6));
+    let silent = server(Options::default(), |_| Reaction::Silence);
+    let timeout = Duration::from_millis(200);
+    let tally = run(&Plan { connections: 1, timeout, ..plan(&silent, 2, 4) }).tally;
+    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Timeout).0), (0, 4));
+}
+
+#[test]
+fn a_server_of_http_1_is_named_as_what_it_is_not() {
+    let origin = common::origin(|_| common::ok("x"));
+    let url = Url::parse(&origin.url("/")).unwrap();
+    let tally = run(&Plan { connections: 1, ..plan_of(&[Ask::get(url)], 1, 2) }).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (0, 2));
+}

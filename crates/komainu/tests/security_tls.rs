@@ -1,0 +1,156 @@
+//! The table of docs/security.md for TLS.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+
+mod bounds;
+mod rig;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use bounds::{hold, work};
+use rig::{Folder, Rig, as_we_are, client_config, connect, komainu};
+use rustls::{ClientConfig, ClientConnection};
+
+/// A server that speaks TLS and is patient.
+fn server() -> Rig {
+    let folder = Folder::new();
+    folder.certify();
+    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
+        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
+        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"2m\"\nidle = \"2m\"\n[[route]]\nrespond = \"x\"\n";
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn client(config: &Arc<ClientConfig>) -> ClientConnection {
+    ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap()
+}
+
+/// A connection whose handshake is complete. Each is a full one.
+struct Secure {
+    tls: ClientConnection,
+    stream: TcpStream,
+}
+
+impl Secure {
+    fn new(rig: &Rig, config: &Arc<ClientConfig>) -> Secure {
+        let (mut tls, mut stream) = (client(config), connect(rig.listens));
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        Secure { tls, stream }
+    }
+
+    fn ask(mut self, request: &str) -> Secure {
+        let mut both = rustls::Stream::new(&mut self.tls, &mut self.stream);
+        both.write_all(request.as_bytes()).unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") {
+            both.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200 "));
+        self
+    }
+}
+
+/// What a client of TLS does here: no two connections share a session.
+fn full_handshakes() -> Arc<ClientConfig> {
+    let mut config = ClientConfig::clone(&client_config());
+    config.resumption = rustls::client::Resumption::disabled();
+    Arc::new(config)
+}
+
+const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// Sends these bytes on a connection of its own.
+fn says(rig: &Rig, bytes: &[u8]) -> TcpStream {
+    let mut stream = connect(rig.listens);
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+/// `count` connections, made by `open`, to a server of their own: what another state's had and gave back is not what these have.
+fn hold_alone<C>(state: &str, count: usize, open: impl Fn(&Rig) -> C) {
+    let rig = server();
+    // What the first handshake and the first request make is there for all.
+    Secure::new(&rig, &full_handshakes()).ask(HEAD);
+    hold(&rig, state, count, || open(&rig), |_| ());
+}
+
+#[test]
+fn tls_clients_that_say_little() {
+    let config = full_handshakes();
+    let mut hello = Vec::new();
+    client(&config).write_tls(&mut hello).unwrap();
+    hold_alone("TLS, connected, silent", 1_000, |rig| connect(rig.listens));
+    hold_alone("TLS, first message begun", 1_000, |rig| says(rig, &hello[..hello.len() / 2]));
+    hold_alone("TLS, handshake left half-way", 1_000, |rig| {
+        let mut stream = says(rig, &hello);
+        // The server has answered: it holds what it needs for the client's next message.
+        stream.read_exact(&mut [0; 512]).unwrap();
+        stream
+    });
+    hold_alone("TLS, idle after a request", 1_000, |rig| Secure::new(rig, &config).ask(HEAD));
+    let mut record = vec![b'x'; 5 + 16 * 1024];
+    record[..5].copy_from_slice(&[23, 3, 3, 0x40, 0x01]);
+    hold_alone("TLS, record nearly whole", 500, |rig| {
+        let mut client = Secure::new(rig, &config).ask(HEAD);
+        client.stream.write_all(&record).unwrap();
+        client
+    });
+}
+
+#[test]
+fn tls_floods() {
+    let (rig, config) = (server(), full_handshakes());
+    work(&rig, "TLS, a handshake for each connection", || {
+        (0..300).for_each(|_| drop(Secure::new(&rig, &config)));
+        300
+    });
+    let mut post = Secure::new(&rig, &config);
+    work(&rig, "TLS, records of one byte", || {
+        let mut all = Vec::new();
+        let mut say = |bytes: &[u8]| {
+            post.tls.writer().write_all(bytes).unwrap();
+            while post.tls.wants_write() {
+                post.tls.write_tls(&mut all).unwrap();
+            }
+        };
+        say(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n");
+        (0..20_000).for_each(|_| say(b"x"));
+        post.stream.write_all(&all).unwrap();
+        // The answer comes when the last of them is read.
+        post.ask("");
+        20_000
+    });
+    work(&rig, "TLS, key updates without end", || {
+        for _ in 0..50 {
+            let mut client = Secure::new(&rig, &config).ask(HEAD);
+            let mut all = Vec::new();
+            for _ in 0..1_000 {
+                client.tls.refresh_traffic_keys().unwrap();
+                client.tls.write_tls(&mut all).unwrap();
+            }
+            // The server closes before it has read all of them.
+            let _ = client.stream.write_all(&all);
+            let _ = client.stream.read_to_end(&mut Vec::new());
+        }
+        50
+    });
+}
+
+#[test]
+fn a_record_that_is_too_long_ends_the_connection() {
+    let (rig, config) = (server(), full_handshakes());
+    let mut client = Secure::new(&rig, &config).ask(HEAD);
+    // 2^14 + 2048 bytes at most in TLS 1.2 (RFC 5246 section 6.2.3), whose bound rustls has for both. Nothing of it is waited for.
+    client.stream.write_all(&[23, 3, 3, 0x48, 0x01]).unwrap();
+    // The end, or a reset: within the patience of a client, which is shorter than that of the server.
+    let ended = client.stream.read_to_end(&mut Vec::new());
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+    Secure::new(&rig, &config).ask(HEAD);
+}

@@ -1,0 +1,302 @@
+//! A group of upstream servers on one core: its connections, health checks and events.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::Status;
+use net::preface;
+use net::{Core, SpillError};
+
+use crate::check;
+use crate::choose::{Balancer, Requester, Selection};
+use crate::dial::{Beside, beside, dial};
+use crate::failure::AttemptFailure;
+use crate::health::ServerState;
+use crate::pool::{CorePool, InUse};
+use crate::retry::RetryBudget;
+use crate::shared::GroupShared;
+use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
+
+/// How often kept connections are looked through.
+const SWEEP_MS: u64 = 1_000;
+
+/// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
+/// the last clone.
+#[derive(Clone)]
+pub struct Group(pub(crate) Rc<GroupState>);
+
+/// What went wrong between the proxy and a server, for an error log.
+#[derive(Clone, Copy, Debug)]
+pub struct UpstreamError<'x> {
+    /// The server's URL; `None` where none could be chosen.
+    pub server: Option<&'x str>,
+    /// What the request asked for, as it came.
+    pub target: &'x [u8],
+    /// What happened.
+    pub reason: &'static str,
+    /// The response to the client; `None` if the request is sent again.
+    pub status: Option<Status>,
+}
+
+/// A server is asked no more, or is asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthChange {
+    /// It has failed too often and is left alone for a while.
+    Ejected,
+    /// It has answered again.
+    Back,
+    /// Checks have found it ill.
+    Ill,
+    /// Checks have found it well again.
+    Well,
+}
+
+/// An event for the error log.
+#[derive(Clone, Copy, Debug)]
+pub enum UpstreamEvent<'x> {
+    /// An attempt has failed before the client was answered.
+    UpstreamError(UpstreamError<'x>),
+    /// A server's standing has changed.
+    HealthChange {
+        /// Its URL.
+        server: &'x str,
+        /// How.
+        turn: HealthChange,
+    },
+    /// Responses are not moved to temporary files; said once a minute.
+    Spill {
+        /// Why not.
+        why: &'x SpillError,
+    },
+}
+
+/// The receiver of events.
+pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
+
+/// The state of a group on one core.
+pub(crate) struct GroupState {
+    pub(crate) core: Core,
+    report: Option<EventSink>,
+    pub(crate) shared: Arc<GroupShared>,
+    /// One for each server.
+    pools: Vec<Rc<CorePool>>,
+    buffers: Rc<UpstreamBuffers>,
+    pub(crate) balancer: Balancer,
+    pub(crate) budget: Cell<RetryBudget>,
+    /// Connections made: which of several addresses comes first.
+    dialled: Cell<usize>,
+}
+
+impl Group {
+    /// A core's part of a group. The first core also runs the checks.
+    #[must_use]
+    pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Group {
+        Group::build(core, shared, None)
+    }
+
+    /// The same, and `report` gets errors and changes of servers.
+    #[must_use]
+    pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: EventSink) -> Group {
+        Group::build(core, shared, Some(report))
+    }
+
+    fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
+        let options = &shared.options;
+        let inner = Rc::new(GroupState {
+            core: core.clone(),
+            report,
+            pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
+            buffers: pool(core.memory()),
+            balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
+            budget: Cell::new(RetryBudget::full()),
+            dialled: Cell::new(0),
+            shared: shared.clone(),
+        });
+        core.spawn(sweep(Rc::downgrade(&inner), core.clone()));
+        if options.check.is_some() && !shared.checked.swap(true, Ordering::Relaxed) {
+            for server in 0..shared.count() {
+                core.spawn(watch(Rc::downgrade(&inner), core.clone(), server));
+            }
+        }
+        Group(inner)
+    }
+
+    /// Whether it is a part of this one.
+    #[must_use]
+    pub fn is_of(&self, shared: &Arc<GroupShared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
+    }
+
+    /// Connections to a server kept on this core now.
+    #[must_use]
+    pub fn kept(&self, server: usize) -> usize {
+        self.0.pools[server].len()
+    }
+}
+
+impl GroupState {
+    /// Passes an event to the error log.
+    pub(crate) fn report(&self, event: &UpstreamEvent<'_>) {
+        if let Some(report) = &self.report {
+            report(event);
+        }
+    }
+
+    fn report_change(&self, server: usize, turn: HealthChange) {
+        self.report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
+    }
+
+    /// A response head has arrived, `ms` after its request was ready to be sent.
+    pub(crate) fn answered(&self, selection: &Selection<'_>, ms: u64, reused: bool) {
+        self.pools[selection.server].learn(ms, reused);
+        if selection.is_probe() {
+            self.succeeded(selection);
+        }
+    }
+
+    /// A request has succeeded.
+    pub(crate) fn succeeded(&self, selection: &Selection<'_>) {
+        if selection.succeeded() {
+            self.report_change(selection.server, HealthChange::Back);
+        }
+    }
+
+    /// A request has failed; counts against the server if that is the cause.
+    pub(crate) fn failed(&self, selection: &Selection<'_>, failure: &AttemptFailure) {
+        if failure.is_the_servers() && selection.failed() {
+            self.report_change(selection.server, HealthChange::Ejected);
+        }
+    }
+
+    /// Counts a request under way on a server until the result is dropped.
+    pub(crate) fn use_one(&self, server: usize) -> InUse<'_> {
+        self.pools[server].use_one()
+    }
+
+    /// A connection to a server: a kept one, or, if `is_new`, one made now, open before `deadline_ms`. What is
+    /// returned beside it is to run until the response begins.
+    pub(crate) async fn connect(
+        &self,
+        requester: &impl Requester,
+        server: usize,
+        is_new: bool,
+        deadline_ms: u64,
+    ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
+        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let pool = &self.pools[server];
+        let certain = !requester.method().is_idempotent();
+        if !is_new
+            && options.keeps_connections()
+            && let Some((link, rested)) = pool.take(certain, |rested| self.fits(server, rested))
+        {
+            return Ok((rested.take_up(link, PooledBuffers::lend(&self.buffers)), RefCell::new(None)));
+        }
+        let mut preface = Vec::new();
+        if let Some(version) = options.proxy_protocol {
+            preface::write(&mut preface, version, requester.endpoints());
+        }
+        let turn = self.dialled.get();
+        self.dialled.set(turn.wrapping_add(1));
+        // Boxed, as it is seldom: what it needs would make the future of every request larger.
+        let dialling = Box::pin(dial(&self.core, options, server, upstream, turn, &preface, deadline_ms));
+        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
+        let (link, address) = beside(&room, dialling).await?;
+        Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.buffers)), room))
+    }
+
+    /// Keeps a connection for the next request, if it can serve one. `sent_whole` says whether the request was sent to its end.
+    pub(crate) fn put_back(&self, connection: UpstreamConnection, server: usize, sent_whole: bool) {
+        let options = &self.shared.options;
+        let serves = sent_whole && options.proxy_protocol.is_none();
+        if serves && let Some((link, rested)) = connection.rest(&options.keep_alive, self.core.now_ms()) {
+            self.pools[server].put(link, rested, options.keep_alive.idle_max);
+        }
+    }
+
+    /// Whether a kept connection still goes where its server is.
+    fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
+        match (&self.shared.servers[server].names, rested.address) {
+            (Some(names), Some(address)) => names.has(address),
+            _ => true,
+        }
+    }
+}
+
+/// Looks through the kept connections, as long as the proxy lives.
+async fn sweep(inner: Weak<GroupState>, core: Core) {
+    loop {
+        core.sleep(SWEEP_MS).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let now_ms = core.now_ms();
+        for names in inner.shared.servers.iter().filter_map(|server| server.names.as_ref()) {
+            // Names that nobody has asked for yet are left alone.
+            if !names.known().is_empty() {
+                names.renew(&core, inner.shared.options.resolve_ms);
+            }
+        }
+        inner.buffers.trim();
+        for (server, pool) in inner.pools.iter().enumerate() {
+            let down = inner.shared.standing(server, now_ms) == ServerState::Down;
+            pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
+                !down && inner.fits(server, rested)
+            });
+        }
+    }
+}
+
+/// Checks one server, as long as the proxy lives.
+async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
+    loop {
+        let Some(this) = inner.upgrade() else { return };
+        let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
+        let buffers = PooledBuffers::lend(&this.buffers);
+        drop(this);
+        let Some(check) = &shared.options.check else { return };
+        let upstream = &shared.servers[server];
+        let well = {
+            let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
+            beside(&room, check::probe(&core, &shared.options, server, upstream, check, buffers)).await
+        };
+        drop(pool);
+        let now_ms = core.now_ms();
+        if let Some(well) = well
+            && upstream.health.checked(well, now_ms, check)
+            && let Some(this) = inner.upgrade()
+        {
+            this.report_change(server, if well { HealthChange::Well } else { HealthChange::Ill });
+            shared.came(now_ms);
+        }
+        core.sleep(check.interval_ms).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{UpstreamAddress, UpstreamServer};
+
+    #[test]
+    fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
+        let core = Core::for_client(1).expect("an engine");
+        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
+        let shared = GroupShared::new(crate::GroupOptions::to(vec![server])).expect("valid options");
+        let names = shared.servers[0].names.clone().expect("a name");
+        let old = "192.0.2.1:80".parse().expect("an address");
+        names.found(vec![old]);
+        let theirs = core.clone();
+        let group = Group::new(&core, &shared);
+        let moved = core.run_until_end(async move {
+            let _group = group;
+            for _ in 0..100 {
+                if !names.has(old) {
+                    return true;
+                }
+                theirs.sleep(100).await;
+            }
+            false
+        });
+        assert!(moved.expect("the engine turns"));
+    }
+}

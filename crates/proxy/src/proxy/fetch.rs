@@ -1,0 +1,357 @@
+//! Requests that this server sends for itself, by the rules of a route: no client waits for the response.
+
+use http::framing::Length;
+use http::{BodySize, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, Span, Status};
+use net::preface::Endpoints;
+use net::{Client, Peer, Request};
+use std::task::Context;
+
+use super::{Attempts, LOOP, Proxy};
+use crate::choose::{Requester, SelectError, Selection};
+use crate::dial::beside;
+use crate::failure::AttemptFailure;
+use crate::kept::ReplayBuffer;
+use crate::request::is_named;
+use crate::response;
+use crate::retry;
+use crate::template::TemplateContext;
+use crate::upstream_request::{RequestBounds, UpstreamRequest};
+
+/// A request for [`Proxy::fetch`]: a head, and a body of a known length.
+#[derive(Clone, Debug)]
+pub struct FetchRequest {
+    head: Head,
+    bytes: Vec<u8>,
+    peer: Peer,
+    client: Client,
+    empty_segments: EmptySegments,
+    body: Vec<u8>,
+}
+
+/// What bounds a fetch, in addition to the timeouts and limits of the route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchLimits {
+    /// The most bytes of content that are read. Default 1 MiB.
+    pub body_bytes_max: u64,
+    /// How long all of it may take, retries and content included, in milliseconds. Default 60,000.
+    pub total_ms: u64,
+}
+
+/// Why there is no response, or not all of it: what a client would be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchError {
+    /// The status.
+    pub status: Status,
+    /// The reason.
+    pub reason: &'static str,
+}
+
+/// A response whose head has been received. Its content is read piece by piece; dropping it before the end closes the
+/// connection.
+pub struct FetchResponse<'p> {
+    proxy: &'p Proxy,
+    selection: Selection<'p>,
+    status: Status,
+    fields: Fields,
+    length: Option<u64>,
+    /// `None` after the end, or a failure.
+    request: Option<UpstreamRequest>,
+    /// The content that may still be read, in bytes.
+    left_bytes: u64,
+}
+
+impl Default for FetchLimits {
+    fn default() -> FetchLimits {
+        FetchLimits { body_bytes_max: 1024 * 1024, total_ms: 60_000 }
+    }
+}
+
+impl FetchRequest {
+    /// A request with these fields and this body. Its sender has no address. Framing is not for `fields` to say.
+    ///
+    /// # Errors
+    /// The method, target, authority or a field is not valid in a request.
+    pub fn new(
+        method: &str,
+        authority: &str,
+        target: &str,
+        fields: &Fields,
+        body: Vec<u8>,
+    ) -> Result<FetchRequest, Reject> {
+        let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
+        bytes.extend_from_slice(fields.wire());
+        bytes.extend_from_slice(b"\r\n");
+        let mut head = RequestHead::default();
+        let is_whole = head.parse(&bytes, &http::Limits::default())? && head.len == bytes.len();
+        if !is_whole || head.body != BodySize::None {
+            return Err(Reject::bad("the request is not a head alone"));
+        }
+        let no_one = Peer::Unix;
+        let client = Client::direct(no_one, false);
+        Ok(FetchRequest::build(&head, bytes, no_one, client, EmptySegments::default(), body))
+    }
+
+    /// The request of a client, with this body in place of its own. What is known of the client's TLS connection is not kept:
+    /// variables that stand for it are empty.
+    #[must_use]
+    pub fn of(request: &Request<'_>, body: Vec<u8>) -> FetchRequest {
+        let (head, bytes) = request.head();
+        let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
+        let end = spans.chain([head.method_name, head.target.whole, head.authority]).map(Span::end).max();
+        let bytes = bytes[..end.unwrap_or(0)].to_vec();
+        FetchRequest::build(head, bytes, request.peer(), request.client(), request.empty_segments(), body)
+    }
+
+    fn build(
+        head: &Head,
+        bytes: Vec<u8>,
+        peer: Peer,
+        client: Client,
+        empty_segments: EmptySegments,
+        body: Vec<u8>,
+    ) -> FetchRequest {
+        let mut head = head.clone();
+        head.body = if body.is_empty() { BodySize::None } else { BodySize::Known(body.len() as u64) };
+        head.expects_continue = false;
+        // Nobody could use a connection that has switched protocols.
+        head.fields.retain(|field| field.id != Name::Upgrade);
+        FetchRequest { head, bytes, peer, client, empty_segments, body }
+    }
+}
+
+impl Requester for FetchRequest {
+    fn context<'x>(&'x self, upstream: &'x str) -> TemplateContext<'x> {
+        TemplateContext {
+            head: &self.head,
+            bytes: &self.bytes,
+            peer: self.peer,
+            client: self.client,
+            tls: None,
+            empty_segments: self.empty_segments,
+            upstream,
+        }
+    }
+
+    fn method(&self) -> Method {
+        self.head.method
+    }
+
+    fn has_begun(&self) -> bool {
+        false
+    }
+
+    fn poll_left(&self, _: &Context<'_>) -> bool {
+        false
+    }
+
+    fn endpoints(&self) -> Option<Endpoints> {
+        None
+    }
+}
+
+impl Proxy {
+    /// Sends a request to a server of the group, as a client's would be sent: with the route's rules for request heads, its
+    /// timeouts and its retries. The response comes as the server sent it, without the fields that belong to the connection.
+    /// May be dropped at any time.
+    ///
+    /// # Errors
+    /// No server has answered with a valid response head.
+    pub async fn fetch(
+        &self,
+        request: &FetchRequest,
+        limits: &FetchLimits,
+    ) -> Result<FetchResponse<'_>, FetchError> {
+        if matches!(request.method(), Method::Connect | Method::Trace) {
+            let reason = "this method is not passed on";
+            return Err(FetchError { status: Status::METHOD_NOT_ALLOWED, reason });
+        }
+        if self.rules.request.loops(&request.context("")) {
+            return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP });
+        }
+        let mut attempts = self.begin(ReplayBuffer::default());
+        let total_by_ms = self.group.core.now_ms().saturating_add(limits.total_ms);
+        attempts.deadline_ms = attempts.deadline_ms.min(total_by_ms);
+        loop {
+            let (selection, is_new) = self.select(request, &mut attempts).await?;
+            let failure = match self.send(request, &selection, &mut attempts, is_new).await {
+                Ok(sent) => {
+                    let response = FetchResponse::new(self, selection, sent, request, limits);
+                    return response
+                        .map_err(|reject| FetchError::of(&AttemptFailure::Invalid(reject.reason)));
+                }
+                Err(failure) => failure,
+            };
+            if !self.tries_again(request, selection, &failure, &mut attempts) {
+                return Err(FetchError::of(&failure));
+            }
+        }
+    }
+
+    /// One attempt, up to the head of the response.
+    async fn send(
+        &self,
+        request: &FetchRequest,
+        selection: &Selection<'_>,
+        attempts: &mut Attempts<'_>,
+        is_new: bool,
+    ) -> Result<UpstreamRequest, AttemptFailure> {
+        let (group, options) = (&self.group, &self.rules.options);
+        attempts.count += u32::from(!is_new);
+        let connect_by_ms = self.connect_by_ms(attempts);
+        let _in_use = group.use_one(selection.server);
+        let (mut connection, room) = group.connect(request, selection.server, is_new, connect_by_ms).await?;
+        let (asked_ms, reused) = (group.core.now_ms(), connection.reused);
+        let context = request.context(&group.shared.servers[selection.server].authority);
+        let written = self.rules.request.write(&mut connection.buffers.out, &context, false);
+        written.map_err(net::Fault::Reject)?;
+        connection.buffers.out.extend_from_slice(&request.body);
+        let bounds = RequestBounds {
+            limits: options.head,
+            head_ms: options.timeouts.head_ms,
+            between_ms: options.timeouts.between_ms,
+            deadline_ms: attempts.deadline_ms,
+        };
+        let mut sent = UpstreamRequest::new(connection, request.method(), bounds);
+        beside(&room, sent.read_head()).await?;
+        if self.may_repeat(request) && sent.connection().is_idle_timeout() {
+            return Err(AttemptFailure::Stale);
+        }
+        let status = sent.head().0.status;
+        if options.retry.statuses.contains(&status) && self.may_retry(request, attempts) {
+            return Err(AttemptFailure::Refused(status));
+        }
+        drop(room);
+        group.answered(selection, group.core.now_ms() - asked_ms, reused);
+        Ok(sent)
+    }
+}
+
+impl<'p> FetchResponse<'p> {
+    fn new(
+        proxy: &'p Proxy,
+        selection: Selection<'p>,
+        sent: UpstreamRequest,
+        request: &FetchRequest,
+        limits: &FetchLimits,
+    ) -> Result<FetchResponse<'p>, Reject> {
+        let (head, bytes) = sent.head();
+        let named = response::named(head, bytes)?;
+        let mut fields = Fields::new();
+        for field in head.fields.iter().filter(|field| !field.id.is_framing()) {
+            let name = field.name.of(bytes);
+            if !is_named(&named, name) {
+                fields.try_push(name, field.value.of(bytes)).expect("a field that was read is valid");
+            }
+        }
+        let length = match head.body_length(request.method()) {
+            Length::Known(length) => Some(length),
+            Length::Unknown => None,
+        };
+        let (status, left_bytes) = (head.status, limits.body_bytes_max);
+        Ok(FetchResponse { proxy, selection, status, fields, length, request: Some(sent), left_bytes })
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The fields, without those that belong to the connection.
+    #[must_use]
+    pub fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
+    /// The length of the content in bytes, where the head announces it; of a response to HEAD, that which GET would get.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// Waits for the next piece of content; `None` at the end. May be dropped at any time, and called again.
+    ///
+    /// # Errors
+    /// The content is longer than may be read, or it broke off. Further calls return `None`.
+    pub async fn read(&mut self) -> Result<Option<&[u8]>, FetchError> {
+        let Some(request) = &mut self.request else { return Ok(None) };
+        let span = match request.read_piece().await {
+            Ok(Some(span)) => span,
+            Ok(None) => {
+                self.finish();
+                return Ok(None);
+            }
+            Err(failure) => {
+                self.request = None;
+                self.proxy.group.failed(&self.selection, &failure);
+                return Err(FetchError::of(&failure));
+            }
+        };
+        let Some(left_bytes) = self.left_bytes.checked_sub(span.len() as u64) else {
+            self.request = None;
+            let reason = "the response is longer than may be read";
+            return Err(FetchError { status: Status::BAD_GATEWAY, reason });
+        };
+        self.left_bytes = left_bytes;
+        Ok(self.request.as_ref().map(|request| span.of(request.input())))
+    }
+
+    /// The response is complete: its connection can serve again.
+    fn finish(&mut self) {
+        let Some(request) = self.request.take() else { return };
+        let (connection, sent_whole) = request.into_connection();
+        self.proxy.group.succeeded(&self.selection);
+        self.proxy.group.put_back(connection, self.selection.server, sent_whole);
+    }
+}
+
+impl FetchError {
+    fn of(failure: &AttemptFailure) -> FetchError {
+        let (status, reason) = match failure {
+            AttemptFailure::Ours(net::Fault::Reject(reject)) => (reject.status, reject.reason),
+            failure => retry::answer(failure),
+        };
+        FetchError { status, reason }
+    }
+}
+
+impl From<SelectError> for FetchError {
+    fn from(error: SelectError) -> FetchError {
+        match error {
+            SelectError::NoServer(no_server) => {
+                FetchError { status: no_server.status, reason: no_server.reason }
+            }
+            // Nobody waits for the response, so nobody leaves.
+            SelectError::Left => FetchError::of(&AttemptFailure::Ours(net::Fault::Gone)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_would_be_another_one_on_the_wire_is_refused() {
+        let fields = |name: &[u8], value: &[u8]| {
+            let mut fields = Fields::new();
+            fields.try_push(name, value).map(|()| fields)
+        };
+        let none = Fields::new();
+        assert!(FetchRequest::new("GET", "a.test", "/x?y", &none, Vec::new()).is_ok());
+        for (method, authority, target) in [
+            ("GET", "a.test", "/ HTTP/1.1\r\nX: y\r\n\r\nGET /evil"),
+            ("GET", "a.test\r\nX: y", "/ HTTP/1.0"),
+            ("GET", "a.test\r\n\r\nGET / HTTP/1.1", "/"),
+            ("GET /evil HTTP/1.1\r\n", "a.test", "/"),
+            ("GET", "a.test", "no path"),
+            ("GET", "a b", "/"),
+        ] {
+            let request = FetchRequest::new(method, authority, target, &none, Vec::new());
+            assert!(request.is_err(), "{method:?} {authority:?} {target:?}");
+        }
+        let framed = fields(b"Content-Length", b"5").expect("a valid field");
+        assert!(FetchRequest::new("POST", "a.test", "/", &framed, b"hello".to_vec()).is_err());
+        assert!(fields(b"X", b"a\r\nb").is_err());
+    }
+}
