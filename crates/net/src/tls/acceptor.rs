@@ -124,7 +124,7 @@ pub struct TlsAcceptor(Arc<Shared>);
 
 struct Shared {
     store: CertificateStore,
-    /// `None` where no site is reached through TLS: then nothing of rustls is made, whose random numbers and session cache take 2 MB.
+    /// `None` where no site is reached through TLS: then no memory is spent on what rustls keeps.
     table: RwLock<Option<Arc<SiteTable>>>,
     sessions: OnceLock<Arc<dyn StoresServerSessions>>,
 }
