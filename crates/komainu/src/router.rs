@@ -232,7 +232,7 @@ impl Router {
         exchange.set_pages(table.pages[level].clone());
         exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
-        let (path, outcome) = match Path::read(&exchange.request()) {
+        let (path, outcome) = match Path::of(&exchange.request()) {
             Ok(path) => (path, introduced),
             Err(reject) => (Path::default(), Err(reject.into())),
         };
@@ -254,7 +254,7 @@ impl Router {
             let wanted = matcher::RouteRequest {
                 host: request.authority(),
                 method: request.method_name(),
-                path: path.of(&request),
+                path: &path.decoded,
                 query: request.query().unwrap_or_default(),
             };
             let header = |name: &str| {
@@ -288,29 +288,16 @@ const MISDIRECTED: Status = Status::of(421).expect("three digits");
 /// The path of a request.
 #[derive(Default)]
 struct Path {
-    /// The path decoded; `None` where that is the path as sent.
-    decoded: Option<Vec<u8>>,
+    decoded: Vec<u8>,
     has_encoded_slash: bool,
 }
 
 impl Path {
-    fn read(request: &Request<'_>) -> Result<Path, Reject> {
+    fn of(request: &Request<'_>) -> Result<Path, Reject> {
         Ok(match request.normal_path()? {
-            Cow::Borrowed(_) => Path::default(),
-            Cow::Owned(decoded) => {
-                Path { decoded: Some(decoded), has_encoded_slash: has_encoded_slash(request.path()) }
-            }
+            Cow::Borrowed(path) => Path { decoded: path.to_vec(), has_encoded_slash: false },
+            Cow::Owned(decoded) => Path { decoded, has_encoded_slash: has_encoded_slash(request.path()) },
         })
-    }
-
-    /// The path of `request`, from which it was read.
-    fn of<'x>(&'x self, request: &Request<'x>) -> &'x [u8] {
-        self.decoded.as_deref().unwrap_or_else(|| request.path())
-    }
-
-    /// The same, for those who change the exchange meanwhile.
-    fn apart(&self, exchange: &Exchange<'_>) -> Vec<u8> {
-        self.of(&exchange.request()).to_vec()
     }
 }
 
@@ -360,12 +347,11 @@ async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) ->
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
-        return serve_handler(handler, route, exchange, path).await;
+        return serve_handler(handler, route, exchange, &path.decoded).await;
     };
-    let file = path.apart(exchange);
-    match files.serve(exchange, route.strip.below(&file)).await? {
+    match files.serve(exchange, route.strip.below(&path.decoded)).await? {
         FileOutcome::Done => Ok(()),
-        FileOutcome::Declined(_) => serve_handler(otherwise, route, exchange, path).await,
+        FileOutcome::Declined(_) => serve_handler(otherwise, route, exchange, &path.decoded).await,
     }
 }
 
@@ -374,18 +360,15 @@ async fn serve_handler(
     handler: &Handler,
     route: &Route,
     exchange: &mut Exchange<'_>,
-    path: &Path,
+    path: &[u8],
 ) -> Result<(), Fault> {
     match handler {
-        Handler::Files(files) => {
-            let file = path.apart(exchange);
-            match files.serve(exchange, route.strip.below(&file)).await? {
-                FileOutcome::Done => Ok(()),
-                FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-            }
-        }
+        Handler::Files(files) => match files.serve(exchange, route.strip.below(path)).await? {
+            FileOutcome::Done => Ok(()),
+            FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+        },
         Handler::Proxy(proxy) => proxy.serve(exchange).await,
-        Handler::App(app) => app.serve(exchange, &path.apart(exchange)).await,
+        Handler::App(app) => app.serve(exchange, path).await,
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();
             to.write(&mut location, &values(exchange, &route.prefix));
