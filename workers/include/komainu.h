@@ -75,6 +75,7 @@ typedef struct komainu_field {
 #define KOMAINU_REQUEST_ID 13
 #define KOMAINU_REASON 14     /* in a response: the reason phrase */
 #define KOMAINU_APP_TARGET 16 /* the target of the application, if it is not the first */
+#define KOMAINU_VARIABLE 17   /* repeated: NAME=VALUE for an environment as CGI has it; not from header fields */
 #define KOMAINU_WEBSOCKET 15  /* the client asks for a WebSocket: its subprotocols, separated by commas */
 
 /*

@@ -250,6 +250,16 @@ HV *make_env(pTHX) {
         case KOMAINU_REMOTE_PORT: key = port_key; break;
         case KOMAINU_SERVER_NAME: key = name_key; break;
         case KOMAINU_SERVER_PORT: key = server_port_key; break;
+        case KOMAINU_VARIABLE: {
+            const char *sign = memchr(field->value, '=', field->value_len);
+            STRLEN len = sign ? (STRLEN)(sign - field->value) : 0;
+            if (sign) {
+                SV *name = newSVpvn_share(field->value, len, 0);
+                put_text(aTHX_ env, name, sign + 1, field->value_len - len - 1);
+                SvREFCNT_dec(name);
+            }
+            continue;
+        }
         default:
             if (field->id == coding_id) { /* the server has removed the coding */
                 is_chunked = 1;

@@ -146,6 +146,13 @@ VALUE env_new(struct exchange *x) {
             put(env, VERSION, protocol);
             break;
         }
+        case KOMAINU_VARIABLE: {
+            const char *sign = memchr(field->value, '=', field->value_len);
+            size_t len = sign ? (size_t)(sign - field->value) : 0;
+            if (sign)
+                rb_hash_aset(env, shared(field->value, len), rb_str_new(sign + 1, (long)(field->value_len - len - 1)));
+            break;
+        }
         case 0:
             if (field->name_len <= NAME_BYTES_MAX)
                 put_header(env, header_key(field->name, field->name_len), field, 1);

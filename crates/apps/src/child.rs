@@ -145,7 +145,7 @@ impl ChildProcess {
         Ok((child, ChildEnds { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
-    /// Starts the application's program: as the prototype, or as the worker of some seats.
+    /// Starts the application's program: as the prototype, or as the worker of some slots.
     pub(crate) fn start(
         options: &Options,
         generation: &Generation,
@@ -179,7 +179,7 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// Asks a prototype to fork a worker that takes these seats, with the ends that another [`ChildProcess`] was conceived with.
+    /// Asks a prototype to fork a worker that takes these worker slots, with the ends that another [`ChildProcess`] was conceived with.
     pub(crate) fn ask_to_fork(
         &self,
         worker_slots: std::ops::Range<usize>,

@@ -253,7 +253,7 @@ impl Dispatcher {
 
     /// Checks all deadlines, and publishes the counts of this core. Runs a few times a second.
     pub(crate) fn sweep(&self) {
-        self.look_who_clings();
+        self.look_what_is_held();
         if self.in_use() == 0 {
             return self.report_load(0, 0);
         }
@@ -320,24 +320,24 @@ impl Dispatcher {
         may.then_some(before)
     }
 
-    fn look_who_clings(&self) {
+    fn look_what_is_held(&self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
         self.late.borrow_mut().retain_mut(|late| {
-            let clings = server.is_clung_to(late.ticket);
-            if clings && now_ms >= late.due_ms {
-                self.kill(late.worker_slot, KillReason::Clings);
-            } else if clings && !late.is_reported && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
+            let is_held = server.is_still_held(late.ticket);
+            if is_held && now_ms >= late.due_ms {
+                self.kill(late.worker_slot, KillReason::Unreleased);
+            } else if is_held && !late.is_reported && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
                 late.is_reported = true;
                 self.report_overdue(late.worker_slot, 1);
-            } else if !clings && late.is_reported {
+            } else if !is_held && late.is_reported {
                 self.report_overdue(late.worker_slot, -1);
             }
-            clings && now_ms < late.due_ms
+            is_held && now_ms < late.due_ms
         });
     }
 
     fn report_overdue(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
-        self.commands.send(SupervisorCommand::Clings {
+        self.commands.send(SupervisorCommand::Overdue {
             generation: self.generation.number,
             worker_slot,
             more,
@@ -422,7 +422,7 @@ impl Dispatcher {
 
     /// A worker is dead: ends its requests. A request whose worker ended `by_itself` is not sent again, because it
     /// probably caused that.
-    pub(crate) fn bury(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
+    pub(crate) fn worker_died(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
         for worker_slot in worker_slots {
             let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));
             let mut entries = self.entries.borrow_mut();
@@ -433,7 +433,7 @@ impl Dispatcher {
                 }
             }
         }
-        self.commands.send(SupervisorCommand::Buried { generation: self.generation.number, place });
+        self.commands.send(SupervisorCommand::Released { generation: self.generation.number, place });
     }
 
     /// No request is in progress, and none will be.
@@ -503,10 +503,10 @@ impl Drop for Dispatcher {
     /// This core ends: only the supervisor now watches requests that were not released.
     fn drop(&mut self) {
         let (server, now_ms) = (self.server.borrow(), self.core.now_ms());
-        for late in self.late.borrow().iter().filter(|late| server.is_clung_to(late.ticket)) {
+        for late in self.late.borrow().iter().filter(|late| server.is_still_held(late.ticket)) {
             let (generation, WorkerSlot(worker_slot)) = (self.generation.number, late.worker_slot);
             let left_ms = late.due_ms.saturating_sub(now_ms);
-            self.commands.send(SupervisorCommand::ClingsUntil { generation, worker_slot, left_ms });
+            self.commands.send(SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms });
         }
     }
 }

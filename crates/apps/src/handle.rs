@@ -312,8 +312,10 @@ impl HandleState {
             CoreEvent::Died { generation, place, worker_slots, by_itself } => {
                 let dispatchers = self.dispatchers.borrow();
                 match dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation) {
-                    Some(dispatcher) => dispatcher.bury(place, worker_slots, by_itself),
-                    None => self.commands.send(crate::mail::SupervisorCommand::Buried { generation, place }),
+                    Some(dispatcher) => dispatcher.worker_died(place, worker_slots, by_itself),
+                    None => {
+                        self.commands.send(crate::mail::SupervisorCommand::Released { generation, place })
+                    }
                 }
             }
         }

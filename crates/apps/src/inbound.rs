@@ -19,7 +19,7 @@ const ROOM_BYTES_MAX: u64 = 16 * 1024;
 
 /// What a client has sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum ReceivedFrame {
     /// A part of something.
     Part,
     /// A frame that brings nothing: an empty fragment, a pong.
@@ -83,7 +83,7 @@ impl Inbound {
         }
     }
 
-    /// What the control frame heard last carries.
+    /// What the control frame received last carries.
     pub(crate) fn control(&self) -> &[u8] {
         &self.control[..self.control_len]
     }
@@ -115,12 +115,12 @@ impl Inbound {
     ///
     /// # Errors
     /// What the client does wrong; then nothing more can be understood.
-    pub(crate) fn next(&mut self, bytes: &mut &[u8], codecs: &Codecs) -> Result<Heard, Violation> {
+    pub(crate) fn next(&mut self, bytes: &mut &[u8], codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
         let mut frame = match self.frame.take() {
             Some(frame) => frame,
             None => match self.heads.read(bytes).map_err(|reason| violation(PROTOCOL, reason))? {
                 Some(head) => self.begin(head, codecs)?,
-                None => return Ok(Heard::Part),
+                None => return Ok(ReceivedFrame::Part),
             },
         };
         let was_empty = frame.left == 0;
@@ -129,15 +129,15 @@ impl Inbound {
         *bytes = &bytes[used..];
         if frame.left > 0 {
             self.frame = Some(frame);
-            return Ok(Heard::Part);
+            return Ok(ReceivedFrame::Part);
         }
         match frame.opcode {
-            frame::CLOSE => read_close(self.control()).map(Heard::Close),
-            frame::PING => Ok(Heard::Ping),
-            frame::PONG => Ok(Heard::Idle),
+            frame::CLOSE => read_close(self.control()).map(ReceivedFrame::Close),
+            frame::PING => Ok(ReceivedFrame::Ping),
+            frame::PONG => Ok(ReceivedFrame::Idle),
             _ if frame.last && !self.discards => self.finish(codecs),
-            _ if was_empty => Ok(Heard::Idle),
-            _ => Ok(Heard::Part),
+            _ if was_empty => Ok(ReceivedFrame::Idle),
+            _ => Ok(ReceivedFrame::Part),
         }
     }
 
@@ -212,9 +212,9 @@ impl Inbound {
     }
 
     /// The message is whole.
-    fn finish(&mut self, codecs: &Codecs) -> Result<Heard, Violation> {
+    fn finish(&mut self, codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
         let Some(Message { kind, inflater, mut record, .. }) = self.message.take() else {
-            return Ok(Heard::Part);
+            return Ok(ReceivedFrame::Part);
         };
         if let Some(mut inflater) = inflater {
             let len_max = record::HEAD_BYTES + self.message_bytes_max;
@@ -225,7 +225,7 @@ impl Inbound {
             return Err(violation(INVALID, "the text is not UTF-8"));
         }
         record::put_head(&mut record, kind);
-        Ok(Heard::Message(record))
+        Ok(ReceivedFrame::Message(record))
     }
 }
 
@@ -271,21 +271,21 @@ mod tests {
         bytes
     }
 
-    fn hear(inbound: &mut Inbound, mut bytes: &[u8]) -> Result<Vec<Heard>, Violation> {
-        let (codecs, mut heard) = (Codecs::default(), Vec::new());
+    fn hear(inbound: &mut Inbound, mut bytes: &[u8]) -> Result<Vec<ReceivedFrame>, Violation> {
+        let (codecs, mut received) = (Codecs::default(), Vec::new());
         while !bytes.is_empty() {
             match inbound.next(&mut bytes, &codecs)? {
-                Heard::Part => {}
-                other => heard.push(other),
+                ReceivedFrame::Part => {}
+                other => received.push(other),
             }
         }
-        Ok(heard)
+        Ok(received)
     }
 
-    fn record(kind: u8, payload: &[u8]) -> Heard {
+    fn record(kind: u8, payload: &[u8]) -> ReceivedFrame {
         let mut bytes = Vec::new();
         record::put(&mut bytes, kind, [payload, b""]);
-        Heard::Message(bytes)
+        ReceivedFrame::Message(bytes)
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
         ]
         .concat();
         let expected = [
-            Heard::Idle,
+            ReceivedFrame::Idle,
             record(record::TEXT, "grüß".as_bytes()),
             record(record::BINARY, b""),
             record(record::BINARY, b"Hello"),
@@ -309,9 +309,9 @@ mod tests {
         ];
         for step in 1..bytes.len() {
             let mut inbound = Inbound::new(1000, true);
-            let heard: Vec<_> =
+            let received: Vec<_> =
                 bytes.chunks(step).flat_map(|piece| hear(&mut inbound, piece).unwrap()).collect();
-            assert_eq!(heard, expected, "{step}");
+            assert_eq!(received, expected, "{step}");
         }
     }
 
@@ -319,7 +319,7 @@ mod tests {
     fn what_a_message_may_hold_at_most() {
         let mut inbound = Inbound::new(100_000, true);
         let bytes = frame(CONTINUATION, &[0; 30_000]);
-        assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![Heard::Idle]));
+        assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![ReceivedFrame::Idle]));
         for _ in 0..3 {
             assert_eq!(hear(&mut inbound, &bytes), Ok(vec![]));
         }
@@ -360,6 +360,6 @@ mod tests {
         inbound.discard();
         let bytes =
             [frame(FIN, b"y"), frame(FIN | BINARY, &[0; 5000]), vec![0x88, 0x80, 1, 2, 3, 4]].concat();
-        assert_eq!(hear(&mut inbound, &bytes), Ok(vec![Heard::Close(None)]));
+        assert_eq!(hear(&mut inbound, &bytes), Ok(vec![ReceivedFrame::Close(None)]));
     }
 }

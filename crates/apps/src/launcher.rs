@@ -36,7 +36,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
 /// What a process is started with, beside the application's options.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The seats of a worker; none for a prototype.
+    /// The slots of a worker; none for a prototype.
     pub worker_slots: Option<Range<usize>>,
     /// The server's threads, each of which has a descriptor in the channel.
     pub threads: usize,

@@ -19,7 +19,7 @@ pub(crate) enum KillReason {
     /// It took too long to answer.
     Late,
     /// It took too long to answer, and its event loop does not release the request.
-    Clings,
+    Unreleased,
     /// It violated the protocol of the channel.
     Breach,
 }
@@ -28,7 +28,7 @@ impl KillReason {
     pub(crate) fn text(self) -> &'static str {
         match self {
             KillReason::Late => "it took too long to answer",
-            KillReason::Clings => "it took too long to answer, and does not release the request",
+            KillReason::Unreleased => "it took too long to answer, and does not release the request",
             KillReason::Breach => "it violated the protocol of the channel",
         }
     }
@@ -50,15 +50,15 @@ pub(crate) enum SupervisorCommand {
     /// The worker in this slot hangs, or violated the protocol of the channel.
     Kill { generation: u64, worker_slot: usize, why: KillReason },
     /// The number of overdue requests, which the event loop in this slot was asked to cancel, changes by `more`.
-    Clings { generation: u64, worker_slot: usize, more: isize },
+    Overdue { generation: u64, worker_slot: usize, more: isize },
     /// It has an overdue request, and the core that watched it ends: it is killed after this time.
-    ClingsUntil { generation: u64, worker_slot: usize, left_ms: u64 },
+    OverdueUntil { generation: u64, worker_slot: usize, left_ms: u64 },
     /// The channel of this generation is damaged, by an unknown worker.
     Damaged { generation: u64 },
     /// The worker in this slot has answered `recycle.requests` requests.
     Recycle { generation: u64, worker_slot: usize },
     /// A core has released the requests of a dead worker.
-    Buried { generation: u64, place: usize },
+    Released { generation: u64, place: usize },
     /// A core has no more requests in a generation that was replaced.
     Drained { generation: u64 },
 }

@@ -155,13 +155,13 @@ impl Options {
     /// Whether there may be so many workers.
     ///
     /// # Errors
-    /// How many seats they have, and how many there are.
+    /// How many worker slots they have, and how many there are.
     pub fn check(&self) -> Result<(), String> {
-        const SEATS_MAX: usize = ring::Options::SEATS_MAX;
+        const WORKER_SLOTS_MAX: usize = ring::Options::WORKER_SLOTS_MAX;
         let (places, threads) = (self.places(), self.threads.max(1));
         match places.saturating_mul(threads) {
-            worker_slots if worker_slots > SEATS_MAX => Err(format!(
-                "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {SEATS_MAX}",
+            worker_slots if worker_slots > WORKER_SLOTS_MAX => Err(format!(
+                "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {WORKER_SLOTS_MAX}",
                 self.workers.max,
                 places - self.workers.max,
             )),

@@ -25,7 +25,7 @@ impl Orphans {
     /// Waits until all have ended; from `until` on they are killed.
     pub(crate) fn end(&mut self, until: Instant) {
         loop {
-            self.bury(|_, _| {});
+            self.reap(|_, _| {});
             if self.0.is_empty() || Instant::now() >= until + KILL_MAX {
                 return;
             }
@@ -38,7 +38,7 @@ impl Orphans {
     }
 
     /// Reaps processes that have ended; calls `each` for all of them, as one may be a worker.
-    pub(crate) fn bury(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
+    pub(crate) fn reap(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {
                 match waitpgid(*group, WaitOptions::NOHANG) {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use http::template::{TlsValues, TlsVariable};
 use http::{BodySize, Name, TargetForm, encode};
 use net::{Peer, Request};
 use ring::wire::{self, FieldId as Part, TooLong};
@@ -73,6 +74,7 @@ pub(crate) fn encode(
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
     put_peer(into, request.client().address)?;
     put_host(into, request.authority(), port, mount)?;
+    put_variables(into, request, mount)?;
     if !mount.target.is_empty() {
         wire::put(into, Part::APP_TARGET, mount.target)?;
     }
@@ -99,6 +101,35 @@ pub(crate) fn encode(
         let mut digits = Vec::with_capacity(20);
         encode::decimal(&mut digits, length);
         names.put(into, Name::ContentLength, b"content-length", &digits)?;
+    }
+    Ok(())
+}
+
+/// Variables of the client's certificate, by the names that configurations of nginx and Apache give them.
+const CLIENT_VARIABLES: [(&[u8], TlsVariable); 5] = [
+    (b"SSL_CLIENT_VERIFY=", TlsVariable::ClientVerify),
+    (b"SSL_CLIENT_S_DN=", TlsVariable::ClientSubject),
+    (b"SSL_CLIENT_I_DN=", TlsVariable::ClientIssuer),
+    (b"SSL_CLIENT_SERIAL=", TlsVariable::ClientSerial),
+    (b"SSL_CLIENT_FINGERPRINT=", TlsVariable::ClientFingerprint),
+];
+
+/// `HTTPS`, and the client's certificate where the site asks for one. No header field can set them: those have `HTTP_`
+/// before their names.
+fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -> Result<(), TooLong> {
+    if mount.scheme == "https" {
+        wire::put(into, Part::VARIABLE, b"HTTPS=on")?;
+    }
+    let Some(session) = request.tls().filter(|session| session.policy != 0) else { return Ok(()) };
+    let mut text = Vec::with_capacity(128);
+    for (name, variable) in CLIENT_VARIABLES {
+        text.clear();
+        text.extend_from_slice(name);
+        session.write(variable, &mut text);
+        // Without a certificate only that there is none.
+        if text.len() > name.len() {
+            wire::put(into, Part::VARIABLE, &text)?;
+        }
     }
     Ok(())
 }

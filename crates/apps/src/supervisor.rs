@@ -22,7 +22,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Memory is checked less often, because the kernel has to walk the process's pages for it.
 const WORN_ROUNDS: u32 = 5;
 /// How often workers that wait for requests are woken to handle their signals.
-const STIR_ROUNDS: u32 = 4;
+const SIGNAL_ROUNDS: u32 = 4;
 /// The longest pause before a damaged channel is replaced, and the time after which a sound one counts as reliable
 /// again.
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -216,7 +216,7 @@ impl Supervisor {
                     let (generation, worker_slots) = (shared.number, shared.worker_slots_of(place));
                     let notice = CoreEvent::Died { generation, place, worker_slots, by_itself };
                     let cores = self.broadcast(&notice);
-                    self.worker_pools[at].1.wait_for_burial(place, cores);
+                    self.worker_pools[at].1.wait_for_release(place, cores);
                 }
             }
         }
@@ -340,14 +340,14 @@ impl Supervisor {
                         .report(AppLogLevel::Warn, &format!("worker {pid} is killed: {}", why.text()));
                 }
             }
-            SupervisorCommand::Clings { generation, worker_slot, more } => {
+            SupervisorCommand::Overdue { generation, worker_slot, more } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.clings(worker_slot, more);
+                    worker_pool.overdue(worker_slot, more);
                 }
             }
-            SupervisorCommand::ClingsUntil { generation, worker_slot, left_ms } => {
+            SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.clings_until(worker_slot, now + Duration::from_millis(left_ms));
+                    worker_pool.overdue_until(worker_slot, now + Duration::from_millis(left_ms));
                 }
             }
             SupervisorCommand::Recycle { generation, worker_slot } => {
@@ -360,9 +360,9 @@ impl Supervisor {
                     worker_pool.damaged = true;
                 }
             }
-            SupervisorCommand::Buried { generation, place } => {
+            SupervisorCommand::Released { generation, place } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.buried(place);
+                    worker_pool.core_released(place);
                 }
             }
             SupervisorCommand::Drained { generation } => {
@@ -445,19 +445,20 @@ impl Supervisor {
     /// Checks for workers that must be recycled, and for more workers than needed.
     fn look_around(&mut self, now: Instant) {
         let worker_pools = &mut self.worker_pools;
-        self.orphans.bury(|pid, status| {
+        self.orphans.reap(|pid, status| {
             worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.ended(pid, status))
         });
         self.renew(now);
         self.round += 1;
-        let (worn, stir) = (self.round.is_multiple_of(WORN_ROUNDS), self.round.is_multiple_of(STIR_ROUNDS));
+        let (worn, wakes) =
+            (self.round.is_multiple_of(WORN_ROUNDS), self.round.is_multiple_of(SIGNAL_ROUNDS));
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));
         for (role, worker_pool) in &mut self.worker_pools {
             if worn {
                 worker_pool.recycle_worn(now);
             }
-            if stir {
-                worker_pool.shared.channel.stir();
+            if wakes {
+                worker_pool.shared.channel.wake_for_signals();
             }
             if *role != GenerationRole::Serving || worker_pool.want <= min {
                 continue;

@@ -24,11 +24,15 @@ use ring::Part;
 use crate::deflate::Agreement;
 use crate::dispatcher::{Completion, Deadline, PendingRequest};
 use crate::frame::{self, FIN};
-use crate::inbound::{Heard, Inbound, Violation};
+use crate::inbound::{Inbound, ReceivedFrame, Violation};
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
 use crate::record::{self, RecordReader, WorkerRecord};
+
+mod phase;
+
+use phase::{ClientInput, ClientOutput, WorkerInput, WorkerOutput};
 
 /// Bytes read from a client at once; more while a long message is incomplete.
 const READ_BYTES: usize = 4 * 1024;
@@ -41,7 +45,7 @@ const BACKLOG_BYTES_MIN: usize = 16 * 1024;
 /// Milliseconds for the client to answer a close.
 const CLOSE_MS: u64 = 5_000;
 /// Bytes that are read and discarded after the end, before the client is disconnected.
-const UNHEARD_BYTES_MAX: usize = 4 * 1024 * 1024;
+const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Close codes that are sent to the client.
 const NORMAL: u16 = 1000;
@@ -104,25 +108,13 @@ pub(crate) struct WebSocketSession<'s> {
     put_bytes: u64,
     taken_bytes: u64,
     taken_ms: u64,
-    /// The last record is in `up`.
-    reported: bool,
-    /// The worker has got all of the last record.
-    given: bool,
-    /// The worker's response has ended.
-    worker_done: bool,
-    /// The deadline for the worker's end is set.
-    limited: bool,
-    /// A close was sent, or cannot be sent any more.
-    said_all: bool,
-    /// The client sends no more, or nothing more is read from it.
-    heard_all: bool,
-    /// Input is read and discarded.
-    deaf: bool,
+    client_input: ClientInput,
+    client_output: ClientOutput,
+    worker_input: WorkerInput,
+    worker_output: WorkerOutput,
     /// Bytes discarded after the end.
-    unheard_bytes: usize,
-    /// Nothing can be sent to the client any more.
-    unsendable: bool,
-    heard_ms: u64,
+    discarded_bytes: usize,
+    received_ms: u64,
     pinged: bool,
     closed_ms: u64,
 }
@@ -152,16 +144,12 @@ impl<'s> WebSocketSession<'s> {
             put_bytes: 0,
             taken_bytes: 0,
             taken_ms: now_ms,
-            reported: false,
-            given: false,
-            worker_done: false,
-            limited: false,
-            said_all: false,
-            heard_all: false,
-            deaf: false,
-            unheard_bytes: 0,
-            unsendable: false,
-            heard_ms: now_ms,
+            client_input: ClientInput::Open,
+            client_output: ClientOutput::Open,
+            worker_input: WorkerInput::Open,
+            worker_output: WorkerOutput::Open,
+            discarded_bytes: 0,
+            received_ms: now_ms,
             pinged: false,
             closed_ms: 0,
         }
@@ -180,24 +168,30 @@ impl<'s> WebSocketSession<'s> {
         last: bool,
     ) -> Result<(), Fault> {
         self.put_bytes = x.backlog() as u64;
-        self.say(x, pending, body);
-        self.worker_done = last;
+        self.send_records(x, pending, body);
+        if last {
+            self.worker_output = WorkerOutput::Ended;
+        }
         loop {
-            let before = (self.reported, self.said_all);
+            let before = (self.is_reported(), self.has_closed());
             let was_held = self.is_held_back(x);
             // Bytes written from now on have a new deadline.
-            self.look_what_was_taken(x);
-            let mut moved = self.hear(x, pending) | self.give(pending) | self.take(x, pending);
-            self.look_around(x, pending.dispatcher.is_replaced());
-            if !self.unsendable && x.try_flush().is_err() {
+            self.note_progress(x);
+            let mut moved =
+                self.read_client(x, pending) | self.write_worker(pending) | self.read_worker(x, pending);
+            self.handle_timers(x, pending.dispatcher.is_replaced());
+            if self.client_output != ClientOutput::Broken && x.try_flush().is_err() {
                 self.cut_off();
             }
-            self.look_what_was_taken(x);
+            self.note_progress(x);
             // The worker must get the close, and its records need not wait any more; nor must what waited for the
             // client.
-            moved |= before != (self.reported, self.said_all) || (was_held && !self.is_held_back(x));
-            if self.is_over() && self.worker_done {
-                return if self.unsendable { Err(Fault::Gone) } else { x.flush().await };
+            moved |= before != (self.is_reported(), self.has_closed()) || (was_held && !self.is_held_back(x));
+            if self.is_over() && self.worker_output == WorkerOutput::Ended {
+                return match self.client_output {
+                    ClientOutput::Broken => Err(Fault::Gone),
+                    _ => x.flush().await,
+                };
             }
             if !moved {
                 self.wait(x, pending).await;
@@ -206,6 +200,16 @@ impl<'s> WebSocketSession<'s> {
                 x.core().yield_now().await;
             }
         }
+    }
+
+    /// Whether the last record for the worker was queued.
+    fn is_reported(&self) -> bool {
+        self.worker_input != WorkerInput::Open
+    }
+
+    /// Whether a close was sent, or cannot be sent any more.
+    fn has_closed(&self) -> bool {
+        self.client_output != ClientOutput::Open
     }
 
     /// Whether the client has to read before more is read from it.
@@ -219,25 +223,25 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Reads from the client: true if something arrived.
-    fn hear(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
-        if self.heard_all || !self.up.is_empty() {
+    fn read_client(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+        if self.client_input == ClientInput::Ended || !self.up.is_empty() {
             return false;
         }
         if self.is_held_back(x) {
             // The silence was not the client's.
-            (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+            (self.received_ms, self.pinged) = (x.core().now_ms(), false);
             return false;
         }
         match self.inbound.left() > READ_BYTES as u64 {
-            true => self.hear_some::<READ_BYTES_LONG>(x, pending),
-            false => self.hear_some::<READ_BYTES>(x, pending),
+            true => self.read_piece::<READ_BYTES_LONG>(x, pending),
+            false => self.read_piece::<READ_BYTES>(x, pending),
         }
     }
 
-    fn hear_some<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+    fn read_piece<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
-            self.rest_at += self.understand(x, pending, &rest[self.rest_at..]);
+            self.rest_at += self.parse(x, pending, &rest[self.rest_at..]);
             if self.rest_at < rest.len() {
                 self.rest = rest;
             }
@@ -252,45 +256,45 @@ impl<'s> WebSocketSession<'s> {
             }
             Ok(Some(len)) => len,
         };
-        (self.heard_ms, self.pinged) = (x.core().now_ms(), false);
+        (self.received_ms, self.pinged) = (x.core().now_ms(), false);
         self.moved_bytes += len;
-        if self.said_all {
-            self.unheard_bytes += len;
-            if self.unheard_bytes > UNHEARD_BYTES_MAX {
+        if self.has_closed() {
+            self.discarded_bytes += len;
+            if self.discarded_bytes > DISCARDED_BYTES_MAX {
                 self.lost();
                 return true;
             }
         }
-        let used = self.understand(x, pending, &buffer[..len]);
+        let used = self.parse(x, pending, &buffer[..len]);
         (self.rest, self.rest_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
     /// Parses frames: up to a complete message, or until other tasks must run. Returns the number of bytes parsed.
-    fn understand(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
+    fn parse(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
-            if self.deaf || self.heard_all {
+            if self.client_input != ClientInput::Open {
                 rest = &[];
                 break;
             }
             let (message_bytes, held_bytes) = (self.inbound.message_bytes(), self.inbound.held_bytes());
-            let heard = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
+            let received = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
                 self.weigh_growth(x);
             }
-            match heard {
-                Ok(Heard::Part) => {}
-                Ok(Heard::Idle) => self.pay(x),
-                Ok(Heard::Ping) => {
+            match received {
+                Ok(ReceivedFrame::Part) => {}
+                Ok(ReceivedFrame::Idle) => self.pay(x),
+                Ok(ReceivedFrame::Ping) => {
                     self.pong = Some(self.inbound.control().to_vec());
                     self.pay(x);
                 }
                 // The record of the close is the last one.
-                Ok(Heard::Message(record)) if !self.reported => self.up = record,
-                Ok(Heard::Message(_)) => {}
-                Ok(Heard::Close(close)) => self.heard_close(x, close),
+                Ok(ReceivedFrame::Message(record)) if !self.is_reported() => self.up = record,
+                Ok(ReceivedFrame::Message(_)) => {}
+                Ok(ReceivedFrame::Close(close)) => self.on_close(x, close),
                 Err(Violation { code, reason }) => self.fail(x, code, reason),
             }
         }
@@ -316,28 +320,30 @@ impl<'s> WebSocketSession<'s> {
 
     fn answer_ping(&mut self, x: &mut Exchange<'_>) {
         if let Some(pong) = self.pong.take()
-            && !self.said_all
+            && !self.has_closed()
         {
             self.put(x, FIN | frame::PONG, &pong);
         }
     }
 
     /// The client closes, or answers a close.
-    fn heard_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
+    fn on_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
         self.answer_ping(x);
-        if !std::mem::replace(&mut self.said_all, true) {
+        if !self.has_closed() {
+            self.client_output = ClientOutput::Closed;
             // The same code and reason.
             let answer = self.inbound.control().to_vec();
             self.put(x, FIN | frame::CLOSE, &answer);
         }
         let (code, reason) = close.unwrap_or((NO_CODE, String::new()));
         self.report(code, &reason);
-        self.heard_all = true;
+        self.client_input = ClientInput::Ended;
     }
 
     /// The last record for the worker.
     fn report(&mut self, code: u16, reason: &str) {
-        if !std::mem::replace(&mut self.reported, true) {
+        if !self.is_reported() {
+            self.worker_input = WorkerInput::Closing;
             record::put(&mut self.up, record::CLOSE, [&code.to_le_bytes(), reason.as_bytes()]);
         }
     }
@@ -346,33 +352,34 @@ impl<'s> WebSocketSession<'s> {
     fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
         self.close(x, code, reason);
         self.report(code, reason);
-        self.deaf = true;
+        self.client_input = self.client_input.max(ClientInput::Discarded);
     }
 
     /// The client has disconnected.
     fn lost(&mut self) {
         self.report(VANISHED, "");
-        self.heard_all = true;
-        self.said_all = true;
+        self.client_input = ClientInput::Ended;
+        self.client_output = self.client_output.max(ClientOutput::Closed);
         self.inbound.discard();
     }
 
     /// The client has disconnected, and nothing can be sent to it.
     fn cut_off(&mut self) {
-        self.unsendable = true;
+        self.client_output = ClientOutput::Broken;
         self.lost();
     }
 
     /// Whether both directions have ended.
     fn is_over(&self) -> bool {
-        self.said_all && self.heard_all
+        self.has_closed() && self.client_input == ClientInput::Ended
     }
 
     /// Sends a close, once.
     fn close(&mut self, x: &mut Exchange<'_>, code: u16, reason: &str) {
-        if std::mem::replace(&mut self.said_all, true) {
+        if self.has_closed() {
             return;
         }
+        self.client_output = ClientOutput::Closed;
         self.closed_ms = x.core().now_ms();
         // A code that no frame may carry is an error of the application.
         let code = if frame::is_close_code(code) { code } else { FAILED };
@@ -390,32 +397,35 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Writes to the worker: true if something moved.
-    fn give(&mut self, pending: &PendingRequest) -> bool {
-        if self.up.is_empty() || self.given {
+    fn write_worker(&mut self, pending: &PendingRequest) -> bool {
+        if self.up.is_empty() || self.worker_input == WorkerInput::Closed {
             return false;
         }
         let rest = &self.up[self.up_at..];
         // Nothing is read any more after the end of the response.
-        let taken = if self.worker_done {
-            rest.len()
-        } else {
-            pending.push(rest, self.reported).unwrap_or(rest.len())
+        let taken = match self.worker_output {
+            WorkerOutput::Ended => rest.len(),
+            _ => pending.push(rest, self.is_reported()).unwrap_or(rest.len()),
         };
         self.up_at += taken;
         if self.up_at == self.up.len() {
             self.up = Vec::new();
             self.up_at = 0;
-            self.given = self.reported;
+            if self.is_reported() {
+                self.worker_input = WorkerInput::Closed;
+            }
             // Nothing was read from the client meanwhile.
-            (self.heard_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
+            (self.received_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
     }
 
     /// Reads from the worker: true if something arrived.
-    fn take(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
+    fn read_worker(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
         // Records that cannot be sent need not wait for the client.
-        if self.worker_done || (!self.said_all && x.backlog() > x.ahead_bytes_max(self.ahead_bytes)) {
+        if self.worker_output == WorkerOutput::Ended
+            || (!self.has_closed() && x.backlog() > x.ahead_bytes_max(self.ahead_bytes))
+        {
             return false;
         }
         let mut buffer = pending.dispatcher.buffer();
@@ -423,16 +433,20 @@ impl<'s> WebSocketSession<'s> {
         let received = pending.receive(&mut buffer, room);
         match &received {
             Ok(Some(received)) => {
-                self.worker_done = received.last;
+                if received.last {
+                    self.worker_output = WorkerOutput::Ended;
+                }
                 match received.part {
                     // It got the close and continues to send, because it never receives. Its next send fails: the
                     // request is cancelled.
-                    Part::Data if self.is_over() && self.given => self.worker_done = true,
-                    Part::Data => self.say(x, pending, &buffer),
+                    Part::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
+                        self.worker_output = WorkerOutput::Ended;
+                    }
+                    Part::Data => self.send_records(x, pending, &buffer),
                     Part::Log(_) => self.app_log.output(None, &buffer),
                     Part::End => {}
                     Part::Aborted(_) => {
-                        self.worker_done = true;
+                        self.worker_output = WorkerOutput::Ended;
                         self.close(x, FAILED, "");
                     }
                     _ => self.broke(x, "it sends an invalid WebSocket record"),
@@ -443,7 +457,7 @@ impl<'s> WebSocketSession<'s> {
             Err(ring::Error::Void) => self.broke(x, "its answer is void"),
         }
         pending.dispatcher.give_back(buffer);
-        if self.worker_done {
+        if self.worker_output == WorkerOutput::Ended {
             self.close(x, NORMAL, "");
         }
         !matches!(received, Ok(None))
@@ -452,14 +466,14 @@ impl<'s> WebSocketSession<'s> {
     /// The worker violated the protocol: nothing more is read from it.
     fn broke(&mut self, x: &mut Exchange<'_>, why: &str) {
         self.app_log.report(AppLogLevel::Error, why);
-        self.worker_done = true;
+        self.worker_output = WorkerOutput::Ended;
         self.close(x, FAILED, "");
     }
 
     /// Sends the worker's records.
-    fn say(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
+    fn send_records(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
         self.moved_bytes += bytes.len();
-        while !bytes.is_empty() && !self.said_all {
+        while !bytes.is_empty() && !self.has_closed() {
             match self.records.take(&mut bytes) {
                 Ok(Some(WorkerRecord::Data { text, first, last, payload })) => {
                     self.moved_bytes += FRAME_BYTES;
@@ -480,7 +494,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Notes how much the client has read.
-    fn look_what_was_taken(&mut self, x: &Exchange<'_>) {
+    fn note_progress(&mut self, x: &Exchange<'_>) {
         let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
         if x.backlog() == 0 || taken_bytes > self.taken_bytes {
             (self.taken_bytes, self.taken_ms) = (taken_bytes, x.core().now_ms());
@@ -488,10 +502,10 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Handles the timers: pings and timeouts.
-    fn look_around(&mut self, x: &mut Exchange<'_>, replaced: bool) {
+    fn handle_timers(&mut self, x: &mut Exchange<'_>, replaced: bool) {
         let now_ms = x.core().now_ms();
-        if self.said_all {
-            if !self.heard_all && now_ms >= self.closed_ms + CLOSE_MS {
+        if self.has_closed() {
+            if self.client_input != ClientInput::Ended && now_ms >= self.closed_ms + CLOSE_MS {
                 self.lost();
             }
             return;
@@ -504,10 +518,10 @@ impl<'s> WebSocketSession<'s> {
         if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
             // It reads nothing, so a close would not reach it. The application gets as long to end as after a close.
             self.report(VANISHED, "");
-            (self.said_all, self.unsendable, self.closed_ms) = (true, true, now_ms);
+            (self.client_output, self.closed_ms) = (ClientOutput::Broken, now_ms);
             return;
         }
-        let silent_ms = now_ms.saturating_sub(self.heard_ms);
+        let silent_ms = now_ms.saturating_sub(self.received_ms);
         if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
             self.report(VANISHED, "");
             self.close(x, GOING_AWAY, "the client was silent for too long");
@@ -519,27 +533,29 @@ impl<'s> WebSocketSession<'s> {
 
     /// Waits until there is something to do.
     async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
-        let read = !self.heard_all && self.up.is_empty() && !self.is_held_back(x);
+        let reads = self.client_input != ClientInput::Ended && self.up.is_empty() && !self.is_held_back(x);
+        let writes = x.backlog() > 0 && self.client_output != ClientOutput::Broken;
         // A connection with an error is always ready, although its backlog can never be sent.
-        let client = Interest::of(read, x.backlog() > 0 && !self.unsendable);
-        let look_ms = match self.said_all {
+        let client = Interest::of(reads, writes);
+        let look_ms = match self.has_closed() {
             true => CLOSE_MS,
             // The end of the server or of the generation wakes it.
             false => self.limits.idle_ms / 4,
         };
         x.shed();
         x.hold(self.held_bytes());
-        if self.worker_done {
+        if self.worker_output == WorkerOutput::Ended {
             return client_or_time(x, client, look_ms).await;
         }
         // When nothing reaches the client any more, the application has a time to end, which its sends do not extend.
         if !self.is_over() {
             pending.expect(Deadline::Look(look_ms));
-        } else if !std::mem::replace(&mut self.limited, true) {
+        } else if self.worker_output == WorkerOutput::Open {
+            self.worker_output = WorkerOutput::Limited;
             pending.expect(Deadline::Worker);
         }
         if let Err(completion) = pending.news(Some((x, client))).await {
-            self.worker_done = true;
+            self.worker_output = WorkerOutput::Ended;
             if let Completion::Lost { .. } = completion {
                 self.close(x, FAILED, "");
             }

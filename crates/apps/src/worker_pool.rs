@@ -63,15 +63,15 @@ struct WorkerProcess {
     age_max: Option<Duration>,
     memory_max: Option<u64>,
     /// Requests that timed out and that its event loop has not ended yet.
-    clings: usize,
+    overdue: usize,
     /// When it is killed for that, if the core that watched it has shut down.
-    clings_due: Option<Instant>,
+    overdue_until: Option<Instant>,
 }
 
 impl WorkerProcess {
     /// Whether it answers, and is to.
     fn is_sound(&self) -> bool {
-        self.state == WorkerState::Ready && self.clings == 0
+        self.state == WorkerState::Ready && self.overdue == 0
     }
 }
 
@@ -79,7 +79,7 @@ enum WorkerPlace {
     Free,
     Held(WorkerProcess),
     /// Its worker is dead; so many cores have not released its requests yet.
-    Burying(usize),
+    Releasing(usize),
 }
 
 struct Prototype {
@@ -191,7 +191,7 @@ impl WorkerPool {
         let lines = children.filter_map(ChildProcess::next_due);
         let ends = self
             .workers()
-            .flat_map(|worker| worker.due.into_iter().chain(worker.clings_due))
+            .flat_map(|worker| worker.due.into_iter().chain(worker.overdue_until))
             .chain(prototype.and_then(|p| p.due));
         ends.chain(lines).chain(loading).chain(self.retry_at).min()
     }
@@ -223,7 +223,7 @@ impl WorkerPool {
         }
         self.pass_output(who, now);
         if exited || unborn {
-            self.bury(who, now, events);
+            self.process_ended(who, now, events);
         }
     }
 
@@ -359,15 +359,15 @@ impl WorkerPool {
     }
 
     /// So many cores have to release a dead worker's requests before its place is free.
-    pub(crate) fn wait_for_burial(&mut self, at: usize, cores: usize) {
-        self.places[at] = if cores > 0 { WorkerPlace::Burying(cores) } else { WorkerPlace::Free };
+    pub(crate) fn wait_for_release(&mut self, at: usize, cores: usize) {
+        self.places[at] = if cores > 0 { WorkerPlace::Releasing(cores) } else { WorkerPlace::Free };
     }
 
     /// A core has released a dead worker's requests.
-    pub(crate) fn buried(&mut self, at: usize) {
-        if let Some(place @ WorkerPlace::Burying(_)) = self.places.get_mut(at) {
+    pub(crate) fn core_released(&mut self, at: usize) {
+        if let Some(place @ WorkerPlace::Releasing(_)) = self.places.get_mut(at) {
             *place = match place {
-                WorkerPlace::Burying(left) if *left > 1 => WorkerPlace::Burying(*left - 1),
+                WorkerPlace::Releasing(left) if *left > 1 => WorkerPlace::Releasing(*left - 1),
                 _ => WorkerPlace::Free,
             };
         }
@@ -462,8 +462,8 @@ impl WorkerPool {
             due: Some(now + self.start_max()),
             age_max: recycle.age_ms.map(|ms| Duration::from_millis(self.vary(ms))),
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
-            clings: 0,
-            clings_due: None,
+            overdue: 0,
+            overdue_until: None,
         });
         self.publish(ProcessRole::WorkerPlace(at));
         Ok(())

@@ -466,9 +466,9 @@ fn a_prototype_that_is_stuck_is_replaced() {
     assert!(!is_alive(prototype));
 }
 
-/// What a worker has started and left behind becomes the server's, and nobody else can bury it.
+/// What a worker has started and left behind becomes the server's, and nobody else can reap it.
 #[test]
-fn what_an_application_leaves_behind_is_buried() {
+fn what_an_application_leaves_behind_is_reaped() {
     let text = "sub { system q{sh -c 'sleep 0.2 & echo $! >>'} . __FILE__ . '.left'; [200, [], ['left']] }";
     let app = Changing::new("orphans", text);
     let left = app.0.with_extension("psgi.left");
@@ -477,7 +477,7 @@ fn what_an_application_leaves_behind_is_buried() {
         let rig = Rig::perl_file(&app.0, |options| options.preload = preload);
         rig.get("/").expect(200, "left");
         let pid = std::fs::read_to_string(&left).unwrap().lines().last().unwrap().to_owned();
-        until("its burial", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+        until("its end", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
         let worker = rig.ready(2)[0];
         assert!(kill(worker, "-KILL"));
         rig.logged(&format!("worker {worker} was killed by signal 9"));

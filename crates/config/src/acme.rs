@@ -61,6 +61,12 @@ directives! {
         /// `remove`, the record's name and its value, and ends once the authority will see the change.
         "dns_hook" dns_hook: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
+        /// A URL that confirms names which clients ask for and no site lists: those of sites with `tls = "auto"` and a wildcard host or no
+        /// hosts. It is requested with `?domain=NAME`; where it responds with a status of 200 to 299, a certificate for the name is
+        /// obtained, and kept. Other responses are remembered for a minute. At most 20 questions a second are asked, and at most
+        /// 10,000 names are kept.
+        "ask" ask: Option<String> = absent("certificates are obtained for the hosts of sites alone"),
+            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9000/check\"", parse: ask_url });
         /// The folder of accounts, keys and certificates. The server's user writes to it. Servers that share it order each
         /// certificate once.
         "state" state: Option<PathBuf> =
@@ -130,6 +136,17 @@ fn directory(text: &str) -> Result<String, InvalidValue> {
     match !host.is_empty() && !host.contains('@') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new("this is no URL of a directory", remedy)),
+    }
+}
+
+fn ask_url(text: &str) -> Result<String, InvalidValue> {
+    let remedy = "write a URL such as \"http://127.0.0.1:9000/check\"";
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let host = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains('#');
+    match !host.is_empty() && !host.contains('@') && is_plain {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue::new("this is no URL to ask", remedy)),
     }
 }
 
@@ -207,6 +224,11 @@ mod tests {
             "https://u@h/",
         ] {
             assert!(directory(wrong).unwrap_err().remedy.contains("letsencrypt"), "{wrong}");
+        }
+        assert!(ask_url("http://127.0.0.1:9000/check?key=1").is_ok() && ask_url("https://a.example").is_ok());
+        for wrong in ["", "127.0.0.1:9000", "http://", "ftp://a", "http://a b", "http://u@a/", "http://a/#x"]
+        {
+            assert!(ask_url(wrong).is_err(), "{wrong}");
         }
         assert_eq!(email("mailto:a@b.c").unwrap(), "a@b.c");
         for wrong in ["", "a", "@b.c", "a@b", "a b@c.d", "a@b.c,d@e.f", "a@b.c?cc=d@e.f"] {

@@ -12,7 +12,7 @@ const RESERVED: [&str; 7] =
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// Variables that a header value may contain.
-const VARIABLES: &[&str] = &[
+pub(crate) const VARIABLES: &[&str] = &[
     "path",
     "query",
     "args",
@@ -21,6 +21,7 @@ const VARIABLES: &[&str] = &[
     "scheme",
     "method",
     "remote_addr",
+    "client_ip",
     "tls_version",
     "tls_cipher",
     "tls_server_name",

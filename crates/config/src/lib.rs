@@ -73,8 +73,8 @@ pub use listen::{Listen, Listener};
 pub use network::{ForwardedFields, Network, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
-    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyProtocol, ProxyTimeouts,
-    ProxyTls, Retry, Upstream, UpstreamHost,
+    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
+    Upstream,
 };
 pub use reference::reference;
 pub use report::{Finding, Report, Severity, TextSpan};
@@ -88,7 +88,7 @@ pub use site::{
 };
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use units::{GIB, KIB, MIB, duration, size};
-pub use upstream::{Balance, Origin};
+pub use upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 
 #[cfg(test)]
 mod tests;

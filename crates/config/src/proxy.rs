@@ -10,32 +10,10 @@ use crate::shape::{
 };
 use crate::template::template;
 use crate::units::{KIB, MIB, SPILL_MAX};
-use crate::upstream::{Balance, Origin, UrlShape, group_name};
+use crate::upstream::{Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name};
 use http::Template;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The value of `Host`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpstreamHost {
-    /// The client's.
-    Pass,
-    /// The name of the upstream server.
-    Upstream,
-    /// This text.
-    Text(String),
-}
-
-/// A version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// None.
-    Off,
-    /// The text line.
-    V1,
-    /// The binary header.
-    V2,
-}
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -48,31 +26,6 @@ const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
-/// What a header value may name.
-const VARIABLES: &[&str] = &[
-    "client_ip",
-    "remote_addr",
-    "tls_version",
-    "tls_cipher",
-    "tls_server_name",
-    "tls_client_verify",
-    "tls_client_subject",
-    "tls_client_issuer",
-    "tls_client_san",
-    "tls_client_serial",
-    "tls_client_fingerprint",
-    "client_port",
-    "scheme",
-    "host",
-    "method",
-    "path",
-    "query",
-    "args",
-    "uri",
-    "upstream",
-    "http_NAME",
-    "cookie_NAME",
-];
 const FIELDS: Map<String, Text<Template>> = Map {
     what: "header names",
     key: rule_name,
@@ -144,6 +97,10 @@ directives! {
         "queue" queue_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
         /// How often names are resolved again.
         "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
+        /// The version of HTTP that servers with `https` URLs are asked over: `"1.1"`, or `"2"`, which they have to offer (ALPN).
+        /// Requests share few connections over HTTP/2, which gRPC needs. A server in the clear is asked over HTTP/2 if its URL
+        /// begins with `h2c://`.
+        "http" http: ProxyHttp = "1.1", Word(&[("1.1", ProxyHttp::Http1), ("2", ProxyHttp::Http2)]);
         /// TLS to servers with `https` URLs.
         "tls" tls: ProxyTls = {}, table();
         /// The value of `Host`: `"pass"`, what the client sent, even if it is empty; `"upstream"`, the name of the
@@ -207,8 +164,8 @@ directives! {
     /// ]
     /// ```
     Upstream in "`to` of `proxy`" {
-        /// Its address: `http://HOST:PORT`, `https://HOST:PORT`, or `unix:PATH` for a Unix socket. The default port is
-        /// 80, or 443 for `https`.
+        /// Its address: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2 without TLS, or `unix:PATH`
+        /// for a Unix socket. The default port is 80, or 443 for `https`.
         "url" url: Origin = required(""), UrlShape;
         /// Its share of the requests; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
@@ -447,12 +404,32 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     if let Some(tls) = node.entry("tls").filter(|_| !proxy.to.iter().any(|upstream| upstream.url.is_tls())) {
         useless_tls(tls, check);
     }
+    http2_agrees(proxy, node, check);
     match node.entry("keep_alive") {
         Some(entry) if proxy.proxy_protocol != ProxyProtocol::Off && proxy.keep_alive.connections_max > 0 => {
             let title = "`keep_alive` beside `proxy_protocol`".to_owned();
             check.warning(&entry.value.at, title, "has no effect").help("each connection serves one client");
         }
         _ => {}
+    }
+}
+
+/// What does not go with HTTP/2.
+fn http2_agrees(proxy: &Proxy, node: &Node, check: &mut Checker) {
+    let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
+    if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {
+        let title = "`http = \"2\"` without an `https` URL".to_owned();
+        let finding = check.error(&http.value.at, title, "no server uses TLS");
+        finding.help("write \"h2c://HOST:PORT\" for HTTP/2 without TLS, or \"https://HOST:PORT\"");
+    }
+    let is_http2 = |url: &Origin| url.is_h2c() || (proxy.http == ProxyHttp::Http2 && url.is_tls());
+    let any_http2 = proxy.to.iter().any(|upstream| is_http2(&upstream.url));
+    if let Some(entry) =
+        node.entry("proxy_protocol").filter(|_| any_http2 && proxy.proxy_protocol != ProxyProtocol::Off)
+    {
+        let title = "`proxy_protocol` beside HTTP/2".to_owned();
+        let finding = check.error(&entry.value.at, title, "clients share connections over HTTP/2");
+        finding.help("remove it: `forwarded` sends the client's address with each request");
     }
 }
 
@@ -520,7 +497,7 @@ fn rule_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn value_template(text: &str) -> Result<Template, InvalidValue> {
-    template(&header::value(text)?, VARIABLES)
+    template(&header::value(text)?, &[header::VARIABLES, &["upstream"]].concat())
 }
 
 fn domain(text: &str) -> Result<String, InvalidValue> {

@@ -218,7 +218,10 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
     if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
         let title = format!("unknown key `{}` in {}", entry.key, R::PLACE);
         let finding = check.error(&entry.key_at, title, "no such key here");
-        finding.help("TLS for clients is not supported yet: put a TLS proxy in front");
+        finding.help(
+            "write `tls = { certificate = \"cert.pem\", key = \"key.pem\" }` or `tls = \"auto\"` in a `[[site]]`; an \
+             address speaks TLS at port 443, or by `{ address = \":8443\", tls = true }` in `listen`",
+        );
         return;
     }
     let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
@@ -235,6 +238,17 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         .map(|(_, place)| (*place).to_owned())
         .collect();
     let finding = check.error(&entry.key_at, title, label);
+    // `headers` is a limit elsewhere; who writes it here means the fields.
+    let of_fields: Vec<String> = match entry.key.as_str() {
+        "header" | "headers" => {
+            names().filter(|name| name.ends_with("_headers")).map(|name| format!("`{name}`")).collect()
+        }
+        _ => Vec::new(),
+    };
+    if !of_fields.is_empty() {
+        finding.help(format!("here this is {}", alternatives(of_fields.into_iter())));
+        return;
+    }
     if !homes.is_empty() {
         finding.help(format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
         return;

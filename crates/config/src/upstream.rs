@@ -19,7 +19,7 @@ const COOKIE: &str = "komainu";
 /// The address of an upstream server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// `http://HOST[:PORT]`, or `https://` with TLS.
+    /// `http://HOST[:PORT]`, `https://` with TLS, or `h2c://`, HTTP/2 without TLS.
     Tcp {
         /// A name, an IPv4 address, or an IPv6 address without brackets.
         host: String,
@@ -27,6 +27,8 @@ pub enum Origin {
         port: u16,
         /// Whether it speaks TLS.
         tls: bool,
+        /// Whether it speaks HTTP/2 without TLS.
+        h2c: bool,
     },
     /// A Unix socket, `unix:/run/app.sock`.
     Unix(PathBuf),
@@ -40,7 +42,7 @@ impl Default for Origin {
 }
 
 impl Origin {
-    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:PATH`.
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:PATH`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix(path);
@@ -48,13 +50,14 @@ impl Origin {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(no_scheme(text));
         };
-        let tls = match scheme.to_ascii_lowercase().as_str() {
-            "http" => false,
-            "https" => true,
+        let (tls, h2c) = match scheme.to_ascii_lowercase().as_str() {
+            "http" => (false, false),
+            "https" => (true, false),
+            "h2c" => (false, true),
             _ => {
                 let fault = InvalidValue::new(
-                    "an upstream server has a scheme of http, https or unix",
-                    "write \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"",
+                    "an upstream server has a scheme of http, https, h2c or unix",
+                    "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\"",
                 );
                 return Err(fault.within(0..scheme.len()));
             }
@@ -73,7 +76,12 @@ impl Origin {
             at: fault.at.map(|at| start + at.start..start + at.end),
             ..fault
         })?;
-        Ok(Self::Tcp { host, port: port.unwrap_or(if tls { 443 } else { 80 }), tls })
+        Ok(Self::Tcp { host, port: port.unwrap_or(if tls { 443 } else { 80 }), tls, h2c })
+    }
+
+    /// Whether it speaks HTTP/2 without TLS.
+    pub fn is_h2c(&self) -> bool {
+        matches!(self, Self::Tcp { h2c: true, .. })
     }
 
     /// Whether it speaks TLS.
@@ -158,8 +166,12 @@ impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
-            Self::Tcp { host, port, tls } => {
-                let scheme = if *tls { "https" } else { "http" };
+            Self::Tcp { host, port, tls, h2c } => {
+                let scheme = match (tls, h2c) {
+                    (true, _) => "https",
+                    (false, true) => "h2c",
+                    (false, false) => "http",
+                };
                 match host.contains(':') {
                     true => write!(out, "{scheme}://[{host}]:{port}"),
                     false => write!(out, "{scheme}://{host}:{port}"),
@@ -176,8 +188,8 @@ impl Shape for UrlShape {
     type Out = Origin;
 
     fn kind(&self) -> ShapeKind {
-        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\" or \"unix:PATH\"";
-        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|https?://.+)$" }))
+        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\" or \"unix:PATH\"";
+        ShapeKind::new(text, json!({ "type": "string", "pattern": "^(unix:.+|(https?|h2c)://.+)$" }))
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Origin> {
@@ -187,6 +199,37 @@ impl Shape for UrlShape {
             origin => Some(origin),
         }
     }
+}
+
+/// The value of `Host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamHost {
+    /// The client's.
+    Pass,
+    /// The name of the upstream server.
+    Upstream,
+    /// This text.
+    Text(String),
+}
+
+/// The version of HTTP that servers with `https` URLs are asked over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHttp {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// None.
+    Off,
+    /// The text line.
+    V1,
+    /// The binary header.
+    V2,
 }
 
 /// Which server gets the next request.
@@ -295,6 +338,7 @@ mod tests {
         for text in [
             "http://127.0.0.1:3000",
             "https://app.internal:8443",
+            "h2c://127.0.0.1:50051",
             "http://[::1]:80",
             "unix:/run/a.sock",
             "unix:a.sock",

@@ -67,7 +67,6 @@ impl WebClient {
         self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    #[cfg(test)]
     /// The status of the response to a GET request.
     ///
     /// # Errors

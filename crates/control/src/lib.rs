@@ -19,6 +19,8 @@ mod sink;
 
 mod client;
 
+mod demand;
+
 mod hook;
 
 mod order;
@@ -37,7 +39,7 @@ pub use certificate::CertificateFacts;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
 pub use orders::Environment;
-pub use renewer::CertificateRenewer;
+pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
 pub use status::{CertificateStatus, list};

@@ -58,8 +58,18 @@ impl LocalAuthority {
     pub fn open(store: &StateFolder, host: &str, now: SystemTime) -> Result<LocalAuthority, String> {
         let failed = |error: std::io::Error| format!("the local authority: {error}");
         let _lock = store.lock_authority().map_err(failed)?;
-        if let Some(pem) = store.authority().map_err(failed)? {
-            let authority = LocalAuthority::parse(&pem)?;
+        let in_file = |error: std::io::Error| {
+            format!("the local authority in {}: {error}", store.authority_path().display())
+        };
+        if let Some(pem) = store.authority().map_err(in_file)? {
+            let authority = LocalAuthority::parse(&pem).map_err(|error| {
+                let path = store.authority_path();
+                format!(
+                    "the local authority in {} cannot be read: {error}; remove the file to have a new authority made, \
+                     and run `komainu trust` again",
+                    path.display()
+                )
+            })?;
             if authority.info.not_after > now + LIFETIME {
                 return Ok(authority);
             }
@@ -70,7 +80,7 @@ impl LocalAuthority {
     }
 
     fn parse(pem: &str) -> Result<LocalAuthority, String> {
-        let failed = |error: &dyn std::fmt::Display| format!("the local authority cannot be read: {error}");
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
         let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
         let key = KeyPair::try_from(&key).map_err(|error| failed(&error))?;

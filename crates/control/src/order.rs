@@ -88,6 +88,24 @@ impl ChallengeKind {
     }
 }
 
+impl Subject {
+    /// Why control over it cannot be shown with these challenges, with the remedy; `None` where it can.
+    pub fn missing_challenge(&self, kinds: &[ChallengeKind]) -> Option<&'static str> {
+        if kinds.iter().any(|kind| kind.shows(self)) {
+            return None;
+        }
+        Some(match self.is_wildcard() {
+            true => {
+                "a wildcard needs dns-01: set `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
+            }
+            false => {
+                "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
+                 tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
+            }
+        })
+    }
+}
+
 /// How certificates are obtained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -99,6 +117,8 @@ pub struct Options {
     pub challenges: Vec<ChallengeKind>,
     /// The command of DNS-01 challenges, in words.
     pub dns_hook: Option<Vec<OsString>>,
+    /// The URL that confirms names which clients ask for and nobody has configured; `None` for no such names.
+    pub ask: Option<String>,
     /// The state folder.
     pub state: PathBuf,
     /// Certificates that are trusted for directories beside the system's, as PEM text.
@@ -119,11 +139,11 @@ impl Options {
         if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
             kinds.retain(|kind| *kind != ChallengeKind::TlsAlpn);
         }
+        if let Some(text) = subject.missing_challenge(&kinds) {
+            return Err(text.into());
+        }
         match kinds.as_slice() {
-            [] if subject.is_wildcard() => Err("a wildcard needs dns-01: set `dns_hook` in `[acme]`".into()),
-            [] => Err("no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port \
-                       443 for tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
-                .into()),
+            [] => Err("no challenge can be answered".into()),
             kinds => Ok(kinds[failures as usize % kinds.len()]),
         }
     }
@@ -534,6 +554,7 @@ mod tests {
             email: None,
             challenges: challenges.to_vec(),
             dns_hook: None,
+            ask: None,
             state: PathBuf::new(),
             roots_pem: Vec::new(),
         }

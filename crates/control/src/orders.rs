@@ -9,6 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::certificate::KeyedChain;
 use crate::client::WebClient;
+use crate::demand::Confirmer;
 use crate::order::{Directory, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
@@ -21,6 +22,8 @@ const ORDERS_MAX: usize = 4;
 /// A certificate is not renewed sooner than after this time, or a third of its lifetime, whatever window the authority
 /// suggests: one that always suggests the past would be asked for ever.
 const AGE_MIN: Duration = Duration::from_secs(3_600);
+/// The longest time that the `ask` URL may take.
+const ASK_MAX: Duration = Duration::from_secs(10);
 
 /// What the renewer takes from its surroundings.
 #[derive(Clone)]
@@ -143,6 +146,8 @@ pub(crate) struct Orders {
     options: Options,
     pub(crate) store: StateFolder,
     client: WebClient,
+    /// Who confirms names that nobody has configured.
+    pub(crate) confirmer: Option<Confirmer>,
     /// Orders under way at a time.
     permits: Semaphore,
 }
@@ -156,7 +161,14 @@ impl Orders {
         let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
-        Ok(Orders { state: state.clone(), options: options.clone(), store, client, permits })
+        // A client of its own: its `Retry-After` is not that of a directory.
+        let ask_max = ASK_MAX.min(state.environment.intervals.request_max);
+        let confirmer = options
+            .ask
+            .as_ref()
+            .map(|url| WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client)));
+        let confirmer = confirmer.transpose()?;
+        Ok(Orders { state: state.clone(), options: options.clone(), store, client, confirmer, permits })
     }
 
     /// Waits, but not longer than until the next look at the clock and the folder; returns whether a renewal was asked for.

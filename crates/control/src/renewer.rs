@@ -1,16 +1,17 @@
 //! The control thread: it keeps a certificate for each name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::{AbortHandle, LocalSet};
 
+use crate::demand::{AskAnswer, Demand, NAMES_MAX, is_demandable};
 use crate::local::LocalAuthority;
 use crate::order::Options;
 use crate::orders::{Environment, Loaded, Orders, RenewerState};
@@ -20,6 +21,11 @@ use crate::status::CertificateStatus;
 use crate::store::StateFolder;
 use crate::subject::{Issuer, Subject};
 
+/// Reports of missing names that wait for the thread.
+const MISSING_MAX: usize = 64;
+/// The least time between two lines of the log about names that get no certificate.
+const LOGGED_MIN: Duration = Duration::from_secs(1);
+
 enum RenewerCommand {
     Serve(Box<Options>, Vec<Subject>),
     Renew(Subject),
@@ -28,6 +34,7 @@ enum RenewerCommand {
 /// The handle of the control thread, which ends when this is dropped.
 pub struct CertificateRenewer {
     commands: Option<UnboundedSender<RenewerCommand>>,
+    missing: MissingNames,
     state: Arc<RenewerState>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,22 +57,28 @@ impl CertificateRenewer {
         if let Ok(store) = StateFolder::open(&options.state) {
             let public = subjects.iter().filter(|subject| subject.issuer() == Issuer::Public);
             public.for_each(|subject| _ = Loaded::default().load(&state, &store, subject));
+            if options.ask.is_some() {
+                let demanded = demanded_before(&store);
+                demanded.iter().for_each(|subject| _ = Loaded::default().load(&state, &store, subject));
+            }
             serve_private(&state, &store, &subjects);
         }
         let (commands, received) = unbounded_channel();
+        let (missing, reported) = channel(MISSING_MAX);
         let theirs = state.clone();
         let thread = std::thread::Builder::new().name("certificates".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
-                    runtime.block_on(LocalSet::new().run_until(run(theirs, received)));
+                    runtime.block_on(LocalSet::new().run_until(run(theirs, received, reported)));
                     // A look-up of a name may take long, and nobody waits for it.
                     runtime.shutdown_background();
                 }
                 Err(error) => theirs.sink.error(&format!("certificates are not renewed: {error}")),
             }
         })?;
-        let manager = CertificateRenewer { commands: Some(commands), state, thread: Some(thread) };
+        let missing = MissingNames(missing);
+        let manager = CertificateRenewer { commands: Some(commands), missing, state, thread: Some(thread) };
         manager.serve(options, subjects);
         Ok(manager)
     }
@@ -82,6 +95,11 @@ impl CertificateRenewer {
             self.send(RenewerCommand::Renew(subject.clone()));
         }
         is_there
+    }
+
+    /// Where clients' wishes for names without a certificate are reported.
+    pub fn missing_names(&self) -> MissingNames {
+        self.missing.clone()
     }
 
     /// What is known of each certificate, in the order of names.
@@ -102,85 +120,226 @@ impl Drop for CertificateRenewer {
     }
 }
 
+/// The way for serving threads to report names for which there is no certificate. Clones are the same.
+#[derive(Clone)]
+pub struct MissingNames(Sender<String>);
+
+impl MissingNames {
+    /// A client has asked for a name that has no certificate. Returns at once; where too many are reported, some are not
+    /// looked at.
+    pub fn report(&self, name: &str) {
+        // A thread that is behind has enough to do.
+        let _ = self.0.try_send(name.to_owned());
+    }
+}
+
 /// A name that a task keeps a certificate for.
 struct Kept {
     task: AbortHandle,
     renew: Rc<Notify>,
 }
 
+/// What happens to the control thread.
+enum RenewerEvent {
+    Command(RenewerCommand),
+    /// A client has asked for a name that has no certificate.
+    Missing(String),
+    /// The `ask` URL has answered, or has not.
+    Answered(Subject, AskAnswer, String),
+    /// The state folder may be of use by now.
+    Look,
+}
+
 /// Runs the tasks until the handle is dropped.
-async fn run(state: Arc<RenewerState>, mut commands: UnboundedReceiver<RenewerCommand>) {
-    let mut kept: HashMap<Subject, Kept> = HashMap::new();
-    let mut served: Option<(Box<Options>, Option<Rc<Orders>>)> = None;
-    let mut subjects = Vec::new();
+async fn run(
+    state: Arc<RenewerState>,
+    mut commands: UnboundedReceiver<RenewerCommand>,
+    mut missing: Receiver<String>,
+) {
+    let (answers, mut answered) = unbounded_channel();
+    let mut keeper = Keeper {
+        state,
+        kept: HashMap::new(),
+        served: None,
+        configured: BTreeSet::new(),
+        demand: Demand::default(),
+        logged: None,
+        answers,
+    };
     loop {
-        let is_waiting = served.as_ref().is_some_and(|(_, orders)| orders.is_none());
-        let again = tokio::time::sleep(state.environment.intervals.look);
-        let command = tokio::select! {
+        let again = tokio::time::sleep(keeper.state.environment.intervals.look);
+        let event = tokio::select! {
             command = commands.recv() => match command {
+                Some(command) => RenewerEvent::Command(command),
                 None => break,
-                command => command,
             },
-            () = again, if is_waiting => None,
+            Some((subject, answer, text)) = answered.recv() => RenewerEvent::Answered(subject, answer, text),
+            Some(name) = missing.recv() => RenewerEvent::Missing(name),
+            () = again, if keeper.is_waiting() => RenewerEvent::Look,
         };
-        match command {
-            Some(RenewerCommand::Renew(subject)) => {
-                kept.get(&subject).into_iter().for_each(|kept| kept.renew.notify_one());
-                continue;
+        match event {
+            RenewerEvent::Command(RenewerCommand::Renew(subject)) => {
+                keeper.kept.get(&subject).into_iter().for_each(|kept| kept.renew.notify_one());
             }
-            Some(RenewerCommand::Serve(options, new)) => {
-                let is_same =
-                    served.as_ref().is_some_and(|(old, orders)| *old == options && orders.is_some());
-                if !is_same {
-                    kept.drain().for_each(|(_, kept)| kept.task.abort());
-                    served = Some((options, None));
-                }
-                forget(&state, &subjects, &new);
-                subjects = new;
+            RenewerEvent::Command(RenewerCommand::Serve(options, subjects)) => {
+                keeper.serve(options, subjects)
             }
-            // The state folder may be of use by now.
-            None => {}
+            RenewerEvent::Missing(name) => keeper.missing(&name),
+            RenewerEvent::Answered(subject, answer, text) => keeper.answered(&subject, answer, &text),
+            RenewerEvent::Look => keeper.look(),
         }
-        let Some((options, orders)) = &mut served else { continue };
+    }
+}
+
+/// The tasks, and the names that they are for.
+struct Keeper {
+    state: Arc<RenewerState>,
+    kept: HashMap<Subject, Kept>,
+    served: Option<(Box<Options>, Option<Rc<Orders>>)>,
+    /// The names of the configuration.
+    configured: BTreeSet<Subject>,
+    /// Those that clients have asked for.
+    demand: Demand,
+    /// When an answer was logged last.
+    logged: Option<Instant>,
+    answers: UnboundedSender<(Subject, AskAnswer, String)>,
+}
+
+impl Keeper {
+    /// Whether the state folder could not be used.
+    fn is_waiting(&self) -> bool {
+        self.served.as_ref().is_some_and(|(_, orders)| orders.is_none())
+    }
+
+    fn serve(&mut self, options: Box<Options>, subjects: Vec<Subject>) {
+        let ask = |options: &Options| options.ask.clone();
+        let is_same = self.served.as_ref().is_some_and(|(old, orders)| *old == options && orders.is_some());
+        let old: Vec<Subject> = self.configured.iter().chain(self.demand.names()).cloned().collect();
+        if self.served.as_ref().is_some_and(|(before, _)| ask(before) != ask(&options)) {
+            self.demand.clear();
+        }
+        if !is_same {
+            self.kept.drain().for_each(|(_, kept)| kept.task.abort());
+            self.served = Some((options, None));
+        }
+        self.configured = subjects.into_iter().collect();
+        let new: BTreeSet<Subject> = self.configured.iter().chain(self.demand.names()).cloned().collect();
+        forget(&self.state, &old, &new);
+        self.look();
+    }
+
+    /// Starts what is not running yet, as far as the state folder allows.
+    fn look(&mut self) {
+        let Some((options, orders)) = &mut self.served else { return };
+        let configured: Vec<Subject> = self.configured.iter().cloned().collect();
         if orders.is_none() {
-            *orders = open(&state, options, &subjects).map(Rc::new);
+            *orders = open(&self.state, options, &configured).map(Rc::new);
         }
-        let Some(orders) = orders else { continue };
-        serve_private(&state, &orders.store, &subjects);
-        kept.retain(|subject, kept| {
-            let stays = *subject == SHARED || subjects.contains(subject);
+        let Some(orders) = orders.clone() else { return };
+        serve_private(&self.state, &orders.store, &configured);
+        if orders.confirmer.is_some() {
+            // What was confirmed before a restart is served from its first moment on, and asked about at its renewal.
+            let stored = demanded_before(&orders.store);
+            let stored = stored.iter().filter(|subject| !self.configured.contains(subject));
+            stored.for_each(|subject| _ = self.demand.confirm(subject));
+        }
+        self.kept.retain(|subject, kept| {
+            let stays =
+                *subject == SHARED || self.configured.contains(subject) || self.demand.contains(subject);
             if !stays {
                 kept.task.abort();
             }
             stays
         });
-        for subject in subjects.iter().filter(|subject| subject.issuer() != Issuer::Nobody) {
-            if !kept.contains_key(subject) {
-                kept.insert(subject.clone(), keep(orders, subject));
-            }
+        let demanded = self.demand.names().filter(|subject| !self.configured.contains(subject)).cloned();
+        let usable = configured.into_iter().filter(|subject| subject.issuer() != Issuer::Nobody);
+        let all: Vec<(Subject, bool)> =
+            usable.map(|subject| (subject, false)).chain(demanded.map(|subject| (subject, true))).collect();
+        for (subject, is_demanded) in all {
+            self.keep(&orders, &subject, is_demanded);
         }
-        kept.entry(SHARED).or_insert_with(|| Kept {
-            task: tokio::task::spawn_local(share_tokens(orders.clone())).abort_handle(),
+        self.kept.entry(SHARED).or_insert_with(|| Kept {
+            task: tokio::task::spawn_local(share_tokens(orders)).abort_handle(),
             renew: Rc::default(),
         });
+    }
+
+    /// Starts the task for a name that has none.
+    fn keep(&mut self, orders: &Rc<Orders>, subject: &Subject, is_demanded: bool) {
+        if self.kept.contains_key(subject) {
+            return;
+        }
+        let renew = Rc::new(Notify::new());
+        let (theirs, notified, name) = (orders.clone(), renew.clone(), subject.clone());
+        let answers = is_demanded.then(|| self.answers.clone());
+        let task = match subject.issuer() {
+            Issuer::Local => tokio::task::spawn_local(keep_private(theirs, name, notified)),
+            _ => tokio::task::spawn_local(keep_public(theirs, name, notified, answers)),
+        };
+        self.kept.insert(subject.clone(), Kept { task: task.abort_handle(), renew });
+    }
+
+    /// A client has asked for a name without a certificate: asks whether it is to have one.
+    fn missing(&mut self, name: &str) {
+        let Some((_, Some(orders))) = &self.served else { return };
+        let Ok(subject) = Subject::parse(name) else { return };
+        let is_to_be_asked = orders.confirmer.is_some()
+            && !self.configured.contains(&subject)
+            && self.demand.wants(&subject, Instant::now());
+        if !is_to_be_asked {
+            return;
+        }
+        let (orders, answers) = (orders.clone(), self.answers.clone());
+        tokio::task::spawn_local(async move {
+            let Some(confirmer) = &orders.confirmer else { return };
+            let (answer, text) = confirmer.ask(&subject).await;
+            // At the end of the thread nobody receives it.
+            let _ = answers.send((subject, answer, text));
+        });
+    }
+
+    fn answered(&mut self, subject: &Subject, answer: AskAnswer, text: &str) {
+        let now = Instant::now();
+        let is_new = self.demand.answered(subject, answer, now);
+        let line = || format!("certificates: {subject}: {text}");
+        // Clients choose the names: they do not fill the log.
+        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_MIN);
+        match answer {
+            AskAnswer::Yes => self.state.sink.info(&line()),
+            AskAnswer::No if is_due => self.state.sink.info(&line()),
+            AskAnswer::None if is_due => self.state.sink.warn(&line()),
+            _ => {}
+        }
+        if is_due && answer != AskAnswer::Yes {
+            self.logged = Some(now);
+        }
+        if answer == AskAnswer::No && !self.configured.contains(subject) {
+            self.kept.remove(subject).into_iter().for_each(|kept| kept.task.abort());
+            forget(&self.state, std::slice::from_ref(subject), &BTreeSet::new());
+        }
+        let Some((_, Some(orders))) = &self.served else { return };
+        if is_new && orders.confirmer.is_some() && !self.configured.contains(subject) {
+            let orders = orders.clone();
+            let status = CertificateStatus::unknown(subject);
+            self.state.statuses().entry(subject.clone()).or_insert(status);
+            self.keep(&orders, subject, true);
+        }
     }
 }
 
 /// The key of the task that reads the tokens of other servers: no subject is empty.
 const SHARED: Subject = Subject::Dns(String::new());
 
-fn keep(orders: &Rc<Orders>, subject: &Subject) -> Kept {
-    let renew = Rc::new(Notify::new());
-    let (theirs, notified, name) = (orders.clone(), renew.clone(), subject.clone());
-    let task = match subject.issuer() {
-        Issuer::Local => tokio::task::spawn_local(keep_private(theirs, name, notified)),
-        _ => tokio::task::spawn_local(keep_public(theirs, name, notified)),
-    };
-    Kept { task: task.abort_handle(), renew }
+/// Names with a stored certificate that clients may have asked for.
+fn demanded_before(store: &StateFolder) -> Vec<Subject> {
+    let mut stored = store.subjects().unwrap_or_default();
+    stored.retain(|subject| is_demandable(subject) && store.certificate_time(subject).is_some());
+    stored.truncate(NAMES_MAX);
+    stored
 }
 
 /// Removes what is not served any more, and takes note of what is.
-fn forget(state: &RenewerState, old: &[Subject], new: &[Subject]) {
+fn forget(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
     let gone = old.iter().filter(|subject| !new.contains(subject));
     gone.for_each(|subject| {
         state.sink.remove(&subject.to_string());
@@ -286,8 +445,14 @@ async fn share_tokens(orders: Rc<Orders>) {
     }
 }
 
-/// Obtains and renews the certificate of a public name.
-async fn keep_public(orders: Rc<Orders>, subject: Subject, renew: Rc<Notify>) {
+/// Obtains and renews the certificate of a public name. One that a client has asked for is confirmed again before each renewal; the
+/// answer goes to `answers`.
+async fn keep_public(
+    orders: Rc<Orders>,
+    subject: Subject,
+    renew: Rc<Notify>,
+    answers: Option<UnboundedSender<(Subject, AskAnswer, String)>>,
+) {
     let state = orders.state.clone();
     let mut loaded = Loaded::default();
     // Already served by now, if it was there at the start.
@@ -299,8 +464,21 @@ async fn keep_public(orders: Rc<Orders>, subject: Subject, renew: Rc<Notify>) {
         let now = state.now();
         let due = orders.due(&record, &loaded);
         if is_asked || due.is_none_or(|due| due <= now) {
+            if let (Some(answers), Some(confirmer), true) =
+                (&answers, &orders.confirmer, loaded.chain.is_some())
+            {
+                let (answer, text) = confirmer.ask(&subject).await;
+                if answer != AskAnswer::Yes {
+                    // After a no this task is aborted.
+                    let _ = answers.send((subject.clone(), answer, text));
+                    let pause = state.environment.intervals.retry_max;
+                    is_asked = tokio::time::timeout(pause, renew.notified()).await.is_ok();
+                    continue;
+                }
+            }
             let before = loaded.written;
-            orders.attempt(&subject, &mut loaded, &mut blocked, is_asked).await;
+            // Boxed: it is large, and there may be thousands of tasks that only wait.
+            Box::pin(orders.attempt(&subject, &mut loaded, &mut blocked, is_asked)).await;
             is_asked = false;
             if loaded.written != before {
                 ask_window_at = state.now();

@@ -55,14 +55,17 @@ impl CertificateStatus {
 pub fn list(state: &Path) -> io::Result<Vec<CertificateStatus>> {
     let store = StateFolder::existing(state);
     let status = |subject: Subject| {
-        let pem = store.certificate(&subject)?;
         let mut record = store.record(&subject);
-        let read = pem.map(|(pem, _)| KeyedChain::parse(pem)).transpose();
+        let pem = store.certificate(&subject).map_err(|error| error.to_string());
+        let read = pem.and_then(|pem| pem.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
         let info = read.unwrap_or_else(|error| {
-            record.last_error = Some((SystemTime::UNIX_EPOCH, error));
+            let written = store.certificate_time(&subject).unwrap_or(SystemTime::UNIX_EPOCH);
+            record.last_error = Some((written, format!("the stored certificate is not used: {error}")));
+            // The time of the next attempt is that of a failed order, not of this.
+            (record.renew_at, record.retry_at) = (None, None);
             None
         });
-        Ok(CertificateStatus::of_record(&subject, info.map(|chain| chain.info), &record))
+        CertificateStatus::of_record(&subject, info.map(|chain| chain.info), &record)
     };
-    store.subjects()?.into_iter().map(status).collect()
+    Ok(store.subjects()?.into_iter().map(status).collect())
 }

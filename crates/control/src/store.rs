@@ -194,7 +194,15 @@ impl StateFolder {
     /// Every subject with a certificate or a record, in order.
     pub(crate) fn subjects(&self) -> io::Result<Vec<Subject>> {
         let mut subjects = Vec::new();
-        for entry in fs::read_dir(self.path.join(CERTIFICATES))? {
+        let entries = fs::read_dir(self.path.join(CERTIFICATES)).map_err(|error| {
+            match error.kind() == io::ErrorKind::NotFound && self.path.is_dir() {
+                true => {
+                    io::Error::new(error.kind(), "it is no state folder: it has no folder `certificates`")
+                }
+                false => error,
+            }
+        })?;
+        for entry in entries {
             let name = entry?.file_name();
             let name = name.to_str().unwrap_or_default();
             let stem = name.strip_suffix(".pem").or_else(|| name.strip_suffix(".json"));
@@ -280,11 +288,11 @@ impl StateFolder {
 
     /// The local authority with its key.
     pub(crate) fn authority(&self) -> io::Result<Option<String>> {
-        read(&self.path.join(LOCAL).join("authority.pem"))
+        read(&self.authority_path())
     }
 
     pub(crate) fn write_authority(&self, pem: &str, certificate: &str) -> io::Result<()> {
-        self.write(&self.path.join(LOCAL).join("authority.pem"), pem.as_bytes())?;
+        self.write(&self.authority_path(), pem.as_bytes())?;
         self.write(&self.root_path(), certificate.as_bytes())
     }
 
@@ -293,6 +301,11 @@ impl StateFolder {
         let file = lock_file(&self.path.join(LOCKS).join("local-authority"))?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(FolderLock(file))
+    }
+
+    /// The file of the local authority with its key.
+    pub(crate) fn authority_path(&self) -> PathBuf {
+        self.path.join(LOCAL).join("authority.pem")
     }
 
     /// The local authority's certificate, without its key.

@@ -137,6 +137,7 @@ fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
         email: Some("admin@komainu-test.com".into()),
         challenges: vec![ChallengeKind::Http],
         dns_hook: None,
+        ask: None,
         state: scratch.0.join("state"),
         roots_pem: pebbles
             .first()
@@ -396,6 +397,7 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
         email: None,
         challenges: vec![ChallengeKind::Http],
         dns_hook: None,
+        ask: None,
         state: state.clone(),
         roots_pem: Vec::new(),
     };
@@ -409,4 +411,85 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
     fs::remove_file(&state).unwrap();
     rig.obtained("b.localhost");
     assert!(Path::new(&state).is_dir());
+}
+
+/// A server for `ask`: it confirms names that begin with `good` or `foreign`, refuses `bad`, fails for `broken`, and leaves
+/// others without an answer. Returns its URL and the names that it was asked for.
+fn confirmer(refused: &Arc<Mutex<Vec<String>>>) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/check?key=1", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (theirs, refused) = (asked.clone(), refused.clone());
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut line = String::new();
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let name = line.split_once("/check?key=1&domain=").and_then(|(_, rest)| rest.split(' ').next());
+            let name = name.unwrap_or_default().to_owned();
+            theirs.lock().unwrap().push(name.clone());
+            let status = match name.split('.').next().unwrap_or_default() {
+                _ if refused.lock().unwrap().contains(&name) => "404 Not Found",
+                "good" | "foreign" => "200 OK",
+                "bad" => "403 Forbidden",
+                "moved" => "302 Found",
+                "broken" => "500 Internal Server Error",
+                _ => {
+                    silent.push(client);
+                    continue;
+                }
+            };
+            let _ = write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    (url, asked)
+}
+
+#[test]
+fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
+    let (scratch, challenges) = (Scratch::new("ask"), HttpChallenges::default());
+    let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
+    let refused = Arc::default();
+    let (url, asked) = confirmer(&refused);
+    let with = || Options { ask: Some(url.clone()), ..options(&scratch, &[&pebble]) };
+    let questions = |name: &str| asked.lock().unwrap().iter().filter(|one| *one == name).count();
+    let good = "good.komainu-test.com";
+    let rig = Rig::start(with(), &[], &challenges);
+    let missing = rig.renewer.missing_names();
+    let others = ["bad", "moved", "broken", "silent"].map(|label| format!("{label}.komainu-test.com"));
+    for name in
+        others.iter().map(String::as_str).chain(["foo.local", "*.komainu-test.com", "127.0.0.1", "a b", good])
+    {
+        // Clients try again, and again.
+        for _ in 0..3 {
+            missing.report(name);
+        }
+    }
+    rig.obtained(good);
+    for name in &others {
+        let until = Instant::now() + Duration::from_secs(60);
+        while questions(name) == 0 {
+            assert!(Instant::now() < until, "{name}\n{}", rig.served.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(questions(name), 1, "{name}");
+    }
+    assert_eq!((questions(good), asked.lock().unwrap().len()), (1, 5));
+    assert_eq!(rig.renewer.statuses().len(), 1, "{:?}", rig.renewer.statuses());
+    assert_eq!(pebble.issued(), 1);
+    // After a restart it is there at once, without a question; a name that is no more confirmed is not renewed.
+    drop(rig);
+    let rig = Rig::start(with(), &[], &challenges);
+    assert_eq!(rig.served.installs(good), 1);
+    assert_eq!(questions(good), 1);
+    refused.lock().unwrap().push(good.to_owned());
+    rig.obtained(good);
+    assert!(rig.renewer.renew(&Subject::parse(good).unwrap()));
+    let until = Instant::now() + Duration::from_secs(60);
+    while rig.served.installs(good) > 0 || !rig.renewer.statuses().is_empty() {
+        assert!(Instant::now() < until, "{:?}\n{}", rig.renewer.statuses(), rig.served.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(pebble.issued(), 1);
 }

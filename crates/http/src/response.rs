@@ -50,6 +50,28 @@ impl Default for ResponseHead {
 }
 
 impl ResponseHead {
+    /// The head of a response that came on a stream: its framing is not its own. `fields` are checked already; `ended` says that
+    /// no body follows, and `method` is the request's.
+    #[must_use]
+    pub fn of_stream(
+        status: Status,
+        fields: Vec<Field>,
+        buffer: &[u8],
+        method: Method,
+        ended: bool,
+    ) -> ResponseHead {
+        let length = fields.iter().find(|field| field.id == Name::ContentLength);
+        let length = length.and_then(|field| scan::decimal(field.value.of(buffer)));
+        let framing = match (ended, length) {
+            _ if method == Method::Head || status.forbids_content() => Framing::None,
+            (true, _) => Framing::None,
+            (false, Some(length)) => Framing::Length(length),
+            (false, None) => Framing::UntilClose,
+        };
+        let version = Version::Http2;
+        ResponseHead { status, version, fields, framing, length, keep_alive: true, ..ResponseHead::default() }
+    }
+
     /// The first field of that known name.
     #[must_use]
     pub fn field<'b>(&self, buffer: &'b [u8], id: Name) -> Option<&'b [u8]> {

@@ -53,7 +53,7 @@ pub enum Variable {
 pub enum TlsVariable {
     /// `$tls_version`: `TLSv1.3` or `TLSv1.2`.
     Version,
-    /// `$tls_cipher`: the cipher suite by its registered name.
+    /// `$tls_cipher`: the cipher suite by its name in OpenSSL, which for TLS 1.3 is that of IANA's registry.
     Cipher,
     /// `$tls_server_name`: the host that the client asked for (SNI).
     ServerName,

@@ -5,7 +5,7 @@ use crate::frame::{self, FrameHeader, MAX_31_BITS, flag, u32_at};
 use crate::ledger::price;
 use crate::machine::{CONTROL_BYTES_MAX, Event, Machine, Opening, SHUTDOWN_PING, Shutdown};
 use crate::priority::Priority;
-use crate::streams::Sending;
+use crate::streams::{Receiving, Sending};
 
 type Outcome = Result<Option<Event>, ConnectionError>;
 
@@ -138,10 +138,14 @@ impl Machine {
             self.ledger.spend(price::FRAME)?;
             return Ok(None);
         };
-        let is_served = record.sending == Sending::Ended;
+        // A server may end a request that it has answered (RFC 9113 section 8.1).
+        let is_served = match self.is_server {
+            true => record.sending == Sending::Ended,
+            false => record.receiving == Receiving::Ended,
+        };
         record.reset = Some(code);
         record.reset_by_peer = true;
-        self.ledger.spend(if is_served && self.is_server { price::FRAME } else { price::RESET })?;
+        self.ledger.spend(if is_served { price::FRAME } else { price::RESET })?;
         self.settle(header.stream);
         Ok(Some(Event::Reset { stream: header.stream, code }))
     }

@@ -1,5 +1,6 @@
 //! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -51,21 +52,37 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     };
     if pids.is_empty() {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
-        let listed = control::list(&folder);
-        let listed = listed.map_err(|error| {
-            format!(
-                "no server of this user is running, and the state folder {} cannot be read: {error}",
-                folder.display()
-            )
+        let listed = control::list(&folder).map_err(|error| {
+            let text = format!("the state folder {} cannot be read: {error}", folder.display());
+            match of.state {
+                Some(_) => text,
+                None => format!(
+                    "no server of this user is running, and {text}; `--state FOLDER` names another one"
+                ),
+            }
         })?;
         return Ok(listed.iter().map(socket::certificate).collect());
     }
     let mut all = Vec::new();
+    let mut failures = Vec::new();
+    let asked = pids.len();
     for pid in pids {
-        let answer = socket::ask(pid, "certificates")?;
-        all.extend(answer["certificates"].as_array().cloned().unwrap_or_default());
+        match socket::ask(pid, "certificates") {
+            Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
+            // Not each server that runs knows the command: an older one says so.
+            Err(error) if error.contains("unknown command") => {
+                failures.push(format!("process {pid}: this server is older than `komainu cert`: restart it"));
+            }
+            Err(error) => failures.push(error),
+        }
     }
-    Ok(all)
+    match failures.len() == asked {
+        true => Err(failures.join("\n")),
+        false => {
+            failures.iter().for_each(|text| _ = writeln!(io::stderr(), "warning: {}", printable(text)));
+            Ok(all)
+        }
+    }
 }
 
 /// The state folder of a server that this user starts.
@@ -101,7 +118,7 @@ fn relative(value: &Value, now: SystemTime) -> String {
 
 fn listed(all: &[Value]) -> String {
     if all.is_empty() {
-        return "no certificates: no site has `tls = \"auto\"`\n".into();
+        return "no certificates: no site has `tls`\n".into();
     }
     let now = SystemTime::now();
     let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt", "last error"]);
@@ -136,8 +153,9 @@ fn shown(one: &Value) -> String {
         (
             "directory",
             Some(text("directory").unwrap_or_else(|| "none: the local authority".into()))
-                .filter(|_| one["issuer"].is_string()),
+                .filter(|_| one["issuer"].is_string() && !one["file"].is_string()),
         ),
+        ("read from", text("file")),
         ("renewal", at("renew_at")),
         ("next attempt", at("retry_at")),
         ("last error", text("last_error")),

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use control::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
-    ExternalAccount, HttpChallenges, Intervals, Options, Subject,
+    ExternalAccount, HttpChallenges, Intervals, Issuer, Options, Subject,
 };
 use net::{CertificateStore, ServerCertificate};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -36,7 +36,8 @@ struct ServerSink {
 
 impl CertificateSink for ServerSink {
     fn install(&self, name: &str, pem: &str) -> Result<(), String> {
-        let certificate = ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes())?;
+        let certificate =
+            ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes()).map_err(String::from)?;
         self.store.install(&[name], &certificate);
         Ok(())
     }
@@ -85,7 +86,8 @@ impl RunningCertificates {
         log: &ErrorLog,
     ) -> Option<RunningCertificates> {
         let subjects = subjects(config, log);
-        if subjects.is_empty() {
+        let is_on_demand = config.acme.ask.is_some() && config.sites.iter().any(is_automatic);
+        if subjects.is_empty() && !is_on_demand {
             return None;
         }
         let environment = Environment {
@@ -94,11 +96,16 @@ impl RunningCertificates {
             intervals: Intervals::default(),
             host: host_name(),
         };
+        let missed = store.clone();
         let sink = Arc::new(ServerSink { store, log: log.clone() });
         let options = options(config, files, is_system)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
-            Ok(renewer) => Some(RunningCertificates { renewer, is_system }),
+            Ok(renewer) => {
+                let missing = renewer.missing_names();
+                missed.report_missing(move |name| missing.report(name));
+                Some(RunningCertificates { renewer, is_system })
+            }
             Err(error) => {
                 log.error(&format!("certificates are neither obtained nor renewed: {error}"));
                 None
@@ -180,25 +187,77 @@ pub(crate) fn host_name() -> String {
 
 /// The names that certificates are obtained for: the hosts of sites with `tls = "auto"`.
 fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
-    let automatic = config
-        .sites
-        .iter()
-        .filter(|site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto));
     let mut subjects = BTreeSet::new();
-    for site in automatic {
-        let hosts = site.hosts.iter().map(|host| match host {
-            HostPattern::Exact(name) => name.clone(),
-            HostPattern::Below(name) => format!("*{name}"),
-        });
-        let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
-        for name in hosts.chain(own) {
-            match Subject::parse(&name) {
-                Ok(subject) => _ = subjects.insert(subject),
-                Err(error) => log.error(&format!("certificates: {error}")),
-            }
+    for (_, name) in names(config) {
+        match Subject::parse(&name) {
+            Ok(subject) => _ = subjects.insert(subject),
+            Err(error) => log.error(&format!("certificates: {error}")),
         }
     }
     subjects.into_iter().collect()
+}
+
+fn is_automatic(site: &config::Site) -> bool {
+    site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
+}
+
+/// The hosts of sites with `tls = "auto"`, each with the line of its site.
+fn names(config: &Config) -> Vec<(u32, String)> {
+    let mut names = Vec::new();
+    // With `ask`, the names below a wildcard are obtained one by one where the wildcard itself cannot be.
+    let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
+    for site in config.sites.iter().filter(|site| is_automatic(site)) {
+        let hosts = site.hosts.iter().filter_map(|host| match host {
+            HostPattern::Exact(name) => Some(name.clone()),
+            HostPattern::Below(_) if skips_wildcards => None,
+            HostPattern::Below(name) => Some(format!("*{name}")),
+        });
+        let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
+        names.extend(hosts.chain(own).map(|name| (site.line, name)));
+    }
+    names
+}
+
+/// What `komainu check` says of names that get no certificate, or one that clients do not trust by themselves.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let kinds = challenges(config);
+    for (line, name) in names(config) {
+        let subject = match Subject::parse(&name) {
+            Ok(subject) => subject,
+            Err(error) => {
+                warnings.push(format!("`tls = \"auto\"` (the site in line {line}): {error}"));
+                continue;
+            }
+        };
+        let text = match subject.issuer() {
+            Issuer::Nobody => {
+                "no authority issues certificates for this name: give the site a `certificate`, or a name \
+                               below `internal`, `test` or `localhost`"
+                    .to_owned()
+            }
+            Issuer::Local if is_of_this_machine(&subject) => continue,
+            Issuer::Local => {
+                "no public authority issues for this name: its certificate is of this server's local \
+                              authority, which machines trust after `komainu trust`"
+                    .to_owned()
+            }
+            Issuer::Public => match subject.missing_challenge(&kinds) {
+                Some(text) => format!("no certificate can be obtained: {text}"),
+                None => continue,
+            },
+        };
+        warnings.push(format!("`tls = \"auto\"` (the site in line {line}): {name}: {text}"));
+    }
+    warnings
+}
+
+/// Whether a name means the machine itself, where nobody expects another authority.
+fn is_of_this_machine(subject: &Subject) -> bool {
+    match subject {
+        Subject::Ip(address) => address.is_loopback(),
+        Subject::Dns(name) => name == "localhost" || name.ends_with(".localhost"),
+    }
 }
 
 fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
@@ -218,6 +277,7 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         email: acme.email.clone(),
         challenges: challenges(config),
         dns_hook: (!hook.is_empty()).then_some(hook),
+        ask: acme.ask.clone(),
         state: state_folder(config, is_system),
         roots_pem: acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default(),
     })
@@ -291,8 +351,6 @@ pub(crate) fn default_state_folder(is_system: bool) -> PathBuf {
 /// # Errors
 /// Why it cannot be made.
 pub(crate) fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
-    let is_automatic =
-        |site: &config::Site| site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto);
     if !config.sites.iter().any(is_automatic) {
         return Ok(());
     }

@@ -11,6 +11,7 @@ use crate::assemble::empty_segments;
 use crate::cli::Check;
 use crate::privilege::Identity;
 use crate::sink;
+use crate::tls::TlsPlan;
 
 /// Reads a configuration file. Warnings go to stderr.
 ///
@@ -76,6 +77,10 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let plan =
         crate::assemble::ServerPlan::new(config, None, 1, None).map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
+    let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
+    for text in of_files.chain(crate::certificates::warnings(config)) {
+        let _ = writeln!(io::stderr(), "warning: {text}");
+    }
     users_exist(config)?;
     logs_have_folders(config)?;
     let text = match &arguments.explain {

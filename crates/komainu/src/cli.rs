@@ -83,7 +83,7 @@ servers share the requests. With folders and upstream servers or an application,
 all other requests go to the upstream servers or the application."
 )]
 pub(crate) struct Run {
-    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT or unix:PATH; an
+    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
     /// MODULE:FACTORY() (Python), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]

@@ -25,6 +25,7 @@ use crate::certificates::RunningCertificates;
 use crate::hosting::{Hosting, Loading};
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
+use crate::tls::FromFile;
 
 /// For a client to send its line, and again for it to take the document.
 const CLIENT_MAX: Duration = Duration::from_secs(2);
@@ -117,6 +118,8 @@ pub(crate) struct ServerInfo {
     pub(crate) supervisor: Option<(u32, SupervisorLink)>,
     /// The certificates that it obtains by itself, where it does.
     pub(crate) certificates: Arc<OnceLock<RunningCertificates>>,
+    /// Those in files.
+    pub(crate) file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// Reads the configuration again, and waits until that is done.
     pub(crate) reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
     /// Starts the program again, and waits until that has taken over or has failed.
@@ -278,10 +281,7 @@ fn obey(line: &str, info: &ServerInfo) -> Value {
             Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
             None => json!({ "error": format!("there is no application {app}") }),
         },
-        ("certificates", "") => {
-            let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
-            json!({ "certificates": statuses.iter().map(certificate).collect::<Vec<_>>() })
-        }
+        ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
             Some(Err(error)) => json!({ "error": error }),
@@ -385,7 +385,37 @@ fn status(info: &ServerInfo) -> Value {
             "budget_bytes": info.memory.bytes_max(),
             "refused": info.memory.refused(),
         },
+        "certificates": all_certificates(info),
         "apps": apps.collect::<Vec<_>>(),
+    })
+}
+
+/// The certificates that the server obtains by itself, and those in files.
+fn all_certificates(info: &ServerInfo) -> Vec<Value> {
+    let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
+    let mut all: Vec<Value> = statuses.iter().map(certificate).collect();
+    all.extend((info.file_certificates)().iter().map(file_certificate));
+    all
+}
+
+/// Seconds from now to a second of the Unix clock; negative once that is over.
+fn expires_in_s(not_after_unix_s: i64) -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    not_after_unix_s.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX))
+}
+
+/// A certificate in a file: as [`certificate`], with `file`.
+fn file_certificate((path, certificate): &FromFile) -> Value {
+    let info = certificate.info();
+    json!({
+        "name": info.names.first().unwrap_or(&info.subject),
+        "names": info.names,
+        "issuer": info.issuer,
+        "serial": info.serial,
+        "not_before": info.not_before_unix_s,
+        "not_after": info.not_after_unix_s,
+        "expires_in_s": expires_in_s(info.not_after_unix_s),
+        "file": path.display().to_string(),
     })
 }
 
@@ -401,6 +431,8 @@ pub(crate) fn certificate(status: &CertificateStatus) -> Value {
         "serial": facts.map(|facts| &facts.serial),
         "not_before": facts.map(|facts| unix_s(facts.not_before)),
         "not_after": facts.map(|facts| unix_s(facts.not_after)),
+        "expires_in_s":
+            facts.map(|facts| expires_in_s(i64::try_from(unix_s(facts.not_after)).unwrap_or(i64::MAX))),
         "directory": status.directory,
         "renew_at": status.renew_at.map(unix_s),
         "retry_at": status.retry_at.map(unix_s),

@@ -352,6 +352,7 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
+        plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
         if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());

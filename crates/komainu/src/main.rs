@@ -364,7 +364,7 @@ fn is_url(target: &str) -> bool {
 }
 
 /// The targets that `komainu run` accepts.
-const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, unix:PATH), or an \
+const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.so (native)";
 
 fn check_folder(target: &Path) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -92,13 +92,9 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     options.tls = Some(current.tls.clone());
     // Before connections are accepted: a restart serves what is stored from the first one on.
     let (files, system) = (hosting.files(), is_system(link.as_ref()));
+    current.plan().tls.iter().flat_map(TlsPlan::warnings).for_each(|text| logs.notices.warn(text));
     current.certificates.apply(&current.plan().config, &files, system, &logs.notices)?;
-    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
-    let server = net::Server::serve(&options, listeners, move |core| {
-        sandbox.restrict_thread()?;
-        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
-    })?;
-    hook_panics(&logs.notices);
+    let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);
     let control =
@@ -122,14 +118,41 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let running =
         RunningServer { current, reread, link, logs, stop, listeners, counters, notifier, watchdog, events };
     let drained = running.attend(&happened)?;
-    let RunningServer { logs, .. } = running;
+    finish(drained, happened, &running.logs, &hosting, &control.1)
+}
+
+/// Starts the threads that serve.
+fn start_threads(
+    options: &net::Options,
+    listeners: Vec<net::Listener>,
+    sandbox: Sandbox,
+    current: &Arc<Current>,
+    logs: &Logs,
+) -> io::Result<net::Server> {
+    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
+    let server = net::Server::serve(options, listeners, move |core| {
+        sandbox.restrict_thread()?;
+        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
+    })?;
+    hook_panics(&logs.notices);
+    Ok(server)
+}
+
+/// Ends what is left of the server when no thread serves any more; `drained` is whether all requests were finished.
+fn finish(
+    drained: bool,
+    happened: Receiver<ServerEvent>,
+    logs: &Logs,
+    hosting: &Hosting,
+    control: &ControlClients,
+) -> io::Result<()> {
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
     attend_to_the_end(happened, logs.clone())?;
     hosting.stop();
-    // Who waits for the outcome of an upgrade gets it.
-    control.1.wait();
+    // Clients that wait for the outcome of an upgrade get it.
+    control.wait();
     logs.notices.info("stopped");
     logs.close();
     Ok(())
@@ -213,7 +236,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
 /// Without a control socket the server still serves.
 fn serve_control(
     control: Control,
-    current: &Current,
+    current: &Arc<Current>,
     server: &net::Server,
     inherited: Option<&Inherited>,
     (memory, sandbox): (net::MemoryBudget, String),
@@ -233,8 +256,12 @@ fn serve_control(
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
         outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
+    let theirs = current.clone();
+    let file_certificates =
+        move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let info = ServerInfo {
         hosting: current.hosting.clone(),
+        file_certificates: Box::new(file_certificates),
         certificates: current.certificates.running.clone(),
         stop: server.stop(),
         listeners: server.listeners(),

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use config::matcher::Routes;
-use config::{CertificateSource, ClientTls, Config, SiteTls, TlsVersion};
+use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
 use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
 
+use crate::access::Utc;
 use crate::config_files::ConfigFiles;
 
 /// What a configuration says about TLS with clients, with its files read.
@@ -21,6 +23,10 @@ pub(crate) struct TlsPlan {
     sites: Vec<Option<TlsSite>>,
     /// Keys of tickets for configurations that name none. A reload keeps them.
     own_keys: TicketKeys,
+    /// What clients will refuse of the certificates in files, in words.
+    warnings: Vec<String>,
+    /// The certificates in files, in the order of sites.
+    files: Vec<FromFile>,
 }
 
 impl TlsPlan {
@@ -41,14 +47,27 @@ impl TlsPlan {
             .map_err(|error| io::Error::new(error.kind(), format!("`tls.ticket_keys`: {error}")))?;
         let options =
             TlsOptions { tls13_only: config.tls.min == TlsVersion::Tls13, tickets, ..TlsOptions::default() };
+        let now_unix_s =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (mut warnings, mut all) = (Vec::new(), Vec::new());
         let site = |site: &config::Site| {
             let read = site.tls.as_ref().map(|tls| read_site(tls, files)).transpose();
             let place =
                 if site.line > 0 { format!(" (the site in line {})", site.line) } else { String::new() };
-            read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))
+            let read =
+                read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
+            let found = read.iter().flat_map(|(_, files)| doubts(&site.hosts, files, now_unix_s));
+            warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
+            Ok(read.map(|(site, files)| {
+                all.extend(files);
+                site
+            }))
         };
         let sites = config.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
-        let plan = TlsPlan { options, sites, own_keys };
+        // Sites with one `default` say the same, of the same files.
+        warnings.dedup();
+        all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
+        let plan = TlsPlan { options, sites, own_keys, warnings, files: all };
         // What is wrong with authorities and revocation lists shows here.
         TlsPlan::put_in_force(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
@@ -66,6 +85,16 @@ impl TlsPlan {
         let (options, sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
         acceptor.replace(&options, finder(config), sites).map_err(invalid)
+    }
+
+    /// What clients will refuse of the certificates in files: those that have expired, or are for other hosts.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The certificates in files, each with the file or folder that it was read from.
+    pub(crate) fn files(&self) -> &[FromFile] {
+        &self.files
     }
 
     /// What a site demands of clients' certificates: the number that its connections carry, 0 for nothing.
@@ -99,28 +128,87 @@ fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::
     TicketKeys::given(secrets).map(Some).map_err(invalid)
 }
 
-fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<TlsSite> {
+/// A certificate with the file or the folder that it was read from.
+pub(crate) type FromFile = (PathBuf, ServerCertificate);
+
+fn read_site(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<FromFile>)> {
     let client = tls.client.as_ref().map(|client| read_client(client, files)).transpose()?;
     let CertificateSource::Files(paths) = &tls.certificate else {
-        return Ok(TlsSite { automatic: true, client, ..TlsSite::default() });
+        return Ok((TlsSite { automatic: true, client, ..TlsSite::default() }, Vec::new()));
     };
-    let mut certificates = Vec::new();
+    let mut found = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         match tls.key.get(index) {
-            None if files.is_folder(path) => certificates.extend(read_folder(path, files)?),
+            None if files.is_folder(path) => {
+                let all = read_folder(path, files)?;
+                found.extend(all.into_iter().map(|certificate| (path.clone(), certificate)));
+            }
             key => {
                 let chain = files.read(path)?;
                 let key_path = key.unwrap_or(path);
                 let key = if key.is_some() { files.read(key_path)? } else { chain.clone() };
-                let certificate = ServerCertificate::from_pem(&chain, &key).map_err(|error| {
-                    let at = if error.contains("private key") { key_path } else { path };
-                    invalid(format!("{}: {error}", at.display()))
-                })?;
-                certificates.push(certificate);
+                let certificate = ServerCertificate::from_pem(&chain, &key);
+                found.push((
+                    path.clone(),
+                    certificate.map_err(|fault| invalid(fault.in_files(path, key_path)))?,
+                ));
             }
         }
     }
-    Ok(TlsSite { certificates, client, ..TlsSite::default() })
+    let certificates = found.iter().map(|(_, certificate)| certificate.clone()).collect();
+    Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
+}
+
+/// What clients that ask for these hosts will refuse.
+fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if files.is_empty() {
+        return doubts;
+    }
+    let now_unix_s = i64::try_from(now_unix_s).unwrap_or(i64::MAX);
+    let moment = |unix_s: i64| Utc::at(u64::try_from(unix_s).unwrap_or_default()).rfc3339();
+    for (path, certificate) in files {
+        let info = certificate.info();
+        let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };
+        let fault = match (info.not_before_unix_s, info.not_after_unix_s) {
+            (_, end) if end < now_unix_s => format!("has expired, on {}: renew it", moment(end)),
+            (start, _) if start > now_unix_s => format!("is not valid before {}", moment(start)),
+            _ if info.names.is_empty() => {
+                "has no subjectAltName, and clients do not look at its CN: make one with DNS:NAME in that extension".into()
+            }
+            _ => continue,
+        };
+        doubts.push(format!("{}: the certificate of {of} {fault}", path.display()));
+    }
+    let names: Vec<String> = files.iter().flat_map(|(_, one)| one.info().names.clone()).collect();
+    let is_covered = |host: &HostPattern| match host {
+        HostPattern::Exact(host) => {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            files.iter().any(|(_, one)| one.info().is_for(host))
+        }
+        HostPattern::Below(domain) => names.iter().any(|name| name.ends_with(domain.as_str())),
+    };
+    let others: Vec<String> =
+        hosts.iter().filter(|host| !is_covered(host)).map(ToString::to_string).collect();
+    if !others.is_empty() && !names.is_empty() {
+        doubts.push(format!(
+            "no certificate is for {}: {} is for {}",
+            some_of(&others),
+            some_of(&files.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>()),
+            some_of(&names)
+        ));
+    }
+    doubts
+}
+
+/// A list for a message: a folder may hold thousands.
+fn some_of(all: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN {
+        text += &format!(" and {} more", all.len() - SHOWN);
+    }
+    text
 }
 
 fn read_folder(folder: &Path, files: &ConfigFiles) -> io::Result<Vec<ServerCertificate>> {

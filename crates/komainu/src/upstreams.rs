@@ -164,8 +164,10 @@ fn server(
     };
     let tls =
         upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
+    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == config::ProxyHttp::Http2);
     Ok(UpstreamServer {
         tls,
+        http2: is_http2,
         weight: upstream.weight,
         backup: upstream.backup,
         connections_max: upstream.connections_max.unwrap_or(0),

@@ -7,7 +7,10 @@ mod pebble;
 mod rig;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Output;
 
@@ -163,10 +166,19 @@ fn a_directory_that_is_down_delays_nothing() {
     let root = rig.folder.at("state/local/root.crt");
     assert!(ports.is_served("x.localhost", &root), "{}", text(&ports.get("x.localhost", &root).stderr));
     assert!(ports.is_refused(NAME));
+    let refusal = text(&ports.get(NAME, &root).stderr);
+    assert!(refusal.contains("unrecognized name"), "{refusal}");
     eventually("an error", || cert(&rig, &["list"]).contains("cannot connect"));
     let shown = cert(&rig, &["show", NAME]);
     assert!(shown.contains("next attempt") && !shown.contains("issuer"), "{shown}");
     assert!(rig.reported().contains("cannot connect"), "{}", rig.reported());
+    let all: serde_json::Value = serde_json::from_str(&cert(&rig, &["list", "--json"])).unwrap();
+    let left = |name: &str| {
+        let one = all.as_array().unwrap().iter().find(|one| one["name"] == name).unwrap();
+        one["expires_in_s"].as_i64()
+    };
+    assert_eq!(left(NAME), None, "there is none yet");
+    assert!(left("x.localhost").is_some_and(|left| (6 * 86_400..=7 * 86_400).contains(&left)), "{all}");
     let again = cert(&rig, &["show", "x.localhost"]);
     assert!(
         again.contains("Komainu local authority") && again.contains("in 7 d") || again.contains("in 6 d"),
@@ -242,4 +254,113 @@ fn a_state_folder_that_cannot_be_written_is_logged_and_the_server_serves() {
     let served = curl(&["-H", "Host: x.localhost", &rig.url("/")]);
     assert_eq!(text(&served.stdout), "fine");
     assert!(ports.is_refused("x.localhost"));
+}
+
+#[test]
+fn a_state_folder_is_listed_whatever_is_in_it() {
+    let folder = Folder::new();
+    let list = |state: &Path| {
+        let output = komainu().args(["cert", "list", "--state"]).arg(state).output().unwrap();
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (is_listed, said) = list(&folder.at("none"));
+    assert!(!is_listed && said.contains("none cannot be read: ") && !said.contains("server"), "{said}");
+    folder.write("some/file", "");
+    let (is_listed, said) = list(&folder.at("some"));
+    assert!(!is_listed && said.contains("no folder `certificates`"), "{said}");
+    folder
+        .write("state/certificates/a.test.pem", "nonsense")
+        .write("state/certificates/b.test.pem", [0xff, 0xfe]);
+    folder.write("state/certificates/b.test.json", "{").write("state/certificates/c.test.pem/file", "");
+    let (is_listed, said) = list(&folder.at("state"));
+    assert!(is_listed, "{said}");
+    for (name, words) in
+        [("a.test", "there is no certificate in it"), ("b.test", "UTF-8"), ("c.test", "directory")]
+    {
+        let line = said.lines().find(|line| line.contains(name)).unwrap_or_default();
+        assert!(line.contains("the stored certificate is not used: ") && line.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_broken_local_authority_is_named() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    folder.write("state/local/authority.pem", "nonsense");
+    let config = format!(
+        "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
+         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+        ports.http, ports.tls
+    );
+    let rig = start(folder, &config);
+    eventually("an error", || rig.reported().contains("state/local/authority.pem cannot be read"));
+    assert!(rig.reported().contains("remove the file"), "{}", rig.reported());
+}
+
+/// Clients bring about certificates below a wildcard, as far as the `ask` URL confirms the names.
+#[test]
+fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
+    let (folder, ports) = (Folder::new(), Ports::new());
+    let Some(pebble) = ports.pebble(&folder) else { return };
+    let root = issuing_root(&pebble, &folder);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let acme = format!("challenge = \"http-01\"\nask = \"http://{}/\"", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut line) = (client.unwrap(), String::new());
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let status = if line.contains("domain=b.") { "200 OK" } else { "404 Not Found" };
+            let _ = write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let config = ports.config(&pebble.directory, &pebble.directory_root(), &acme);
+    let rig = start(folder, &config.replace(NAME, "*.komainu-test.com"));
+    assert!(ports.is_refused("b.komainu-test.com"), "there is none yet");
+    assert!(ports.is_refused("c.komainu-test.com"));
+    eventually("a certificate", || ports.is_served("b.komainu-test.com", &root));
+    eventually("a line of the log", || {
+        rig.reported().contains("c.komainu-test.com: `ask` refuses it with status 404")
+    });
+    assert!(ports.is_refused("c.komainu-test.com"));
+    assert_eq!(pebble.issued(), 1, "{}", rig.reported());
+}
+
+/// One that is older than `komainu cert` does not know the command.
+#[test]
+fn a_server_that_does_not_know_the_command_is_named() {
+    // A folder in a folder: other tests do not find this server.
+    let folder = Folder::new();
+    let sockets = folder.at("run");
+    fs::create_dir(&sockets).unwrap();
+    let older = UnixListener::bind(sockets.join("4000000.sock")).unwrap();
+    std::thread::spawn(move || {
+        for client in older.incoming() {
+            let (mut client, mut line) = (client.unwrap(), String::new());
+            let _ = BufReader::new(&client).read_line(&mut line);
+            let _ = writeln!(
+                client,
+                "{{\"error\": \"unknown command \\\"certificates\\\": send \\\"status\\\"\"}}"
+            );
+        }
+    });
+    let list = |arguments: &[&str]| {
+        let mut command = komainu();
+        command.args(["cert", "list"]).args(arguments).env("RUNTIME_DIRECTORY", &sockets);
+        let output = command.output().unwrap();
+        (output.status.success(), text(&output.stderr))
+    };
+    let (is_listed, said) = list(&["--pid", "4000000"]);
+    assert!(
+        !is_listed && said.contains("process 4000000: this server is older than `komainu cert`"),
+        "{said}"
+    );
+    // Beside another server it is a warning.
+    let mut command = komainu();
+    command
+        .env("RUNTIME_DIRECTORY", folder.path())
+        .args(["run", "--listen", "127.0.0.1:0"])
+        .arg(folder.path());
+    let rig = Rig::start(command, Folder::new());
+    let (is_listed, said) = list(&[]);
+    assert!(is_listed && said.contains("warning: process 4000000: this server is older"), "{said}");
+    drop(rig);
 }

@@ -3,9 +3,9 @@
 
 mod rig;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rig::{Folder, Rig, as_we_are, curl, environment, komainu, text};
 
@@ -126,6 +126,122 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     let data = format!("@{}", origin.folder.at("large").display());
     let posted = curl(&[H2, "-w", format, "--data-binary", &data, &rig.url("/a")]);
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
+}
+
+/// A server with a certificate, and another one in front of it that asks it over HTTP/2.
+fn front_and_back(size: usize) -> (Rig, Rig) {
+    let back = Folder::new();
+    back.certify().write("www/a", "0123456789").write("www/large", "x".repeat(size));
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
+                  tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
+    back.write("komainu.toml", format!("{}{listen}[[site]]\n[[site.route]]\nfiles = \"www\"\n", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(back.at("komainu.toml"));
+    let back = Rig::start(command, back);
+    let front = Folder::new();
+    front.write("komainu.toml", front_text(&back, ""));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(front.at("komainu.toml"));
+    (Rig::start(command, front), back)
+}
+
+fn front_text(back: &Rig, more: &str) -> String {
+    let port = back.address.port();
+    format!(
+        "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[site]]\n[[site.route]]\nproxy = {{ \
+         to = \"https://localhost:{port}\", http = \"2\", spill = \"0B\", tls = {{ ca = \"{}\" }}{more} }}\n",
+        as_we_are(),
+        back.folder.at("cert.pem").display()
+    )
+}
+
+#[test]
+fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
+    const SIZE: usize = 40_000_000;
+    let (mut front, back) = front_and_back(SIZE);
+    let format = "|%{http_version} %{http_code}|";
+    assert_eq!(text(&curl(&[H2, "-w", format, &front.url("/a")]).stdout), "0123456789|2 200|");
+    assert_eq!(text(&curl(&["-w", format, &front.url("/a")]).stdout), "0123456789|1.1 200|");
+    // More than all buffers on the way hold, so that the request is under way while things change.
+    let ask = |target: &str| {
+        let mut client = front.connect();
+        write!(client, "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut first = [0; 12];
+        client.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        client
+    };
+    let rest = |mut client: std::net::TcpStream| {
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        rest.len() - (rest.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4)
+    };
+    let (one, other) = (ask("/large"), ask("/large"));
+    front
+        .folder
+        .write("komainu.toml", front_text(&back, ", slow_start = \"1s\", request_headers.set.x-new = \"1\""));
+    front.signal("-HUP");
+    rig::eventually("a reload", || front.reported().contains("the configuration was read again"));
+    assert_eq!(text(&curl(&[H2, &front.url("/a")]).stdout), "0123456789");
+    assert_eq!(rest(one), SIZE);
+    front.signal("-TERM");
+    assert_eq!(rest(other), SIZE);
+    assert!(front.ended().success());
+}
+
+/// The Python of the tests' environment, where it has gRPC.
+fn python_with_grpc() -> Option<std::path::PathBuf> {
+    let python = environment().join("bin/python");
+    let found = Command::new(&python).args(["-c", "import grpc"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    let missing = "Python's grpcio is not installed; scripts/setup test brings it";
+    assert!(std::env::var_os("KOMAINU_TEST_ALL").is_none(), "{missing}");
+    eprintln!("SKIPPED: {missing}");
+    None
+}
+
+#[test]
+fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
+    let Some(python) = python_with_grpc() else { return };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/grpc_echo.py");
+    // The server ends when its input does.
+    let mut server = Command::new(&python)
+        .args([script, "serve"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    // It takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new();
+    let route = |path: &str, port: &str| {
+        format!("[[site.route]]\npath = \"{path}\"\nproxy = \"h2c://127.0.0.1:{port}\"\n")
+    };
+    let routes = route("/echo.Echo/*", port.trim())
+        + &route("/down.Down/*", "1")
+        + &route("/silent.Silent/*", &silent.local_addr().unwrap().port().to_string());
+    let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+    folder.write("komainu.toml", format!("{}{listen}[[site]]\n{routes}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    let calls = Command::new(&python).args([script, "call", &rig.address.to_string()]).output().unwrap();
+    assert!(calls.status.success(), "{}{}", text(&calls.stdout), text(&calls.stderr));
+    assert_eq!(text(&calls.stdout), "all calls are as they should be\n");
+    let url = rig.url("/silent.Silent/Any");
+    let call = |kind: &str| {
+        let fields = [H2, "-s", "-i", "-X", "POST", "-H", "grpc-timeout: 100m", "-H", kind];
+        text(&curl(&[&fields[..], &["--data-binary", "", &url]].concat()).stdout)
+    };
+    let late = call("content-type: application/grpc+proto");
+    assert!(late.starts_with("HTTP/2 200") && late.contains("grpc-status: 4\r\n"), "{late}");
+    assert!(late.contains("grpc-message: ") && late.contains("content-type: application/grpc\r\n"), "{late}");
+    drop(server.stdin.take());
+    server.wait().unwrap();
 }
 
 /// A client that closes its sending side opens no window any more: what waits for one ends at once.

@@ -343,7 +343,7 @@ fn short(name: &str) {
 #[test]
 fn the_short_forms_of_the_labs_run() {
     // One after the other: they measure.
-    for name in ["starman", "static", "upstreams", "psgi", "handlers", "files", "proxy", "idle"] {
+    for name in ["starman", "static", "upstreams", "psgi", "handlers", "files", "https", "proxy", "idle"] {
         short(name);
     }
 }

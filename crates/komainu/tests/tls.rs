@@ -218,7 +218,7 @@ const STAFF: &str = "exec 2>&1
     openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -gencrl -out staff.crl
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem";
 
-const SUBJECT: &str = "response_headers.set = { X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
+const SUBJECT: &str = "response_headers.set = { X-Cipher = \"$tls_cipher\", X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
 
 #[test]
 fn clients_show_certificates_where_a_site_demands_them() {
@@ -237,7 +237,8 @@ fn clients_show_certificates_where_a_site_demands_them() {
         fetch(&rig, name, &["-i", "--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()])
     };
     let alice = by("a.test", "alice").unwrap();
-    assert!(alice.contains("x-client: SUCCESS O=Staff, CN=alice|email:alice@a.test|TLSv1.3"), "{alice}");
+    assert!(alice.contains("x-client: SUCCESS CN=alice,O=Staff|email:alice@a.test|TLSv1.3"), "{alice}");
+    assert!(alice.contains("x-cipher: TLS_AES_128_GCM_SHA256"), "{alice}");
     assert!(fetch(&rig, "a.test", &[]).is_err(), "without one");
     for (who, reason) in
         [("mallory", "revoked"), ("nobody", "issuer of the client's certificate is not trusted")]
@@ -246,7 +247,7 @@ fn clients_show_certificates_where_a_site_demands_them() {
         eventually(who, || rig.reported().contains(reason));
     }
     let mallory = by("b.test", "mallory").unwrap();
-    assert!(mallory.contains("x-client: SUCCESS O=Staff, CN=mallory"), "no list says otherwise: {mallory}");
+    assert!(mallory.contains("x-client: SUCCESS CN=mallory,O=Staff"), "no list says otherwise: {mallory}");
     let nobody = fetch(&rig, "b.test", &["-i"]).unwrap();
     assert!(nobody.contains("x-client: NONE ||TLSv1.3"), "{nobody}");
     // A connection that was made for one site does not reach another with other demands.
@@ -360,6 +361,92 @@ fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
     assert!(keyless.contains("no private key"), "{keyless}");
     let without = check("tls = false");
     assert!(without.contains("no site has `tls`") && without.contains("certificate = "), "{without}");
+}
+
+/// What `komainu check` writes to stderr of a configuration that is fine.
+fn doubts(folder: &Folder, text: &str) -> String {
+    folder.write("komainu.toml", format!("{}{text}", as_we_are()));
+    let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+    let said = rig::text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn check_warns_of_certificates_that_clients_refuse() {
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
+    openssl(
+        &folder,
+        "exec 2>&1; mkdir certs; cp b.test.pem b.test.key certs/
+        openssl req -new -key a.test.key -subj /CN=a.test -out old.csr
+        printf 'subjectAltName=DNS:a.test\n' > old.ext
+        openssl x509 -req -in old.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days -1 -extfile old.ext -out old.pem
+        openssl req -x509 -key a.test.key -subj /CN=a.test -days 2 -out cn.pem",
+    );
+    let check = |tls: &str| doubts(&folder, &format!("{LISTEN}{}", site("a.test", tls)));
+    assert_eq!(check("tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }"), "");
+    for (tls, words) in [
+        (
+            "{ certificate = \"old.pem\", key = \"a.test.key\" }",
+            "old.pem: the certificate of a.test has expired, on 20",
+        ),
+        ("{ certificate = \"b.test.pem\", key = \"b.test.key\" }", "b.test.pem is for b.test"),
+        ("\"certs\"", "no certificate is for a.test: "),
+        ("{ certificate = \"cn.pem\", key = \"a.test.key\" }", "has no subjectAltName"),
+    ] {
+        let said = check(&format!("tls = {tls}"));
+        assert!(said.starts_with("warning: `tls` (the site in line 3): ") && said.contains(words), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // A start says the same, and serves.
+    let rig = start(folder, &format!("{LISTEN}{}", site("a.test", "tls = \"certs\"")));
+    eventually("a warning", || {
+        rig.reported().contains("warn: `tls` (the site in line 3): no certificate is for a.test")
+    });
+    assert!(fetch(&rig, "b.test", &[]).is_err(), "the site's hosts are others");
+}
+
+#[test]
+fn the_expiry_of_certificates_is_a_figure_for_programs() {
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    let rig = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
+    let pid = rig.child.id().to_string();
+    let ask = |words: &[&str]| {
+        let output = komainu().args(words).args(["--pid", &pid]).output().unwrap();
+        assert!(output.status.success(), "{}", rig::text(&output.stderr));
+        rig::text(&output.stdout)
+    };
+    let status: serde_json::Value = serde_json::from_str(&ask(&["status", "--json"])).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&ask(&["cert", "list", "--json"])).unwrap();
+    for one in [&status[0]["certificates"][0], &listed[0]] {
+        assert_eq!(one["name"], "a.test");
+        assert!(one["file"].as_str().unwrap().ends_with("/a.test.pem"), "{one}");
+        // Two days.
+        assert!((86_400..=172_800).contains(&one["expires_in_s"].as_i64().unwrap()), "{one}");
+    }
+    let shown = ask(&["cert", "show", "a.test"]);
+    assert!(shown.contains("read from") && !shown.contains("directory"), "{shown}");
+}
+
+#[test]
+fn check_warns_of_names_that_get_no_certificate_by_themselves() {
+    let folder = Folder::new();
+    let check = |listen: &str, hosts: &str| {
+        doubts(&folder, &format!("listen = {listen}\n{}", site(hosts, "tls = \"auto\"")))
+    };
+    let usual = "[\":80\", \":443\"]";
+    for fine in ["example.com", "localhost", "app.localhost", "127.0.0.1", "93.184.216.34"] {
+        assert_eq!(check(usual, fine), "", "{fine}");
+    }
+    for (hosts, words) in [
+        ("*.example.org", "*.example.org: no certificate can be obtained: a wildcard needs dns-01"),
+        ("foo.local", "foo.local: no public authority issues for this name"),
+        ("nas", "nas: no authority issues certificates for this name"),
+        ("www.example", "www.example: no authority issues"),
+    ] {
+        let said = check(usual, hosts);
+        assert!(said.starts_with("warning: ") && said.contains(words), "{said}");
+    }
 }
 
 #[test]

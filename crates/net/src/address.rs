@@ -65,9 +65,10 @@ pub struct ListenUrl {
 impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.at.to_string();
-        match text.strip_prefix("http:").filter(|_| self.is_tls) {
-            Some(rest) => write!(f, "https:{rest}"),
-            None => f.write_str(&text),
+        match (self.is_tls, text.strip_prefix("http:")) {
+            (true, Some(rest)) => write!(f, "https:{rest}"),
+            (true, None) => write!(f, "{text} (TLS)"),
+            (false, _) => f.write_str(&text),
         }
     }
 }

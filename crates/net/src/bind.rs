@@ -103,8 +103,10 @@ impl Listener {
         let Listen { at, proxy_protocol, tls, h2c } = listen;
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
-        let (address, sockets) = bind(&at, threads.max(1), is_ours)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {at}: {error}")))?;
+        let (address, sockets) = bind(&at, threads.max(1), is_ours).map_err(|error| {
+            let url = ListenUrl { at: at.clone(), is_tls: tls };
+            io::Error::new(error.kind(), format!("cannot listen on {url}: {error}"))
+        })?;
         let file = match &address {
             Bind::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,

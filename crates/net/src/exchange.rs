@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::fault::Fault;
 use crate::file;
 use crate::filters::DefaultFields;
+use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
 use crate::page::{self, ErrorPages, FieldEdits};
@@ -123,6 +124,21 @@ impl<'x> Request<'x> {
     #[must_use]
     pub fn authority(&self) -> &'x [u8] {
         self.head.authority.of(self.bytes)
+    }
+
+    /// Whether it is a gRPC call: over HTTP/2, with the content type `application/grpc` or a kind of it. Errors are reported to it
+    /// as `grpc-status`.
+    #[must_use]
+    pub fn is_grpc_call(&self) -> bool {
+        grpc::is_call(self.version(), self.field(Name::ContentType))
+    }
+
+    /// The time that the client gives a gRPC call, in milliseconds; `None` where it says nothing, and for other requests.
+    #[must_use]
+    pub fn grpc_timeout_ms(&self) -> Option<u64> {
+        let mut fields = self.fields().filter(|(id, _, _)| self.is_grpc_call() && *id == Name::Other);
+        let (_, _, value) = fields.find(|(_, name, _)| name.eq_ignore_ascii_case(b"grpc-timeout"))?;
+        grpc::timeout_ms(value)
     }
 
     /// The first field of that name.
@@ -401,6 +417,12 @@ impl<'c> Exchange<'c> {
         reason: &'static str,
         more: &Fields,
     ) -> Result<(), Fault> {
+        if self.request().is_grpc_call() {
+            // Its client looks for the error there, and not in the status.
+            let mut fields = grpc::error(status, reason);
+            fields.extend(more);
+            return self.reply(Status::OK, &fields, b"").await;
+        }
         let plain;
         let pages = self.state.pages.clone();
         let page = match pages.as_ref().and_then(|pages| pages.find(status)) {

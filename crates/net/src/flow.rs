@@ -12,6 +12,7 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::filters::DefaultFields;
+use crate::h2_client::H2Stream;
 use crate::inbound::BodyChunk;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -324,6 +325,21 @@ impl Exchange<'_> {
         let (link, others) = other;
         let is_done = || self.lane.holds(client) || link.holds(others);
         let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
+        wait::either(self.core(), both, deadline_ms, is_done).await
+    }
+
+    /// The same, where the other side is a stream of a shared connection.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn either_stream(
+        &self,
+        client: Interest,
+        other: (&H2Stream, Interest),
+        deadline_ms: u64,
+    ) -> Result<(), Fault> {
+        let is_done = || self.lane.holds(client);
+        let both = [(self.lane.source(), self.lane.waitable(client)), (other.0.source(), other.1)];
         wait::either(self.core(), both, deadline_ms, is_done).await
     }
 

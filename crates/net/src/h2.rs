@@ -5,7 +5,7 @@ use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
 
 use crate::fault::Fault;
-use crate::mux::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+use crate::mux::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
 use crate::options;
 
 /// Whether bytes begin an HTTP/2 connection: the whole preface is there, or what there is can still become it.
@@ -89,6 +89,20 @@ fn priority(priority: Priority) -> StreamPriority {
     StreamPriority { urgency: priority.urgency, incremental: priority.incremental }
 }
 
+impl ContentFrames for H2Server {
+    fn capacity(&self, id: u32) -> usize {
+        self.machine.sendable(id)
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        self.machine.data(id, bytes, ends, &mut self.out);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.machine.send_trailers(id, trailers, &mut self.out);
+    }
+}
+
 impl MuxProtocol for H2Server {
     fn feed<'b>(
         &mut self,
@@ -105,22 +119,10 @@ impl MuxProtocol for H2Server {
         }
     }
 
-    fn capacity(&self, id: u32) -> usize {
-        self.machine.sendable(id)
-    }
-
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
         if let Some(mut head) = self.machine.respond(id, status, ends, &mut self.out) {
             head.lines(lines);
         }
-    }
-
-    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
-        self.machine.data(id, bytes, ends, &mut self.out);
-    }
-
-    fn trailers(&mut self, id: u32, trailers: &Fields) {
-        self.machine.send_trailers(id, trailers, &mut self.out);
     }
 
     fn grant(&mut self, id: u32, bytes: usize) {

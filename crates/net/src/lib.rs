@@ -44,9 +44,11 @@ mod overflow;
 mod file;
 mod mux;
 mod h2;
+pub mod h2_client;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod lane;
+mod grpc;
 pub mod exchange;
 pub mod flow;
 pub mod tunnel;
@@ -69,6 +71,7 @@ pub use exchange::{Exchange, Request};
 pub use fault::Fault;
 pub use filters::DefaultFields;
 pub use flow::BodyPiece;
+pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};
 pub use idle::IdleLinks;
 pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;
@@ -86,9 +89,9 @@ pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
-    CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity, HandshakeFailure,
-    ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions, TlsSession, TlsSite,
-    TlsStream,
+    CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
+    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions,
+    TlsSession, TlsSite, TlsStream,
 };
 pub use tunnel::tunnel;
 pub use wait::Interest;

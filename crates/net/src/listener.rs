@@ -29,9 +29,9 @@ use crate::stream::Stream;
 /// Connections that one wake-up accepts before others get their turn.
 const ACCEPT_BATCH: usize = 64;
 /// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
-/// over all, but no more than a sixteenth of the seats.
+/// over all, but no more than a sixteenth of the permits.
 const MAKE_ROOM_MAX: usize = 32;
-/// How often it is looked whether one of the connections is silent for long enough by now, when all seats are taken.
+/// How often it is looked whether one of the connections is silent for long enough by now, when all permits are taken.
 const FULL_MS: u64 = 200;
 /// How long [`Listeners::replace`] waits for a core that is busy, and how often it looks.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
@@ -370,7 +370,7 @@ async fn accept<S: Service>(
             Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
             Pause::Full => {
-                // Newcomers wait in the kernel's queue; a seat that gets free wakes us.
+                // New connections wait in the kernel's queue; a permit that gets free wakes us.
                 core.unwatch(listening.fd());
                 engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
                 listening.ring_others(&core);
@@ -405,7 +405,7 @@ async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     }
 }
 
-/// Waits for newcomers, or for a seat, until the deadline; also for a word of another core, if `rung`.
+/// Waits for newcomers, or for a permit, until the deadline; also for a word of another core, if `rung`.
 async fn wait(core: &Core, source: &Rc<Source>, rung: bool) {
     source.clear(READ);
     source.take_expired();

@@ -8,7 +8,7 @@ mod handshake;
 
 pub(crate) use acceptor::ALPN_HTTP2;
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
-pub use certificate::{CertificateInfo, ServerCertificate};
+pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsSession};
 pub(crate) use handshake::{HandshakeStep, TlsHandshake};
 pub use store::CertificateStore;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
 
 use crate::fault::Fault;
-use crate::mux::{MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
+use crate::mux::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
 
 mod connection;
 
@@ -301,6 +301,25 @@ fn fields(lines: &[u8]) -> Fields {
     fields
 }
 
+impl ContentFrames for ToyMachine {
+    fn capacity(&self, id: u32) -> usize {
+        self.streams.get(&id).map_or(0, |stream| stream.send_bytes.min(self.send_bytes))
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.send_bytes -= bytes.len();
+        self.send_bytes -= bytes.len();
+        self.frame(FrameKind::Data, u8::from(ends), id, bytes);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        if self.streams.contains_key(&id) {
+            self.frame(FrameKind::Trailers, ENDS, id, trailers.wire());
+        }
+    }
+}
+
 impl MuxProtocol for ToyMachine {
     fn feed<'b>(
         &mut self,
@@ -317,27 +336,10 @@ impl MuxProtocol for ToyMachine {
         Ok((len, event))
     }
 
-    fn capacity(&self, id: u32) -> usize {
-        self.streams.get(&id).map_or(0, |stream| stream.send_bytes.min(self.send_bytes))
-    }
-
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
         if self.streams.contains_key(&id) {
             let payload = [&status.digits()[..], lines].concat();
             self.frame(FrameKind::Head, u8::from(ends), id, &payload);
-        }
-    }
-
-    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        stream.send_bytes -= bytes.len();
-        self.send_bytes -= bytes.len();
-        self.frame(FrameKind::Data, u8::from(ends), id, bytes);
-    }
-
-    fn trailers(&mut self, id: u32, trailers: &Fields) {
-        if self.streams.contains_key(&id) {
-            self.frame(FrameKind::Trailers, ENDS, id, trailers.wire());
         }
     }
 

@@ -1,14 +1,15 @@
 //! Active health checks: requests that the proxy itself sends to each server.
 
 use http::{Limits, Method};
-use net::{Core, preface};
+use net::{Core, H2Link, H2Options, H2Request, Link, preface};
 
-use crate::dial::dial;
+use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, HealthCheck, Probe};
 use crate::shared::Upstream;
 use crate::upstream_connection::{PooledBuffers, UpstreamConnection};
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
+use crate::upstream_side::UpstreamSide;
 
 /// The most bytes of a response head that a check reads.
 const HEAD_BYTES: usize = 4096;
@@ -28,25 +29,49 @@ pub(crate) async fn probe(
     if let Some(version) = options.proxy_protocol {
         preface::write(&mut preface, version, None);
     }
-    let (link, address) = match dial(core, options, server, upstream, 0, &preface, deadline_ms).await {
+    let http2 = options.servers[server].http2;
+    let how = DialOptions { turn: 0, preface: &preface, http2 };
+    let dialled = dial(core, options, server, upstream, &how, deadline_ms).await;
+    let (link, address) = match dialled {
         Ok(connected) => connected,
         Err(AttemptFailure::Starved) => return None,
         Err(_) => return Some(false),
     };
     let Probe::Get { path, host, first, last } = &check.probe else { return Some(true) };
     let host = host.as_deref().unwrap_or(&upstream.authority);
-    let mut connection = UpstreamConnection::new(link, address, buffers);
-    connection.buffers.out.extend_from_slice(
-        format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
-        )
-        .as_bytes(),
-    );
     let limits = Limits { head_bytes_max: HEAD_BYTES, ..Limits::default() };
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
-    let mut request = UpstreamRequest::new(connection, Method::Get, bounds);
+    let side = match http2 {
+        true => stream(link, path, host, upstream.tls.is_some(), limits)?,
+        false => {
+            let mut connection = UpstreamConnection::new(link, address, buffers);
+            connection.buffers.out.extend_from_slice(
+                format!(
+                    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: komainu-check\r\nConnection: close\r\n\r\n"
+                )
+                .as_bytes(),
+            );
+            UpstreamSide::http1(connection, false)
+        }
+    };
+    let mut request = UpstreamRequest::new(side, Method::Get, bounds);
     Some(match request.read_head().await {
         Ok(()) => (*first..=*last).contains(&request.head().0.status.code()),
         Err(_) => false,
     })
+}
+
+/// The request on a connection made for it, which ends with its stream.
+fn stream(link: Link, path: &str, host: &str, is_tls: bool, head: Limits) -> Option<UpstreamSide> {
+    let connection = H2Link::start(link, &H2Options { head, ..H2Options::default() }, || ());
+    let request = H2Request {
+        method: Method::Get,
+        method_name: b"GET",
+        scheme: if is_tls { b"https" } else { b"http" },
+        authority: host.as_bytes(),
+        path: path.as_bytes(),
+        lines: b"User-Agent: komainu-check\r\n",
+        ended: true,
+    };
+    connection.request(&request).map(|stream| UpstreamSide::Stream(Box::new(stream)))
 }

@@ -12,16 +12,29 @@ use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, UpstreamAddress};
 use crate::shared::Upstream;
 
-/// Connects to a server: resolves, tries its addresses from the `turn`th on, writes `preface`, shakes hands.
+/// The server has not agreed to HTTP/2.
+const NO_HTTP2: AttemptFailure = AttemptFailure::Connect("the upstream does not offer HTTP/2 (ALPN)");
+
+/// How a connection begins.
+pub(crate) struct DialOptions<'d> {
+    /// Which of several addresses is tried first.
+    pub(crate) turn: usize,
+    /// What is written before everything else.
+    pub(crate) preface: &'d [u8],
+    /// Whether it is for HTTP/2.
+    pub(crate) http2: bool,
+}
+
+/// Connects to a server: resolves, tries its addresses, writes the preface, shakes hands.
 pub(crate) async fn dial(
     core: &Core,
     options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
-    turn: usize,
-    preface: &[u8],
+    how: &DialOptions<'_>,
     deadline_ms: u64,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
+    let &DialOptions { turn, preface, http2 } = how;
     let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
             let addresses = before(core, deadline_ms, names.addresses(core, options.resolve_ms));
@@ -40,11 +53,15 @@ pub(crate) async fn dial(
     if !preface.is_empty() {
         send(&mut stream, preface, deadline_ms).await?;
     }
-    Ok(match &upstream.tls {
+    Ok(match if http2 { &upstream.tls_http2 } else { &upstream.tls } {
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
-            (Link::Tls(Box::new(tls)), address)
+            let link = Link::Tls(Box::new(tls));
+            if http2 && !link.has_agreed_to_http2() {
+                return Err(NO_HTTP2);
+            }
+            (link, address)
         }
     })
 }

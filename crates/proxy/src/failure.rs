@@ -14,6 +14,8 @@ pub(crate) enum AttemptFailure {
     ConnectSlow,
     /// The upstream closed a kept connection before the first byte of a response, most likely while it was idle.
     Stale,
+    /// The upstream refused to process the request (HTTP/2: REFUSED_STREAM, GOAWAY): it may be sent again, whatever its method.
+    Unprocessed,
     /// The connection broke before the response head was complete.
     Cut,
     /// The response head was not complete within `head_ms`.
@@ -32,12 +34,18 @@ impl AttemptFailure {
     /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does a lack of
     /// descriptors or ports on this machine.
     pub(crate) fn is_the_servers(&self) -> bool {
-        !matches!(self, AttemptFailure::Stale | AttemptFailure::Starved | AttemptFailure::Ours(_))
+        !matches!(
+            self,
+            AttemptFailure::Stale
+                | AttemptFailure::Starved
+                | AttemptFailure::Unprocessed
+                | AttemptFailure::Ours(_)
+        )
     }
 
     /// Whether to log this failure. A kept connection that the upstream closed is normal and is not logged.
     pub(crate) fn is_failure(&self) -> bool {
-        self.is_the_servers() || matches!(self, AttemptFailure::Starved)
+        self.is_the_servers() || matches!(self, AttemptFailure::Starved | AttemptFailure::Unprocessed)
     }
 }
 

@@ -1,23 +1,26 @@
 //! A group of upstream servers on one core: its connections, health checks and events.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::Status;
 use net::preface;
-use net::{Core, SpillError};
+use net::{Core, H2Request, H2Stream, SpillError};
 
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
-use crate::dial::{Beside, beside, dial};
+use crate::dial::{Beside, DialOptions, beside, dial};
 use crate::failure::AttemptFailure;
+use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
 use crate::upstream_connection::{IdleConnection, PooledBuffers, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_side::UpstreamSide;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
@@ -82,6 +85,8 @@ pub(crate) struct GroupState {
     pub(crate) shared: Arc<GroupShared>,
     /// One for each server.
     pools: Vec<Rc<CorePool>>,
+    /// The same, of HTTP/2 connections; empty for servers that are asked over HTTP/1.
+    h2_pools: Vec<H2Pool>,
     buffers: Rc<UpstreamBuffers>,
     pub(crate) balancer: Balancer,
     pub(crate) budget: Cell<RetryBudget>,
@@ -108,6 +113,7 @@ impl Group {
             core: core.clone(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
+            h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, &options.keep_alive)).collect(),
             buffers: pool(core.memory()),
             balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
@@ -132,7 +138,7 @@ impl Group {
     /// Connections to a server kept on this core now.
     #[must_use]
     pub fn kept(&self, server: usize) -> usize {
-        self.0.pools[server].len()
+        self.0.pools[server].len() + self.0.h2_pools[server].len()
     }
 }
 
@@ -150,7 +156,9 @@ impl GroupState {
 
     /// A response head has arrived, `ms` after its request was ready to be sent.
     pub(crate) fn answered(&self, selection: &Selection<'_>, ms: u64, reused: bool) {
-        self.pools[selection.server].learn(ms, reused);
+        if !self.shared.options.servers[selection.server].http2 {
+            self.pools[selection.server].learn(ms, reused);
+        }
         if selection.is_probe() {
             self.succeeded(selection);
         }
@@ -197,17 +205,52 @@ impl GroupState {
         if let Some(version) = options.proxy_protocol {
             preface::write(&mut preface, version, requester.endpoints());
         }
-        let turn = self.dialled.get();
-        self.dialled.set(turn.wrapping_add(1));
+        let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
-        let dialling = Box::pin(dial(&self.core, options, server, upstream, turn, &preface, deadline_ms));
+        let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         let (link, address) = beside(&room, dialling).await?;
         Ok((UpstreamConnection::new(link, address, PooledBuffers::lend(&self.buffers)), room))
     }
 
+    /// A stream on a connection that others share; on a new connection, open before `deadline_ms`, where none has room.
+    pub(crate) async fn stream(
+        &self,
+        server: usize,
+        request: &H2Request<'_>,
+        deadline_ms: u64,
+    ) -> Result<H2Stream, AttemptFailure> {
+        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let pool = &self.h2_pools[server];
+        loop {
+            if let Some(stream) = pool.request(request) {
+                return Ok(stream);
+            }
+            match pool.dialling() {
+                Some(_dialling) => {
+                    let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
+                    let dialled = dial(&self.core, options, server, upstream, &how, deadline_ms);
+                    let (link, address) = dialled.await?;
+                    pool.add(link, address);
+                }
+                None if pool.changed(deadline_ms).await => {}
+                None => return Err(AttemptFailure::ConnectSlow),
+            }
+        }
+    }
+
+    /// Which of several addresses comes first.
+    fn turn(&self) -> usize {
+        let turn = self.dialled.get();
+        self.dialled.set(turn.wrapping_add(1));
+        turn
+    }
+
     /// Keeps a connection for the next request, if it can serve one. `sent_whole` says whether the request was sent to its end.
-    pub(crate) fn put_back(&self, connection: UpstreamConnection, server: usize, sent_whole: bool) {
+    pub(crate) fn put_back(&self, side: UpstreamSide, server: usize, sent_whole: bool) {
+        // A stream's connection is kept anyway.
+        let UpstreamSide::H1(side) = side else { return };
+        let connection = side.connection;
         let options = &self.shared.options;
         let serves = sent_whole && options.proxy_protocol.is_none();
         if serves && let Some((link, rested)) = connection.rest(&options.keep_alive, self.core.now_ms()) {
@@ -217,7 +260,11 @@ impl GroupState {
 
     /// Whether a kept connection still goes where its server is.
     fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
-        match (&self.shared.servers[server].names, rested.address) {
+        self.is_its_address(server, rested.address)
+    }
+
+    fn is_its_address(&self, server: usize, address: Option<SocketAddr>) -> bool {
+        match (&self.shared.servers[server].names, address) {
             (Some(names), Some(address)) => names.has(address),
             _ => true,
         }
@@ -242,6 +289,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
                 !down && inner.fits(server, rested)
             });
+            inner.h2_pools[server].sweep(|address| !down && inner.is_its_address(server, address));
         }
     }
 }

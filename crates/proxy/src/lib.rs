@@ -21,6 +21,8 @@ mod failure;
 mod retry;
 mod names;
 mod upstream_connection;
+mod upstream_side;
+mod h2_pool;
 mod pool;
 mod shared;
 mod dial;

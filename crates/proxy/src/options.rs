@@ -60,6 +60,8 @@ pub struct UpstreamServer {
     pub at: UpstreamAddress,
     /// TLS to it; `None` in the clear.
     pub tls: Option<Tls>,
+    /// Whether it is asked over HTTP/2: by ALPN through TLS, else by prior knowledge. Default no.
+    pub http2: bool,
     /// Its share of the requests. 0 takes it out. Default 1.
     pub weight: u32,
     /// Whether it gets requests only when no other server is in service. Default no.
@@ -298,7 +300,7 @@ impl UpstreamServer {
     /// A server with weight 1, in the clear, without a limit.
     #[must_use]
     pub fn at(at: UpstreamAddress) -> UpstreamServer {
-        UpstreamServer { at, tls: None, weight: 1, backup: false, connections_max: 0 }
+        UpstreamServer { at, tls: None, http2: false, weight: 1, backup: false, connections_max: 0 }
     }
 
     /// `host[:port]` as it stands in `Host`: without the scheme's own port.
@@ -319,6 +321,7 @@ impl std::fmt::Display for UpstreamServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.at, &self.tls) {
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),
+            (UpstreamAddress::Tcp { .. }, None) if self.http2 => write!(f, "h2c://{}", self.authority()),
             (UpstreamAddress::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
             (UpstreamAddress::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
         }

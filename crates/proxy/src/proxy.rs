@@ -8,7 +8,7 @@ use http::{BodySize, Fields, Method, Name, Status};
 use net::{BodyPiece, Exchange, Fault, SpillError, SpillQuota};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
-use crate::dial::{before, beside};
+use crate::dial::{Beside, before, beside};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
 use crate::kept::ReplayBuffer;
@@ -19,7 +19,9 @@ use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryDecision};
 use crate::template::TemplateContext;
 use crate::upstream_connection::UpstreamConnection;
+use crate::upstream_side::UpstreamSide;
 
+mod connect;
 mod fetch;
 
 pub use fetch::{FetchError, FetchLimits, FetchRequest, FetchResponse};
@@ -44,12 +46,22 @@ struct Rules {
     spill: Option<Arc<SpillQuota>>,
 }
 
+/// A server that gets a request, whose head is on its way.
+struct Reached<'p> {
+    side: UpstreamSide,
+    /// What runs until the server answers.
+    room: Beside<'p>,
+    sent: SentHead,
+}
+
 /// The attempts at one request so far.
 struct Attempts<'s> {
     deadline_ms: u64,
     /// Servers that have failed it.
     tried: Vec<usize>,
     count: u32,
+    /// How often a server refused to process it.
+    refusals: u32,
     kept: ReplayBuffer,
     /// The place of a failed attempt, where the next one is to go to the same server.
     same: Option<Selection<'s>>,
@@ -85,6 +97,9 @@ impl Proxy {
             return x.refuse(Status::LOOP_DETECTED, LOOP).await;
         }
         let mut attempts = self.begin(ReplayBuffer::new(self.kept_bytes_max(x)));
+        if let Some(ms) = x.request().grpc_timeout_ms() {
+            attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
+        }
         self.read_ahead(x, &mut attempts).await?;
         loop {
             let (selection, is_new) = match self.select(x, &mut attempts).await {
@@ -111,7 +126,7 @@ impl Proxy {
             0 => u64::MAX,
             total_ms => self.group.core.now_ms().saturating_add(total_ms),
         };
-        Attempts { deadline_ms, tried: Vec::new(), count: 0, kept, same: None }
+        Attempts { deadline_ms, tried: Vec::new(), count: 0, refusals: 0, kept, same: None }
     }
 
     /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
@@ -165,7 +180,9 @@ impl Proxy {
 
     /// How much of the request's body is worth keeping: nothing, where it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
-        if self.may_repeat(x) { self.rules.options.retry.body_bytes_max } else { 0 }
+        // A stream may be refused before anything was done, and then any request may be sent again.
+        let may_be_refused = self.group.shared.options.servers.iter().any(|server| server.http2);
+        if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }
     }
 
     /// Whether it does no harm if a server gets the request twice.
@@ -196,9 +213,10 @@ impl Proxy {
         let (group, rules, server) = (&self.group, &self.rules, selection.server);
         attempts.count += u32::from(!is_new);
         let _in_use = group.use_one(server);
-        let (mut connection, room) = group.connect(x, server, is_new, self.connect_by_ms(attempts)).await?;
-        let (asked_ms, reused) = (group.core.now_ms(), connection.reused);
-        let sent = self.write_head(x, &mut connection, server)?;
+        let waits = x.awaits_continue()?;
+        let reached = self.reach(x, waits, server, is_new, self.connect_by_ms(attempts)).await?;
+        let Reached { mut side, room, sent } = reached;
+        let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
         let cookie = set_cookie(x, selection);
         let answered = || {
             room.take();
@@ -216,31 +234,18 @@ impl Proxy {
             may_retry: self.may_retry(x, attempts),
             answered: &answered,
         };
-        let relay = Relay::new(x, &mut connection, &options, &mut attempts.kept, sent);
+        let relay = Relay::new(x, &mut side, &options, &mut attempts.kept, sent);
         let outcome = beside(&room, relay.run()).await?;
         drop(room);
         group.succeeded(selection);
         match outcome {
-            RelayOutcome::Complete(sent_whole) => group.put_back(connection, server, sent_whole),
+            RelayOutcome::Complete(sent_whole) => group.put_back(side, server, sent_whole),
             // Boxed, as it is seldom.
             RelayOutcome::Upgraded => {
-                Box::pin(tunnel(x, connection, rules.options.timeouts.tunnel_ms)).await?;
+                Box::pin(tunnel(x, side, rules.options.timeouts.tunnel_ms)).await?;
             }
         }
         Ok(())
-    }
-
-    /// Collects the head of the request for a server.
-    fn write_head(
-        &self,
-        x: &mut Exchange<'_>,
-        connection: &mut UpstreamConnection,
-        server: usize,
-    ) -> Result<SentHead, Fault> {
-        let waits = x.awaits_continue()?;
-        let context = x.context(&self.group.shared.servers[server].authority);
-        let written = self.rules.request.write(&mut connection.buffers.out, &context, waits);
-        written.map_err(Fault::Reject)
     }
 
     /// What follows a failure: true for another attempt.
@@ -251,6 +256,7 @@ impl Proxy {
         failure: &AttemptFailure,
         attempts: &mut Attempts<'s>,
     ) -> bool {
+        attempts.refusals += u32::from(matches!(failure, AttemptFailure::Unprocessed));
         self.group.failed(&selection, failure);
         let next = self.next(requester, failure, attempts);
         // The connection logs a response that breaks off.
@@ -294,6 +300,7 @@ impl Proxy {
             begun: requester.has_begun(),
             replayable: attempts.kept.is_whole(),
             attempts: attempts.count,
+            refusals: attempts.refusals,
         };
         let next = retry::next(failure, &progress, &self.rules.options.retry);
         // A lone server that cannot be reached, or is slow, will be so again at once.
@@ -322,8 +329,11 @@ fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
 }
 
 /// Carries bytes both ways after the upstream has switched protocols.
-async fn tunnel(x: &mut Exchange<'_>, connection: UpstreamConnection, idle_ms: u64) -> Result<(), Fault> {
-    let UpstreamConnection { mut link, buffers, .. } = connection;
+async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
+    // A stream does not switch protocols.
+    let UpstreamSide::H1(mut side) = side else { return Ok(()) };
+    side.consume();
+    let UpstreamConnection { mut link, buffers, .. } = side.connection;
     let early = buffers.input.rest().to_vec();
     drop(buffers);
     net::tunnel(x, &mut link, &early, idle_ms).await

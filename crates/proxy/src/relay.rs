@@ -1,7 +1,5 @@
 //! Relays one request and its response between a client and an upstream connection, in both directions at once.
 
-use http::encode::{CHUNK_END, chunk_start, last_chunk};
-use http::machine::Step;
 use http::{BodySize, Method, Status};
 use std::sync::Arc;
 
@@ -13,7 +11,7 @@ use crate::options::RouteOptions;
 use crate::request::{RequestRules, SentHead};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
-use crate::upstream_connection::{self, UpstreamConnection};
+use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 mod clocks;
 
@@ -81,13 +79,11 @@ pub(crate) struct RelayOptions<'p> {
 /// The relay of one attempt.
 pub(crate) struct Relay<'r, 'c> {
     x: &'r mut Exchange<'c>,
-    upstream_connection: &'r mut UpstreamConnection,
+    side: &'r mut UpstreamSide,
     plan: &'r RelayOptions<'r>,
     /// The request body sent so far, kept for a retry.
     kept: &'r mut ReplayBuffer,
     method: Method,
-    /// Whether the body goes to the upstream in chunks: its length is not known.
-    chunked: bool,
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
@@ -101,10 +97,10 @@ pub(crate) struct Relay<'r, 'c> {
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
-    /// A relay for a request whose head is in the output buffer of `upstream_connection`.
+    /// A relay for a request whose head is on its way.
     pub(crate) fn new(
         x: &'r mut Exchange<'c>,
-        upstream_connection: &'r mut UpstreamConnection,
+        side: &'r mut UpstreamSide,
         plan: &'r RelayOptions<'r>,
         kept: &'r mut ReplayBuffer,
         sent: SentHead,
@@ -118,11 +114,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         };
         Relay {
             x,
-            upstream_connection,
+            side,
             plan,
             kept,
             method,
-            chunked: body == BodySize::Unknown,
             sent,
             up,
             interims: 0,
@@ -176,7 +171,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             return;
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
-        self.frame(&bytes);
+        self.side.add(&bytes);
         // The body that was read ahead may be longer than may be kept for a retry.
         match bytes.len() > self.kept.bytes_max {
             true => self.kept.lost = true,
@@ -195,53 +190,33 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Adds a piece of the body to what will be sent, framed.
-    fn frame(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let out = &mut self.upstream_connection.buffers.out;
-        if self.chunked {
-            chunk_start(out, bytes.len());
-        }
-        out.extend_from_slice(bytes);
-        if self.chunked {
-            out.extend_from_slice(CHUNK_END);
-        }
-    }
-
     fn end_body(&mut self) {
         self.kept.ended = true;
         self.up = RequestProgress::Done;
-        if self.chunked {
-            let ask = TemplateContext::of(&self.x.request(), self.plan.upstream);
-            let trailers = self.x.trailers().map(|trailers| self.plan.request.trailers(trailers, &ask));
-            last_chunk(&mut self.upstream_connection.buffers.out, &trailers.unwrap_or_default());
-        }
+        let (x, plan) = (&*self.x, self.plan);
+        self.side.finish(|| {
+            let ask = TemplateContext::of(&x.request(), plan.upstream);
+            x.trailers().map(|trailers| plan.request.trailers(trailers, &ask)).unwrap_or_default()
+        });
     }
 
     /// Sends what can be sent.
     fn push_up(&mut self) -> Result<(), AttemptFailure> {
         loop {
             let gathered = self.gather()?;
-            let (backlog, behind) = (
-                self.upstream_connection.backlog(),
-                self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
-            );
+            let (backlog, behind) =
+                (self.side.backlog(), self.up != RequestProgress::Abandoned && self.side.is_behind());
             if behind {
                 // The upstream may have answered before it closed: its response is read next.
-                if self.upstream_connection.try_flush().is_err() {
+                if self.side.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
                 }
             }
-            if backlog != self.upstream_connection.backlog()
-                || (behind && !self.upstream_connection.is_behind())
-                || gathered
-            {
+            if backlog != self.side.backlog() || (behind && !self.side.is_behind()) || gathered {
                 self.up_ms = self.x.core().now_ms();
             }
-            if !gathered || self.upstream_connection.backlog() > 0 || self.moved >= TURN_BYTES {
+            if !gathered || self.side.backlog() > 0 || self.moved >= TURN_BYTES {
                 return Ok(());
             }
         }
@@ -252,7 +227,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let mut gathered = false;
         // Even if both peers are fast, other tasks must run.
         while self.up == RequestProgress::Body
-            && self.upstream_connection.backlog() < GATHERED_BYTES
+            && self.side.backlog() < GATHERED_BYTES
             && self.moved < TURN_BYTES
         {
             match self.x.try_read()? {
@@ -265,15 +240,9 @@ impl<'r, 'c> Relay<'r, 'c> {
                     gathered = true;
                     self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
                     self.kept.keep(bytes);
-                    if self.chunked {
-                        chunk_start(&mut self.upstream_connection.buffers.out, bytes.len());
-                    }
-                    if self.upstream_connection.offer(bytes).is_err() {
+                    if self.side.offer(bytes).is_err() {
                         self.abandon();
                         return Ok(false);
-                    }
-                    if self.chunked {
-                        self.upstream_connection.buffers.out.extend_from_slice(CHUNK_END);
                     }
                 }
             }
@@ -286,7 +255,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     fn abandon(&mut self) {
         self.up = RequestProgress::Abandoned;
-        self.upstream_connection.buffers.out.clear();
+        self.side.abandon();
     }
 
     // ---- the response ----
@@ -298,20 +267,17 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Ok(ResponseProgress::Full);
         }
         loop {
-            let fed = self.upstream_connection.receive(self.method, &self.plan.options.head)?;
-            match fed.step {
-                Step::NeedMore => return Ok(ResponseProgress::Dry),
-                Step::Head => {
-                    let upgraded = self.on_head()?;
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    if upgraded {
+            match self.side.step(self.method, &self.plan.options.head)? {
+                UpstreamStep::Pending => return Ok(ResponseProgress::Dry),
+                UpstreamStep::Head => {
+                    if self.on_head()? {
                         return Ok(ResponseProgress::Upgraded);
                     }
                 }
-                Step::Data(span) => {
-                    self.x.offer(span.of(self.upstream_connection.buffers.input.rest()))?;
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    self.moved += span.len().max(PIECE_WEIGHT_BYTES);
+                UpstreamStep::Data => {
+                    let data = self.side.data();
+                    self.moved += data.len().max(PIECE_WEIGHT_BYTES);
+                    self.x.offer(data)?;
                     if self.is_full()? {
                         return Ok(ResponseProgress::Full);
                     }
@@ -319,10 +285,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                         return Ok(ResponseProgress::Dry);
                     }
                 }
-                Step::End => {
-                    self.upstream_connection.buffers.input.consume(fed.consumed);
-                    return Ok(ResponseProgress::Done);
-                }
+                UpstreamStep::End => return Ok(ResponseProgress::Done),
             }
         }
     }
@@ -369,7 +332,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Handles a complete response head. True if it switches protocols.
     fn on_head(&mut self) -> Result<bool, AttemptFailure> {
-        let (head, bytes) = self.upstream_connection.buffers.head();
+        let (head, bytes) = self.side.head();
         let status = head.status;
         let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
         if status == Status::SWITCHING_PROTOCOLS {
@@ -388,10 +351,10 @@ impl<'r, 'c> Relay<'r, 'c> {
                 let rules = self.plan.response;
                 self.x.inform(status, |lines| rules.write(lines, head, bytes, &named, &prepared));
             }
-            self.upstream_connection.buffers.machine.next();
+            self.side.next_head();
             return Ok(false);
         }
-        if self.upstream_connection.is_idle_timeout() && self.kept.is_whole() {
+        if self.side.is_idle_timeout() && self.kept.is_whole() {
             let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
             if harmless {
                 return Err(AttemptFailure::Stale);
@@ -400,8 +363,6 @@ impl<'r, 'c> Relay<'r, 'c> {
         if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
             return Err(AttemptFailure::Refused(status));
         }
-        self.upstream_connection.idle_ms =
-            upstream_connection::announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
         let length = head.body_length(self.method);
         (self.plan.answered)();
         let rules = self.plan.response;
@@ -414,6 +375,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 lines.line(b"Set-Cookie", cookie);
             }
         });
+        self.side.note_final_head();
         if self.up == RequestProgress::Continue {
             // The upstream has answered without `100 Continue`: it does not want the body.
             self.up = RequestProgress::Abandoned;
@@ -425,7 +387,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         if !self.sent.upgrade {
             return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
         }
-        let (head, bytes) = self.upstream_connection.buffers.head();
+        let (head, bytes) = self.side.head();
         let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
         // The server may only switch to a protocol that the request offered (RFC 9110 section 7.8).
         let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
@@ -446,10 +408,9 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     fn finish(self) -> Result<RelayOutcome, AttemptFailure> {
-        if let Some(body) = self.upstream_connection.buffers.machine.body()
-            && !body.trailers().is_empty()
-        {
-            self.x.end(&self.plan.response.trailers(body.trailers()))?;
+        let trailers = self.side.trailers();
+        if !trailers.is_empty() {
+            self.x.end(&self.plan.response.trailers(&trailers))?;
         }
         Ok(RelayOutcome::Complete(self.up == RequestProgress::Done))
     }

@@ -34,6 +34,17 @@ pub struct SentHead {
     pub expects: bool,
 }
 
+/// A request's head for a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamRequestHead {
+    /// The path and the query, or `*`.
+    pub path: Vec<u8>,
+    /// `host[:port]`.
+    pub authority: Vec<u8>,
+    /// Field lines as HTTP/1 writes them.
+    pub lines: Vec<u8>,
+}
+
 impl RequestRules {
     /// The rules of a route to a group.
     #[must_use]
@@ -66,6 +77,34 @@ impl RequestRules {
             })
     }
 
+    /// Whether the client asks for a protocol to which it may switch.
+    #[must_use]
+    pub fn asks_for_upgrade(&self, ask: &TemplateContext<'_>) -> bool {
+        self.upgrade(ask).is_some()
+    }
+
+    /// The head for an HTTP/2 stream; as [`RequestRules::write`], and without a switch of protocols, which HTTP/2 does not have.
+    ///
+    /// # Errors
+    /// Those of [`RequestRules::write`].
+    pub fn stream_head(
+        &self,
+        ask: &TemplateContext<'_>,
+        awaits_continue: bool,
+    ) -> Result<(StreamRequestHead, SentHead), Reject> {
+        let mut head = StreamRequestHead::default();
+        path::write_target(&mut head.path, self.path.as_ref(), ask)?;
+        // A request of HTTP/1.0 may name no host; a stream's has to.
+        let host = self.host(ask);
+        head.authority = if host.is_empty() { ask.upstream.as_bytes() } else { host }.to_vec();
+        let mut lines = Lines::new(&mut head.lines);
+        self.write_fields(&mut lines, ask, awaits_continue, false)?;
+        if accepts_trailers(ask) {
+            lines.line(b"TE", b"trailers");
+        }
+        Ok((head, SentHead { upgrade: false, expects: ask.head.expects_continue && awaits_continue }))
+    }
+
     /// Writes the whole head. `awaits_continue` says whether the client waits for `100 Continue` before it sends the body;
     /// if not, `Expect` is not forwarded.
     ///
@@ -87,6 +126,21 @@ impl RequestRules {
         out.extend_from_slice(b" HTTP/1.1\r\n");
         let mut lines = Lines::new(out);
         lines.line(b"Host", self.host(ask));
+        self.write_fields(&mut lines, ask, awaits_continue, true)?;
+        let upgrade = self.write_connection(&mut lines, ask);
+        out.extend_from_slice(b"\r\n");
+        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue })
+    }
+
+    /// Writes the field lines, but not those of the connection. `chunked` says whether a body of unknown length needs a coding.
+    fn write_fields(
+        &self,
+        lines: &mut Lines<'_>,
+        ask: &TemplateContext<'_>,
+        awaits_continue: bool,
+        chunked: bool,
+    ) -> Result<(), Reject> {
+        let (head, bytes) = (ask.head, ask.bytes);
         let named = named_by_connection(&head.fields, bytes)?;
         let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
         for field in &head.fields {
@@ -101,11 +155,12 @@ impl RequestRules {
                 lines.number(length);
                 lines.end();
             }
-            BodySize::Unknown => lines.line(b"Transfer-Encoding", b"chunked"),
+            BodySize::Unknown if chunked => lines.line(b"Transfer-Encoding", b"chunked"),
+            BodySize::Unknown => {}
             BodySize::None if empty_body => lines.line(b"Content-Length", b"0"),
             BodySize::None => {}
         }
-        self.write_forwarded(&mut lines, ask);
+        self.write_forwarded(lines, ask);
         if !self.options.via.is_empty() {
             lines.begin(b"Via");
             lines.part(head.version.number().as_bytes());
@@ -114,10 +169,8 @@ impl RequestRules {
             lines.part(self.mark.as_bytes());
             lines.end();
         }
-        write_edits(&mut lines, &self.options.edits, ask);
-        let upgrade = self.write_connection(&mut lines, ask);
-        out.extend_from_slice(b"\r\n");
-        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue })
+        write_edits(lines, &self.options.edits, ask);
+        Ok(())
     }
 
     /// The trailer fields that are forwarded. Some servers merge trailers into the head, so a field that may not be in the
@@ -236,11 +289,7 @@ impl RequestRules {
             lines.line(b"Upgrade", protocols);
             return true;
         }
-        // The proxy forwards trailers, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).
-        let trailers = ask.head.fields.iter().any(|field| {
-            let value = || field.value.of(ask.bytes);
-            field.id == Name::Te && scan::list(value()).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
-        });
+        let trailers = accepts_trailers(ask);
         match (trailers, self.close) {
             (true, false) => lines.line(b"Connection", b"TE"),
             (true, true) => lines.line(b"Connection", b"TE, close"),
@@ -271,6 +320,14 @@ impl RequestRules {
             && scan::list(wanted).all(allowed))
         .then_some(wanted)
     }
+}
+
+/// Whether the client accepts trailers. The proxy forwards them, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).
+fn accepts_trailers(ask: &TemplateContext<'_>) -> bool {
+    ask.head.fields.iter().any(|field| {
+        let value = || field.value.of(ask.bytes);
+        field.id == Name::Te && scan::list(value()).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
+    })
 }
 
 /// Whether a field names the client (`X-Forwarded-*`, `X-Real-IP`); fields with a [`Name`] of their own are handled before.

@@ -7,6 +7,9 @@ use crate::options::Retry;
 
 /// Retries that are in hand at first, and at most.
 const BUDGET_FULL: u32 = 10;
+/// How often a request is sent to the same server again that refused to process it: each time on another connection, or after
+/// others have ended.
+const REFUSALS_MAX: u32 = 3;
 /// The budget counts in hundredths of a retry.
 const ONE: u32 = 100;
 
@@ -44,6 +47,8 @@ pub(crate) struct AttemptProgress {
     pub(crate) replayable: bool,
     /// Attempts made so far.
     pub(crate) attempts: u32,
+    /// How often a server refused to process it.
+    pub(crate) refusals: u32,
 }
 
 /// What to do after a failure.
@@ -65,10 +70,12 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
     let again = !progress.begun && progress.replayable;
     match failure {
         AttemptFailure::Stale if again && harmless => RetryDecision::Fresh,
+        AttemptFailure::Unprocessed if again && progress.refusals <= REFUSALS_MAX => RetryDecision::Fresh,
         _ if !again || progress.attempts >= options.attempts_max => RetryDecision::GiveUp,
-        AttemptFailure::Connect(_) | AttemptFailure::ConnectSlow | AttemptFailure::Starved => {
-            RetryDecision::Elsewhere
-        }
+        AttemptFailure::Connect(_)
+        | AttemptFailure::ConnectSlow
+        | AttemptFailure::Starved
+        | AttemptFailure::Unprocessed => RetryDecision::Elsewhere,
         AttemptFailure::Cut | AttemptFailure::Slow | AttemptFailure::Refused(_) if harmless => {
             RetryDecision::Elsewhere
         }
@@ -85,6 +92,7 @@ pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
             (Status::SERVICE_UNAVAILABLE, "no descriptor or port is left to connect with")
         }
         AttemptFailure::ConnectSlow => (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time"),
+        AttemptFailure::Unprocessed => (Status::BAD_GATEWAY, "the upstream refuses the request's stream"),
         AttemptFailure::Stale | AttemptFailure::Cut => {
             (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")
         }
@@ -121,12 +129,19 @@ mod tests {
             (AttemptFailure::Invalid(""), Get, true, false, 1, GiveUp),
             (AttemptFailure::Cut, Get, true, true, 1, GiveUp),
         ] {
-            let progress = AttemptProgress { method, begun, replayable, attempts };
+            let progress = AttemptProgress { method, begun, replayable, attempts, refusals: 0 };
             assert_eq!(next(&failure, &progress, &options), want, "{failure:?} {progress:?}");
         }
         let options = Retry { non_idempotent: true, ..options };
-        let progress = AttemptProgress { method: Post, begun: false, replayable: true, attempts: 1 };
+        let mut progress =
+            AttemptProgress { method: Post, begun: false, replayable: true, attempts: 1, refusals: 1 };
         assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Fresh);
+        let careful = Retry::default();
+        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Fresh, "nothing was done");
+        progress.refusals = REFUSALS_MAX + 1;
+        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Elsewhere);
+        progress.replayable = false;
+        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) struct Upstream {
     /// `None` for a Unix socket.
     pub(crate) names: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
+    /// TLS for HTTP/2; `None` where the server is not asked over that, or in the clear.
+    pub(crate) tls_http2: Option<TlsClient>,
     /// Idle connections to it, which other groups that ask it share.
     pub(crate) idle: Arc<IdleEntry>,
     /// Its URL.
@@ -158,19 +160,20 @@ impl Upstream {
                 (Some(Arc::new(ServerAddresses::new(host, *port))), host.as_str())
             }
         };
-        let tls = match &server.tls {
-            None => None,
-            Some(tls) => {
-                let options = TlsClientOptions {
-                    name: tls.name.as_deref().unwrap_or(host),
-                    roots_pem: tls.roots_pem.as_deref(),
-                    identity_pem: tls.identity_pem.as_ref().map(|(chain, key)| (&chain[..], &key[..])),
-                    insecure: tls.insecure,
-                    ..TlsClientOptions::default()
-                };
-                Some(TlsClient::new(&options).map_err(|error| format!("{shown}: {error}"))?)
-            }
+        let client = |http2: bool| {
+            let Some(tls) = &server.tls else { return Ok(None) };
+            let options = TlsClientOptions {
+                name: tls.name.as_deref().unwrap_or(host),
+                roots_pem: tls.roots_pem.as_deref(),
+                identity_pem: tls.identity_pem.as_ref().map(|(chain, key)| (&chain[..], &key[..])),
+                insecure: tls.insecure,
+                http2,
+                ..TlsClientOptions::default()
+            };
+            TlsClient::new(&options).map(Some).map_err(|error| format!("{shown}: {error}"))
         };
+        let tls = client(false)?;
+        let tls_http2 = if server.http2 { client(true)? } else { None };
         let id = hash(shown.as_bytes());
         Ok(Upstream {
             authority: server.authority(),
@@ -178,6 +181,7 @@ impl Upstream {
             health: Health::default(),
             names,
             tls,
+            tls_http2,
             idle: Arc::default(),
             shown,
         })

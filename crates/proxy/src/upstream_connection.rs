@@ -87,6 +87,11 @@ impl UpstreamConnection {
         self.buffers.out.backlog()
     }
 
+    /// Whether bytes of its buffers wait to be sent, where it holds buffers.
+    pub(crate) fn waits(&self) -> bool {
+        self.buffers.held.as_ref().is_some_and(|buffers| buffers.out.backlog() > 0)
+    }
+
     /// Sends what the upstream takes now; true where nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         self.buffers.out.try_flush(&mut self.link)

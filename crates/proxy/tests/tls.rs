@@ -143,6 +143,17 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
 }
 
 #[test]
+fn a_server_that_does_not_offer_http_2_is_not_asked_over_it() {
+    let authority = Authority::new();
+    let origin = Secure::start(&authority, "origin.test", false);
+    let tls = Tls { name: Some("origin.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
+    let mut options = origin.options(tls);
+    options.group.servers[0].http2 = true;
+    let refused = Rig::with(options).get("/").refused();
+    assert_eq!(refused, (502, "the upstream does not offer HTTP/2 (ALPN)".into()));
+}
+
+#[test]
 fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);

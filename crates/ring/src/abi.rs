@@ -43,7 +43,7 @@ pub const KOMAINU_GONE: u32 = 4;
 /// In [`komainu_news`]: the client has closed its sending side.
 pub const KOMAINU_CLIENT_CLOSED: u32 = 8;
 
-/// The variable with the number of the worker's seat, for `komainu_attach(…, -1, …)`.
+/// The variable with the number of the worker's slot, for `komainu_attach(…, -1, …)`.
 const SEAT: &str = "KOMAINU_SEAT";
 
 /// One field of a head.
@@ -62,7 +62,7 @@ pub struct KomainuField {
     pub id: u32,
 }
 
-/// A seat, held.
+/// A worker slot, held.
 pub struct KomainuWorker(Worker);
 
 /// A request, claimed.
@@ -109,7 +109,7 @@ pub extern "C" fn komainu_abi() -> u32 {
     KOMAINU_ABI
 }
 
-/// Takes `seat`, or the seat the environment names if it is negative. Null if there is none, with the reason in `error`.
+/// Takes `worker_slot`, or the worker slot the environment names if it is negative. Null if there is none, with the reason in `error`.
 ///
 /// # Safety
 /// `error` has `error_size` bytes, or that is 0.
@@ -149,14 +149,14 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
         Err(_) => std::env::var(SEAT)
             .ok()
             .and_then(|worker_slot| worker_slot.parse().ok())
-            .ok_or_else(|| format!("{SEAT} does not name a seat"))?,
+            .ok_or_else(|| format!("{SEAT} does not name a worker slot"))?,
     };
     Attachment::new(&channel)
         .and_then(|attachment| attachment.worker(WorkerSlot(worker_slot)))
         .map_err(|error| error.to_string())
 }
 
-/// Releases a seat that holds no request.
+/// Releases a worker slot that holds no request.
 ///
 /// # Safety
 /// As the header says.

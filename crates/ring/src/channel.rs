@@ -68,10 +68,10 @@ impl Channel {
         ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
-    /// A worker inside this process, in a seat that nobody holds.
+    /// A worker inside this process, in a worker slot that nobody holds.
     ///
     /// # Panics
-    /// Where there is no such seat.
+    /// Where there is no such worker slot.
     pub fn worker(&self, worker_slot: WorkerSlot) -> Worker {
         Worker::new(Arc::clone(&self.shared), worker_slot)
     }
@@ -95,7 +95,7 @@ impl Channel {
         self.shared.region.words().iter().zip(header).all(|(word, value)| word.load(Relaxed) == value)
     }
 
-    /// Asks the holder of `seat` to leave once it has finished what it holds: its next look for a request says so.
+    /// Asks the holder of `worker_slot` to leave once it has finished what it holds: its next look for a request says so.
     pub fn retire(&self, worker_slot: WorkerSlot) {
         self.shared.retired(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
@@ -104,8 +104,9 @@ impl Channel {
 
     /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
     /// called once in a while, so that they need no timer for each wait.
-    pub fn stir(&self) {
-        (0..self.shared.geometry.worker_slots).for_each(|worker_slot| self.shared.stir_seat(worker_slot));
+    pub fn wake_for_signals(&self) {
+        (0..self.shared.geometry.worker_slots)
+            .for_each(|worker_slot| self.shared.wake_for_signals(worker_slot));
     }
 }
 
@@ -184,7 +185,7 @@ mod descriptors {
         Environment,
         /// The memory is of another version, or no channel's.
         Version,
-        /// No such seat.
+        /// No such worker slot.
         WorkerSlot,
         /// What the system said.
         System(io::Error),
@@ -195,7 +196,7 @@ mod descriptors {
             match self {
                 NotAttached::Environment => f.write_str("KOMAINU_RING does not name a channel"),
                 NotAttached::Version => f.write_str("the server speaks another version of the channel"),
-                NotAttached::WorkerSlot => f.write_str("the channel has no such seat"),
+                NotAttached::WorkerSlot => f.write_str("the channel has no such worker slot"),
                 NotAttached::System(error) => error.fmt(f),
             }
         }
@@ -209,7 +210,7 @@ mod descriptors {
         }
     }
 
-    /// A worker process's mapping of the channel, from which each of its claimants takes a seat. It survives a fork.
+    /// A worker process's mapping of the channel, from which each of its claimants takes a worker slot. It survives a fork.
     #[derive(Clone)]
     pub struct Attachment(Arc<SharedMemory>);
 
@@ -248,7 +249,7 @@ mod descriptors {
             Ok(Attachment(shared))
         }
 
-        /// Takes `seat`, which nobody else holds.
+        /// Takes `worker_slot`, which nobody else holds.
         ///
         /// # Errors
         /// [`NotAttached::WorkerSlot`].

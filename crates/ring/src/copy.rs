@@ -1,4 +1,4 @@
-//! Copies of a worker that its application forks. They have the worker's seat in their memory, but it is not theirs: a copy
+//! Copies of a worker that its application forks. They have the worker's slot in their memory, but it is not theirs: a copy
 //! that wants to answer or to claim a request has returned from the application, and ends.
 
 use std::ffi::c_int;
@@ -22,7 +22,7 @@ extern "C" fn forked() {
     COPY.store(true, Ordering::Relaxed);
 }
 
-/// This process has taken a seat: those that it forks from now on are its copies.
+/// This process has taken a worker slot: those that it forks from now on are its copies.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     // SAFETY: `forked` does only what may be done in a process that was just forked.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Which seat of the generation: one claimant of requests, a worker process or a thread of one.
+/// Which worker slot of the generation: one claimant of requests, a worker process or a thread of one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct WorkerSlot(pub usize);
 
@@ -15,7 +15,7 @@ pub enum Breach {
     Frame,
     /// Frames out of order: a body before its head, a second head, anything after the trailers.
     Order,
-    /// A notice about a request that this seat does not hold.
+    /// A notice about a request that this worker slot does not hold.
     Tag,
     /// A state word that no honest side writes.
     SlotState,
@@ -46,7 +46,7 @@ impl fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.worker_slot {
             Some(WorkerSlot(worker_slot)) => {
-                write!(f, "the worker in seat {worker_slot} wrote {}", self.breach)
+                write!(f, "the worker in slot {worker_slot} wrote {}", self.breach)
             }
             None => write!(f, "a worker wrote {}", self.breach),
         }

@@ -50,7 +50,7 @@ pub fn fuzz_hostile(data: &[u8]) {
     while let Some(step) = steps.next() {
         play.step(step, &mut steps);
     }
-    play.bury_all();
+    play.end_all();
 }
 
 struct Play<'a> {
@@ -211,7 +211,7 @@ impl Play<'_> {
         word.store(value, Relaxed);
     }
 
-    fn bury_all(&mut self) {
+    fn end_all(&mut self) {
         // First everything honest is brought to its end, so that what is left is the hostile worker's.
         for _ in 0..40 {
             self.held.extend(self.honest.try_next());

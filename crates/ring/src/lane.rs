@@ -1,4 +1,4 @@
-//! Notices from one seat to one server thread: tags in a ring of cells, 0 where there is none.
+//! Notices from one worker slot to one server thread: tags in a ring of cells, 0 where there is none.
 //!
 //! The producer needs no look at the consumer: a slot has at most one notice (guarded by its `NOTICED` word) and one
 //! final tag unread, and a lane has room for both of every slot. The consumer needs no head word: a cell that is not 0 is

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use crate::words::{SEATS_MAX, SLOTS_MAX};
+use crate::words::{SLOTS_MAX, WORKER_SLOTS_MAX};
 
 /// What one generation of an application is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Server threads that submit requests: 1 to 256.
     pub threads: usize,
-    /// Seats for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
+    /// Worker slots for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
     /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
     pub slots: usize,
@@ -18,12 +18,12 @@ pub struct Options {
     pub request_bytes: usize,
     /// Bytes of a slot for the response stream: the same, for the response's head and body.
     pub response_bytes: usize,
-    /// Whether every seat gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per seat.
+    /// Whether every worker slot gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per worker slot.
     pub slot_fds: bool,
 }
 
 impl Default for Options {
-    /// One thread, 16 seats, 1024 slots of 32 KiB for the request and 64 KiB for the response; no seat eventfds. Memory
+    /// One thread, 16 worker slots, 1024 slots of 32 KiB for the request and 64 KiB for the response; no worker slot eventfds. Memory
     /// is used only once it is touched, and the slots used last are used first.
     fn default() -> Options {
         Options {
@@ -38,8 +38,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most seats that there may be.
-    pub const SEATS_MAX: usize = SEATS_MAX;
+    /// The most worker slots that there may be.
+    pub const WORKER_SLOTS_MAX: usize = WORKER_SLOTS_MAX;
 }
 
 /// An option out of its range.
@@ -117,7 +117,7 @@ impl Geometry {
         };
         let bytes_min = if cfg!(loom) { 16 } else { 64 };
         let threads = within(options.threads, 1, 256, "threads")?;
-        let worker_slots = within(options.worker_slots, 1, SEATS_MAX, "seats")?;
+        let worker_slots = within(options.worker_slots, 1, WORKER_SLOTS_MAX, "worker slots")?;
         let slots = within(options.slots, 1, SLOTS_MAX, "slots")?.next_power_of_two();
         let request_bytes =
             within(options.request_bytes, bytes_min, 16 << 20, "request_bytes")?.next_power_of_two();
@@ -131,7 +131,7 @@ impl Geometry {
         let idle = lines(HEADER_WORDS);
         let worker_slots_at = idle + lines(worker_slots.div_ceil(32));
         let threads_at = worker_slots_at + worker_slots * LINE;
-        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each seat.
+        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each worker slot.
         let lane_stride = odd(cells);
         let thread_stride = 3 * LINE + lines(cells) + worker_slots * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
@@ -181,12 +181,12 @@ impl Geometry {
         Geometry::new(&options).ok().filter(|geometry| geometry.header() == header)
     }
 
-    /// The word of the idle bitmap that holds `seat`'s bit.
+    /// The word of the idle bitmap that holds `worker_slot`'s bit.
     pub(crate) fn idle(&self, worker_slot: usize) -> usize {
         self.idle + worker_slot / 32
     }
 
-    /// `seat`'s words: how it sleeps, whether it shall leave.
+    /// `worker_slot`'s words: how it sleeps, whether it shall leave.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
         self.worker_slots_at + worker_slot * LINE
     }
@@ -202,7 +202,7 @@ impl Geometry {
         (at + LINE, at + 2 * LINE, at + 3 * LINE)
     }
 
-    /// The lane from `seat` to `thread`: its cells.
+    /// The lane from `worker_slot` to `thread`: its cells.
     pub(crate) fn lane(&self, thread: usize, worker_slot: usize) -> usize {
         let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
         lanes + worker_slot * self.lane_stride
@@ -277,7 +277,7 @@ mod tests {
         let none = Options { slots: 0, ..Options::default() };
         assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
         let many = Options { worker_slots: 4097, ..Options::default() };
-        assert_eq!(Geometry::new(&many), Err(OutOfRange("seats")));
+        assert_eq!(Geometry::new(&many), Err(OutOfRange("worker slots")));
         // 256 threads of 16384 slots of 32 MiB: more words than the header can express.
         let huge = Options {
             threads: 256,

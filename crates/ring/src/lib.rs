@@ -10,11 +10,11 @@
 //! ```text
 //! ServerSide::submit              head and first body bytes into a free slot (the one used last), state READY, tag into the queue
 //! ServerSide::flush_doorbells     once per tick: wakes one idle worker, if there is one
-//! Worker::next                    tag from the queue, state READY -> CLAIMED|seat by compare-and-swap; wakes one more worker if a
+//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes one more worker if a
 //!                                 request is left
 //! ClaimedRequest::respond, write  frames into the response stream; the server sees nothing before the first flush or the end
-//! ClaimedRequest::finish          state DONE|seat, tag into the lane to that server thread; wakes its eventfd, if it sleeps
-//! ServerSide::poll                tags out of the lanes, each checked: does this seat hold this slot in this generation?
+//! ClaimedRequest::finish          state DONE|worker slot, tag into the lane to that server thread; wakes its eventfd, if it sleeps
+//! ServerSide::poll                tags out of the lanes, each checked: does this worker slot hold this slot in this generation?
 //! ServerSide::receive             frames out of the slot, copied once and then checked; the last one frees the slot
 //! ```
 //!
@@ -27,15 +27,15 @@
 //!
 //! | what | how many | words |
 //! |---|---|---|
-//! | header | 1 | magic, version, threads, seats, slots, request bytes, response bytes, words in all |
-//! | idle bitmap | 1 | a bit per seat that sleeps and wants work |
-//! | seat | per seat | how it sleeps (not, on this word, on its eventfd); whether it shall leave |
+//! | header | 1 | magic, version, threads, worker slots, slots, request bytes, response bytes, words in all |
+//! | idle bitmap | 1 | a bit per worker slot that sleeps and wants work |
+//! | worker slot | per worker slot | how it sleeps (not, on this word, on its eventfd); whether it shall leave |
 //! | sleep flag | per thread | 1 while the thread sleeps |
 //! | queue | per thread | head; tail; a tag per cell |
-//! | lane | per thread and seat | a tag per cell, 0 where none is |
+//! | lane | per thread and worker slot | a tag per cell, 0 where none is |
 //! | slot | per thread | state, four stream positions, noticed, cancelled, reason; then both streams' bytes |
 //!
-//! A *state* is phase, seat and generation of a slot; a *tag* is slot and generation. The state word is the truth, and the
+//! A *state* is phase, worker slot and generation of a slot; a *tag* is slot and generation. The state word is the truth, and the
 //! claim is one compare-and-swap on it. Queue positions are hints that any worker moves on, so a worker that dies between
 //! two of its steps wedges nothing. A slot's generation rises with each use, so that no late tag is taken for another's.
 //!

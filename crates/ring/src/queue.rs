@@ -55,7 +55,7 @@ impl<'a> Queue<'a> {
         self.span().1 == 0
     }
 
-    /// Worker's side: claims the oldest ready slot for `seat`.
+    /// Worker's side: claims the oldest ready slot for `worker_slot`.
     pub(crate) fn claim(&self, worker_slot: usize) -> Option<Tag> {
         loop {
             let (head, waiting) = self.span();

@@ -1,7 +1,7 @@
 //! The server's side: one handle per server thread, which submits requests and takes answers.
 //!
 //! Everything it decides on stands in private memory; from the shared memory it takes one copy of a value, checks it, and
-//! goes by the copy. What does not check is a [`WorkerFault`]: the seat is heard no more, and its slots come back when it dies.
+//! goes by the copy. What does not check is a [`WorkerFault`]: the worker slot is heard no more, and its slots come back when it dies.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -275,7 +275,7 @@ impl ServerSide {
     }
 
     /// Whether a worker still holds a request that was cancelled.
-    pub fn is_clung_to(&self, ticket: Ticket) -> bool {
+    pub fn is_still_held(&self, ticket: Ticket) -> bool {
         let record = &self.records[ticket.index()];
         record.generation == ticket.generation && record.used == Use::Cancelled
     }
@@ -389,12 +389,12 @@ impl ServerSide {
     }
 
     /// Takes back the slots of a dead worker: its complete responses are still received, the others are
-    /// lost. Call it on every server thread, after the process is gone (pidfd), and before the seat is given to another;
+    /// lost. Call it on every server thread, after the process is gone (pidfd), and before the worker slot is given to another;
     /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
     pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
         let mut lost = Vec::new();
         for at in 0..self.records.len() {
-            self.bury(worker_slot, at, &mut lost);
+            self.settle(worker_slot, at, &mut lost);
         }
         lane::clear(&self.shared, self.thread, worker_slot);
         self.worker_slots[worker_slot] = ClaimantRecord::default();
@@ -420,7 +420,7 @@ impl ServerSide {
         }
     }
 
-    /// What the state word says, if an honest side can have written it: the seat is `None` while queued.
+    /// What the state word says, if an honest side can have written it: the worker slot is `None` while queued.
     fn holder(&self, at: usize) -> Option<(SlotPhase, Option<usize>)> {
         let state = self.slot(at).load_state();
         if state.generation() != self.records[at].generation {
@@ -437,7 +437,7 @@ impl ServerSide {
         }
     }
 
-    /// Checks one tag of `seat`'s lane against the slot it names.
+    /// Checks one tag of `worker_slot`'s lane against the slot it names.
     fn notice(&mut self, worker_slot: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
         let at = tag.slot();
         let record = self.records.get(at).ok_or(Breach::Tag)?;

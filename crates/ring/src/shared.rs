@@ -6,20 +6,20 @@ use crate::region::Region;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
 use crate::words::SlotState;
 
-/// A seat's sleep word.
+/// A worker slot's sleep word.
 pub(crate) const AWAKE: u32 = 0;
 /// It sleeps on the word itself.
 pub(crate) const ON_WORD: u32 = 1;
 /// It sleeps on its eventfd.
 pub(crate) const ON_FD: u32 = 2;
 /// It slept on the word, and was woken to look at its signals.
-pub(crate) const STIRRED: u32 = 3;
+pub(crate) const FOR_SIGNALS: u32 = 3;
 
 pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) thread_signals: Vec<Signal>,
-    /// Empty, or one for every seat.
+    /// Empty, or one for every worker slot.
     pub(crate) slot_signals: Vec<Signal>,
 }
 
@@ -35,7 +35,7 @@ impl SharedMemory {
         Slot { region: &self.region, words, request, response, geometry: &self.geometry }
     }
 
-    /// How `seat` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
+    /// How `worker_slot` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
     pub(crate) fn sleep(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot))
     }
@@ -53,13 +53,13 @@ impl SharedMemory {
         self.word(self.geometry.idle(worker_slot)).fetch_or(1 << (worker_slot % 32), AcqRel);
     }
 
-    /// Whether the bit was still there: if not, someone rang for this seat.
+    /// Whether the bit was still there: if not, someone rang for this worker slot.
     pub(crate) fn clear_idle(&self, worker_slot: usize) -> bool {
         let bit = 1 << (worker_slot % 32);
         self.word(self.geometry.idle(worker_slot)).fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Wakes `seat` if it sleeps. After a fence that follows what it shall see.
+    /// Wakes `worker_slot` if it sleeps. After a fence that follows what it shall see.
     pub(crate) fn ring_slot(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
@@ -76,16 +76,17 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes `seat` to look at its signals, if it sleeps on its word.
-    pub(crate) fn stir_seat(&self, worker_slot: usize) {
+    /// Wakes `worker_slot` to look at its signals, if it sleeps on its word.
+    pub(crate) fn wake_for_signals(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
-        if sleep.load(Relaxed) == ON_WORD && sleep.compare_exchange(ON_WORD, STIRRED, AcqRel, Relaxed).is_ok()
+        if sleep.load(Relaxed) == ON_WORD
+            && sleep.compare_exchange(ON_WORD, FOR_SIGNALS, AcqRel, Relaxed).is_ok()
         {
             doorbell::wake(sleep);
         }
     }
 
-    /// Wakes one idle seat, the lowest, so that as few workers as can do the work are kept warm. After a fence that
+    /// Wakes one idle worker slot, the lowest, so that as few workers as can do the work are kept warm. After a fence that
     /// follows what it shall see.
     pub(crate) fn wake_one(&self) {
         for first in (0..self.geometry.worker_slots).step_by(32) {
@@ -96,7 +97,7 @@ impl SharedMemory {
                 if worker_slot >= self.geometry.worker_slots {
                     break;
                 }
-                // Whoever takes the bit rings; a seat that finds it taken looks at the queue once more.
+                // Whoever takes the bit rings; a worker slot that finds it taken looks at the queue once more.
                 if self.clear_idle(worker_slot) {
                     return self.ring_slot(worker_slot);
                 }

@@ -1,4 +1,4 @@
-//! What a worker and the requests it holds have in common: the memory, the seat, and how to sleep in it.
+//! What a worker and the requests it holds have in common: the memory, the worker slot, and how to sleep in it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::error::StopReason;
 use crate::shared::{AWAKE, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
-/// One seat, held.
+/// One worker slot, held.
 pub(crate) struct Side {
     pub(crate) shared: Arc<SharedMemory>,
     pub(crate) worker_slot: usize,

@@ -58,6 +58,8 @@ parts! {
     WEBSOCKET = 15 ":websocket",
     /// Which of several targets of the application is meant.
     APP_TARGET = 16 ":app-target",
+    /// A variable for environments of the kind that CGI has, which no header field can set: `HTTPS=on`. May be repeated.
+    VARIABLE = 17 ":variable",
 }
 
 /// Header field names, from id 32 on. Only ever append: an id is for good.

@@ -2,11 +2,11 @@
 
 /// Most slots one server thread may own: what a [`Tag`] has room for.
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Most seats: what a [`SlotState`] has room for.
-pub(crate) const SEATS_MAX: usize = 1 << SEAT_BITS;
+/// Most worker slots: what a [`SlotState`] has room for.
+pub(crate) const WORKER_SLOTS_MAX: usize = 1 << WORKER_SLOT_BITS;
 
 const SLOT_BITS: u32 = 14;
-const SEAT_BITS: u32 = 12;
+const WORKER_SLOT_BITS: u32 = 12;
 const PHASE_BITS: u32 = 3;
 const GENERATION_BITS: u32 = 17;
 const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
@@ -68,15 +68,17 @@ pub(crate) enum SlotPhase {
     Aborted,
 }
 
-/// A slot's state word: generation 17 bits, seat 12 bits, phase 3 bits.
+/// A slot's state word: generation 17 bits, worker slot 12 bits, phase 3 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SlotState(pub(crate) u32);
 
 impl SlotState {
     pub(crate) fn new(phase: SlotPhase, worker_slot: usize, generation: SlotGeneration) -> SlotState {
-        debug_assert!(worker_slot < SEATS_MAX);
+        debug_assert!(worker_slot < WORKER_SLOTS_MAX);
         SlotState(
-            generation.0 << (SEAT_BITS + PHASE_BITS) | (worker_slot as u32) << PHASE_BITS | phase as u32,
+            generation.0 << (WORKER_SLOT_BITS + PHASE_BITS)
+                | (worker_slot as u32) << PHASE_BITS
+                | phase as u32,
         )
     }
 
@@ -97,11 +99,11 @@ impl SlotState {
     }
 
     pub(crate) fn worker_slot(self) -> usize {
-        (self.0 >> PHASE_BITS) as usize & (SEATS_MAX - 1)
+        (self.0 >> PHASE_BITS) as usize & (WORKER_SLOTS_MAX - 1)
     }
 
     pub(crate) fn generation(self) -> SlotGeneration {
-        SlotGeneration(self.0 >> (SEAT_BITS + PHASE_BITS))
+        SlotGeneration(self.0 >> (WORKER_SLOT_BITS + PHASE_BITS))
     }
 }
 
@@ -124,10 +126,10 @@ mod tests {
         for phase in
             [SlotPhase::Free, SlotPhase::Ready, SlotPhase::Claimed, SlotPhase::Done, SlotPhase::Aborted]
         {
-            let state = SlotState::new(phase, SEATS_MAX - 1, last);
+            let state = SlotState::new(phase, WORKER_SLOTS_MAX - 1, last);
             assert_eq!(
                 (state.phase(), state.worker_slot(), state.generation()),
-                (Some(phase), SEATS_MAX - 1, last)
+                (Some(phase), WORKER_SLOTS_MAX - 1, last)
             );
         }
         assert_eq!(SlotState(7).phase(), None);

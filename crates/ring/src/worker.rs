@@ -1,4 +1,4 @@
-//! The worker's side: a seat that claims requests, and the requests it holds.
+//! The worker's side: a worker slot that claims requests, and the requests it holds.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::doorbell;
 use crate::error::WorkerSlot;
 use crate::queue::Queue;
 use crate::request::ClaimedRequest;
-use crate::shared::{AWAKE, ON_FD, ON_WORD, STIRRED, SharedMemory};
+use crate::shared::{AWAKE, FOR_SIGNALS, ON_FD, ON_WORD, SharedMemory};
 use crate::side::Side;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
@@ -24,7 +24,7 @@ pub enum Next {
     Retired,
 }
 
-/// One claimant of requests. A threaded worker process has one per thread, each in a seat of its own; an event loop has
+/// One claimant of requests. A threaded worker process has one per thread, each in a worker slot of its own; an event loop has
 /// one that holds many requests at once.
 pub struct Worker {
     side: Rc<Side>,
@@ -34,7 +34,7 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<SharedMemory>, WorkerSlot(worker_slot): WorkerSlot) -> Worker {
-        assert!(worker_slot < shared.geometry.worker_slots, "a seat of the channel");
+        assert!(worker_slot < shared.geometry.worker_slots, "a worker slot of the channel");
         Worker { side: Rc::new(Side::new(shared, worker_slot)), turn: Cell::new(0) }
     }
 
@@ -56,7 +56,7 @@ impl Worker {
     }
 
     /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
-    /// the sleep too, and so does [`Channel::stir`](crate::Channel::stir), so that a language can run its handlers.
+    /// the sleep too, and so does [`Channel::wake_for_signals`](crate::Channel::wake_for_signals), so that a language can run its handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
         // The clock is read before a sleep only: where there is work, nobody asks for the time.
         let (mut deadline, mut is_over) = (None, false);
@@ -95,8 +95,8 @@ impl Worker {
         fence(SeqCst);
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
-        let stirred = sleep.swap(AWAKE, AcqRel) == STIRRED;
-        (signal || stirred, shared.clear_idle(*worker_slot))
+        let for_signals = sleep.swap(AWAKE, AcqRel) == FOR_SIGNALS;
+        (signal || for_signals, shared.clear_idle(*worker_slot))
     }
 
     /// Whether the server asked this worker to leave.

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 const ROLE: &str = "KOMAINU_TEST_ROLE";
-const SEAT: &str = "KOMAINU_TEST_SEAT";
+const SEAT: &str = "KOMAINU_TEST_WORKER_SLOT";
 
 /// Not a test of its own: what the processes started below run.
 #[test]
@@ -59,7 +59,7 @@ fn scribble(environment: &str, seed: usize) {
     let start = start.unwrap().cast::<u32>();
     let mut noise = Noise(seed as u64 + 1);
     loop {
-        // Not the header, or no worker could attach any more; every second word among seats, queues and lanes.
+        // Not the header, or no worker could attach any more; every second word among worker slots, queues and lanes.
         let (near, value) = (noise.below(2) == 0, noise.next());
         let at = 8 + noise.below(if near { 2_000 } else { len / 4 - 8 });
         let value = if value.is_multiple_of(2) { (value >> 8) as u32 % 4096 } else { (value >> 8) as u32 };
@@ -183,7 +183,7 @@ impl Load {
         }
     }
 
-    fn bury(&mut self, worker_slot: usize) -> Vec<Asked> {
+    fn worker_died(&mut self, worker_slot: usize) -> Vec<Asked> {
         let lost = self.server.worker_died(WorkerSlot(worker_slot));
         lost.iter().map(|lost| self.asked.remove(&lost.ticket).expect("lost once, and asked by us")).collect()
     }
@@ -215,7 +215,7 @@ fn killed_workers_cost_only_what_they_held() {
             let worker_slot = load.noise.below(WORKERS);
             workers[worker_slot].kill().unwrap();
             workers[worker_slot].wait().unwrap();
-            let held = load.bury(worker_slot).len();
+            let held = load.worker_died(worker_slot).len();
             assert!(held <= 1, "a worker holds one request at a time, and lost {held}");
             (kills, lost) = (kills + 1, lost + held);
             workers[worker_slot] = start(&channel, "echo", worker_slot);
@@ -255,7 +255,7 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
                 if let Some(WorkerSlot(worker_slot @ 0..WORKERS)) = fault.worker_slot {
                     workers[worker_slot].kill().unwrap();
                     workers[worker_slot].wait().unwrap();
-                    load.bury(worker_slot);
+                    load.worker_died(worker_slot);
                     workers[worker_slot] = start(&channel, "echo", worker_slot);
                 }
             }

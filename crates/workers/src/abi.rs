@@ -159,13 +159,13 @@ pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> 
     }
 }
 
-/// A worker's first seat.
+/// A worker's first worker slot.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seat() -> c_int {
     with_life(|life| life.worker_slots().0 as c_int).unwrap_or(KOMAINU_FAILED)
 }
 
-/// How many seats a worker has.
+/// How many worker slots a worker has.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seats() -> c_int {
     with_life(|life| life.worker_slots().1 as c_int).unwrap_or(0)

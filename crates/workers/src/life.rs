@@ -98,7 +98,7 @@ impl Life {
         self.role
     }
 
-    /// Its first seat, and how many it has: one per thread.
+    /// Its first worker slot, and how many it has: one per thread.
     #[must_use]
     pub fn worker_slots(&self) -> (usize, usize) {
         (self.worker_slot, self.worker_slots)

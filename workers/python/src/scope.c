@@ -169,6 +169,8 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
             parts[field->id] = field;
             continue;
         }
+        if (field->id > 0 && field->id < 32)
+            continue; /* a scope has no such part */
         if (field->id && (field->id == coding_id || (field->id == length_id && !field_is(field, "0")))) {
             call->body_ended = 0;
             call->left = field->id == length_id ? number(field) : -1;

@@ -85,6 +85,21 @@ static int put_unknown(PyObject *environ, const komainu_field *field) {
     return failed;
 }
 
+/* HTTPS=on */
+static int put_variable(PyObject *environ, const komainu_field *field) {
+    const char *sign = memchr(field->value, '=', field->value_len);
+    size_t len = sign ? (size_t)(sign - field->value) : 0;
+    PyObject *key;
+    int failed;
+    if (!sign)
+        return 0;
+    if (!(key = latin1(field->value, len)))
+        return -1;
+    failed = put(environ, key, latin1(sign + 1, field->value_len - len - 1));
+    Py_DECREF(key);
+    return failed;
+}
+
 /* The target of `OPTIONS *` is not a path; REQUEST_URI has it. */
 static PyObject *path_of(const komainu_field *field) {
     int is_root = field->value_len == 1 || (field->value_len && field->value[0] != '/');
@@ -120,6 +135,7 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     case KOMAINU_SERVER_NAME: return put(environ, keys[SERVER], field_text_kept(field));
     case KOMAINU_SERVER_PORT: return put(environ, keys[PORT], field_text_kept(field));
     case KOMAINU_APP_TARGET: return put(environ, keys[TARGET], field_text_kept(field));
+    case KOMAINU_VARIABLE: return put_variable(environ, field);
     case 0: return put_unknown(environ, field);
     default: break;
     }

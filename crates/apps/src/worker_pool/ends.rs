@@ -16,7 +16,7 @@ pub(crate) const WHERE_MAX: Duration = Duration::from_secs(2);
 
 impl WorkerPool {
     /// A process has ended.
-    pub(super) fn bury(&mut self, who: ProcessRole, now: Instant, events: &mut Vec<PoolEvent>) {
+    pub(super) fn process_ended(&mut self, who: ProcessRole, now: Instant, events: &mut Vec<PoolEvent>) {
         self.pass_output(who, now);
         match who {
             ProcessRole::Prototype => {
@@ -36,7 +36,7 @@ impl WorkerPool {
             }
             ProcessRole::WorkerPlace(at) => {
                 let WorkerPlace::Held(worker) =
-                    std::mem::replace(&mut self.places[at], WorkerPlace::Burying(0))
+                    std::mem::replace(&mut self.places[at], WorkerPlace::Releasing(0))
                 else {
                     return;
                 };
@@ -82,25 +82,27 @@ impl WorkerPool {
     }
 
     /// The number of overdue requests of an event loop changes. Meanwhile another worker is started in its place.
-    pub(crate) fn clings(&mut self, worker_slot: usize, more: isize) {
+    pub(crate) fn overdue(&mut self, worker_slot: usize, more: isize) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
-            worker.clings = worker.clings.saturating_add_signed(more);
+            worker.overdue = worker.overdue.saturating_add_signed(more);
         }
     }
 
     /// The core that watched the event loop ends: the loop is killed at `due` unless it has released the request.
-    pub(crate) fn clings_until(&mut self, worker_slot: usize, due: Instant) {
+    pub(crate) fn overdue_until(&mut self, worker_slot: usize, due: Instant) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
-            worker.clings_due = Some(worker.clings_due.map_or(due, |other| other.min(due)));
+            worker.overdue_until = Some(worker.overdue_until.map_or(due, |other| other.min(due)));
         }
     }
 
-    fn kill_clinging(&mut self, now: Instant) {
+    fn kill_overdue(&mut self, now: Instant) {
         for at in 0..self.places.len() {
             let WorkerPlace::Held(worker) = &mut self.places[at] else { continue };
-            if worker.clings_due.take_if(|due| *due <= now).is_some() && worker.state != WorkerState::Killed {
+            if worker.overdue_until.take_if(|due| *due <= now).is_some()
+                && worker.state != WorkerState::Killed
+            {
                 let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
-                let text = format!("worker {pid} is killed: {}", KillReason::Clings.text());
+                let text = format!("worker {pid} is killed: {}", KillReason::Unreleased.text());
                 self.app_log.report(AppLogLevel::Warn, &text);
                 self.ask_where(at, now);
             }
@@ -109,7 +111,7 @@ impl WorkerPool {
 
     /// Ends the processes whose time is over.
     pub(super) fn enforce(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
-        self.kill_clinging(now);
+        self.kill_overdue(now);
         self.enforce_on_prototype(now, events);
         let start_s = self.options.start_ms_max.div_ceil(1000);
         let stop_s = self.options.stop_ms_max as f64 / 1000.0;

@@ -135,12 +135,13 @@ pub struct LabSubject {
 }
 
 /// The settings that a load may have.
-pub(crate) const LOAD: [&str; 17] = [
+pub(crate) const LOAD: [&str; 18] = [
     "connections",
     "duration",
     "warm-up",
     "repetitions",
     "keep-alive",
+    "resumption",
     "http",
     "rate",
     "pipeline",

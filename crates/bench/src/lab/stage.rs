@@ -331,7 +331,8 @@ fn plan(
         body: text("body").map_or(Ok(None), |text| body(text, folder))?,
         weight: 1,
     };
-    let reach = Reach { unix, insecure: true, ..Reach::default() };
+    let no_resumption = !yes("resumption", true)?;
+    let reach = Reach { unix, insecure: true, no_resumption, ..Reach::default() };
     let mut plan = Plan::new(std::slice::from_ref(&ask), &manner, &reach)?;
     plan.connections = number("connections", 50.0)? as usize;
     plan.duration = Some(time("duration", "5s")?);

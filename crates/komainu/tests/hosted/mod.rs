@@ -112,7 +112,7 @@ pub fn logged(rig: &Rig, text: &str) {
     eventually(&format!("{text:?} stands in the log"), || rig.reported().contains(text));
 }
 
-/// Whether there is such a process (a dead one that nobody has buried does not count).
+/// Whether there is such a process (a dead one that nobody has reaped does not count).
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))

@@ -16,8 +16,6 @@ use crate::permit::{ConnectionPermit, Context};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
 
-/// Bytes of one stream that are framed together.
-const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// What a connection holds beside what is counted: its task above all.
 const CONNECTION_BYTES: usize = 2 * 1024;
 
@@ -213,9 +211,7 @@ impl MuxConn {
             if stream.is_reset() || !output.is_waiting() {
                 continue;
             }
-            let waiting = output.bytes.len() - output.at;
-            let len = waiting.min(machine.capacity(stream.id)).min(PIECE_BYTES_MAX);
-            if len == 0 && waiting > 0 {
+            if !output.frame(stream.id, &mut **machine) {
                 // Blocked: it comes back when a window opens, unless none will.
                 drop(output);
                 if self.peer_ended.get() {
@@ -224,18 +220,6 @@ impl MuxConn {
                 }
                 continue;
             }
-            let is_last = len == waiting && output.end.is_some();
-            let end = if is_last { output.end.take() } else { None };
-            let has_trailers = end.as_ref().is_some_and(|trailers| !trailers.is_empty());
-            if len > 0 || is_last && !has_trailers {
-                let piece = &output.bytes[output.at..output.at + len];
-                machine.data(stream.id, piece, is_last && !has_trailers);
-            }
-            if let Some(trailers) = end.filter(|_| has_trailers) {
-                machine.trailers(stream.id, &trailers);
-            }
-            output.sent(len);
-            output.ended = is_last;
             let waits = output.is_waiting();
             drop(output);
             self.core.raise(&stream.source, WRITE);

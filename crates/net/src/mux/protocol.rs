@@ -52,9 +52,21 @@ pub(crate) enum ResetReason {
     Failed,
 }
 
+/// What frames the content of streams.
+pub(crate) trait ContentFrames {
+    /// Bytes of data that the windows allow on a stream now.
+    fn capacity(&self, id: u32) -> usize;
+
+    /// Body bytes, at most [`ContentFrames::capacity`].
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
+
+    /// Trailers, which end the message.
+    fn trailers(&mut self, id: u32, trailers: &Fields);
+}
+
 /// A protocol without I/O and clocks. It owns framing, both ends of each window and its own account of cheap frames; calls for
 /// streams that it does not know, because the peer has reset them, do nothing.
-pub(crate) trait MuxProtocol {
+pub(crate) trait MuxProtocol: ContentFrames {
     /// Takes bytes received; says how many of them are done with, and what they were. Without progress and event it needs
     /// more. `now_ms` is the core's time.
     ///
@@ -67,17 +79,8 @@ pub(crate) trait MuxProtocol {
         now_ms: u64,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
 
-    /// Bytes of data that the windows allow on a stream now.
-    fn capacity(&self, id: u32) -> usize;
-
     /// A response head, interim ones too. `lines` are field lines as HTTP/1 writes them. With `ends` nothing follows it.
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool);
-
-    /// Body bytes, at most [`MuxProtocol::capacity`].
-    fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
-
-    /// Trailers, which end the response.
-    fn trailers(&mut self, id: u32, trailers: &Fields);
 
     /// So many body bytes were read: the peer may send as many more.
     fn grant(&mut self, id: u32, bytes: usize);

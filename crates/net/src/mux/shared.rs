@@ -5,11 +5,14 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::protocol::StreamPriority;
+use super::protocol::{ContentFrames, StreamPriority};
 use crate::source::Source;
 
 /// Bytes that wait to be sent on a stream before its handler waits.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of one stream that are framed together.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 /// What the stream's task and the connection's task share.
 pub(crate) struct StreamShared {
@@ -62,6 +65,27 @@ impl StreamOutput {
             self.bytes.shrink_to(OUT_BYTES_MAX);
             self.at = 0;
         }
+    }
+
+    /// Frames one piece of what waits. False where no window allows it.
+    pub(crate) fn frame(&mut self, id: u32, frames: &mut (impl ContentFrames + ?Sized)) -> bool {
+        let waiting = self.len();
+        let len = waiting.min(frames.capacity(id)).min(PIECE_BYTES_MAX);
+        if len == 0 && waiting > 0 {
+            return false;
+        }
+        let is_last = len == waiting && self.end.is_some();
+        let end = if is_last { self.end.take() } else { None };
+        let has_trailers = end.as_ref().is_some_and(|trailers| !trailers.is_empty());
+        if len > 0 || is_last && !has_trailers {
+            frames.data(id, &self.bytes[self.at..self.at + len], is_last && !has_trailers);
+        }
+        if let Some(trailers) = end.filter(|_| has_trailers) {
+            frames.trailers(id, &trailers);
+        }
+        self.sent(len);
+        self.ended = is_last;
+        true
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::SignatureScheme;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use rustls::{InconsistentKeys, SignatureScheme};
 use x509_parser::extensions::GeneralName;
+use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::X509Name;
 
 /// A certificate with its chain and its private key, as the server presents it. Clones are the same certificate.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ struct CertificateData {
 /// What a certificate says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// The subject's distinguished name, as RFC 4514 writes it: `CN=alice, O=Example`.
+    /// The subject's distinguished name, as RFC 4514 writes it: `CN=alice,O=Example`.
     pub subject: String,
     /// The issuer's distinguished name.
     pub issuer: String,
@@ -52,8 +54,8 @@ impl CertificateInfo {
     pub fn of_der(der: &[u8]) -> Result<CertificateInfo, String> {
         let (_, parsed) = X509Certificate::from_der(der).map_err(|error| format!("certificate: {error}"))?;
         let mut info = CertificateInfo {
-            subject: parsed.subject().to_string(),
-            issuer: parsed.issuer().to_string(),
+            subject: distinguished_name(parsed.subject()),
+            issuer: distinguished_name(parsed.issuer()),
             serial: hexadecimal(parsed.raw_serial()),
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
@@ -82,6 +84,47 @@ impl CertificateInfo {
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         self.names.iter().any(|name| covers(name, host))
+    }
+}
+
+/// A distinguished name as text (RFC 4514), the last part first. What stands in a value cannot pose as another part.
+fn distinguished_name(name: &X509Name<'_>) -> String {
+    let relative: Vec<_> = name.iter_rdn().collect();
+    let mut text = String::new();
+    for one in relative.into_iter().rev() {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        // As OpenSSL writes several in one part: these too from the last.
+        let attributes: Vec<_> = one.iter().collect();
+        for (index, attribute) in attributes.into_iter().rev().enumerate() {
+            if index > 0 {
+                text.push('+');
+            }
+            let kind = attribute.attr_type();
+            match (oid2abbrev(kind, oid_registry()), attribute.as_str()) {
+                (Ok(kind), Ok(value)) => {
+                    text.push_str(kind);
+                    text.push('=');
+                    escape(value, &mut text);
+                }
+                // Section 2.4: what has no short name, or no text, is the octets of its value.
+                _ => text.push_str(&format!("{kind}=#{}", hexadecimal(attribute.attr_value().data))),
+            }
+        }
+    }
+    text
+}
+
+/// A value in a distinguished name (RFC 4514 section 2.4).
+fn escape(value: &str, into: &mut String) {
+    let last = value.chars().count().saturating_sub(1);
+    for (index, char) in value.chars().enumerate() {
+        let is_outside = (index == 0 && matches!(char, ' ' | '#')) || (index == last && char == ' ');
+        if is_outside || matches!(char, ',' | '+' | '"' | '\\' | '<' | '>' | ';') {
+            into.push('\\');
+        }
+        into.push(char);
     }
 }
 
@@ -118,18 +161,25 @@ impl ServerCertificate {
     /// stand in one text.
     ///
     /// # Errors
-    /// What is wrong with them, in words; also where the key is another certificate's.
-    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, String> {
-        let chain = certificates(chain)?;
-        let info = CertificateInfo::of_der(&chain[0])?;
-        let key = CertifiedKey::from_der(chain, private_key(key)?, &aws_lc_rs::default_provider());
-        let key = key.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                "the private key does not belong to the certificate".to_owned()
-            }
-            error => format!("private key: {error}"),
+    /// What is wrong with which of them; also where the key is another certificate's.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, CertificateFault> {
+        let chain = certificates(chain).map_err(CertificateFault::of_chain)?;
+        let info = CertificateInfo::of_der(&chain[0]).map_err(CertificateFault::of_chain)?;
+        let key = private_key(key).map_err(CertificateFault::of_key)?;
+        let provider = aws_lc_rs::default_provider();
+        let key = provider.key_provider.load_private_key(key).map_err(|_| {
+            CertificateFault::of_key(
+                "a private key of a kind that the server does not have: make one of ECDSA (P-256, P-384, P-521), RSA \
+                 (2048 to 8192 bits) or Ed25519",
+            )
         })?;
-        Ok(ServerCertificate(Arc::new(CertificateData { key: Arc::new(key), info })))
+        let certified = CertifiedKey::new(chain, key);
+        match certified.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+            Err(rustls::Error::InconsistentKeys(_)) => return Err(of_another(&certified)),
+            Err(error) => return Err(CertificateFault::of_chain(unusable(&error))),
+        }
+        Ok(ServerCertificate(Arc::new(CertificateData { key: Arc::new(certified), info })))
     }
 
     /// Reads the certificate of a TLS-ALPN-01 challenge and its key from one PEM text. It has a critical extension that only
@@ -172,7 +222,12 @@ impl ServerCertificate {
                 continue;
             }
             let certificate = ServerCertificate::from_pem(chain, key.unwrap_or(chain));
-            found.push(certificate.map_err(|error| format!("{}: {error}", path.display()))?);
+            let key_path = match (key.is_some(), path.ends_with("fullchain.pem")) {
+                (true, true) => path.with_file_name("privkey.pem"),
+                (true, false) => path.with_extension("key"),
+                (false, _) => path.clone(),
+            };
+            found.push(certificate.map_err(|fault| fault.in_files(path, &key_path))?);
         }
         match found.is_empty() {
             true => Err(format!(
@@ -209,23 +264,140 @@ impl ServerCertificate {
     }
 }
 
+/// What is wrong with a certificate or its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFault {
+    /// What is wrong, and the remedy, in words.
+    pub reason: String,
+    /// Whether it is the key, not the certificate.
+    pub is_key: bool,
+}
+
+impl CertificateFault {
+    fn of_chain(reason: impl Into<String>) -> CertificateFault {
+        CertificateFault { reason: reason.into(), is_key: false }
+    }
+
+    fn of_key(reason: impl Into<String>) -> CertificateFault {
+        CertificateFault { reason: reason.into(), is_key: true }
+    }
+
+    /// The fault with the file in which it is, and with the other one where they do not agree.
+    #[must_use]
+    pub fn in_files(&self, chain: &Path, key: &Path) -> String {
+        let reason = self.reason.replace(CHAIN_FILE, &chain.display().to_string());
+        format!("{}: {reason}", if self.is_key { key } else { chain }.display())
+    }
+}
+
+impl From<CertificateFault> for String {
+    fn from(fault: CertificateFault) -> String {
+        fault.reason.replace(CHAIN_FILE, "its certificate")
+    }
+}
+
+/// Stands for the certificate's file in a reason.
+const CHAIN_FILE: &str = "{certificate}";
+
+/// A key that is not that of the first certificate.
+fn of_another(certified: &CertifiedKey) -> CertificateFault {
+    let is_of = |certificate: &CertificateDer<'static>| {
+        CertifiedKey::new(vec![certificate.clone()], certified.key.clone()).keys_match().is_ok()
+    };
+    match certified.cert.iter().position(is_of) {
+        Some(index) => CertificateFault::of_chain(format!(
+            "the private key belongs to certificate {} in it: put the server's own certificate first, then those of \
+             intermediate authorities",
+            index + 1
+        )),
+        None => CertificateFault::of_key(format!(
+            "the private key does not belong to the certificate in {CHAIN_FILE}: `openssl x509 -noout -pubkey -in` of \
+             the one and `openssl pkey -pubout -in` of the other print the same for a pair"
+        )),
+    }
+}
+
+/// Why a certificate that was read is of no use.
+fn unusable(error: &rustls::Error) -> String {
+    let text = format!("{error:?}");
+    match text.contains("UnsupportedCertVersion") {
+        true => "the certificate is of X.509 version 1, which clients refuse: make one with `-addext \
+                 subjectAltName=DNS:NAME` (`openssl req -x509`) or `-extfile` (`openssl x509 -req`)"
+            .into(),
+        false => format!("certificate: {error}"),
+    }
+}
+
 /// The certificates of a PEM text; at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
-        Ok(found) if found.is_empty() => Err("there is no certificate in the PEM text".into()),
+        Ok(found) if found.is_empty() => Err(match other_contents(pem) {
+            Some(text) => text.into(),
+            None if private_key(pem).is_ok() => {
+                "there is a private key in it and no certificate: `certificate` names the certificate, `key` its key"
+                    .into()
+            }
+            None => "there is no certificate in the PEM text".into(),
+        }),
         found => found.map_err(|error| format!("certificate: {error}")),
     }
 }
 
 /// The private key of a PEM text.
 pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    let encrypted = |label: &[u8]| pem.windows(label.len()).any(|window| window == label);
-    if encrypted(b"BEGIN ENCRYPTED PRIVATE KEY") || encrypted(b"Proc-Type: 4,ENCRYPTED") {
-        return Err("the private key is encrypted: remove its passphrase with `openssl pkey`".into());
+    if has(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has(pem, b"Proc-Type: 4,ENCRYPTED") {
+        return Err(
+            "the private key is encrypted: remove its passphrase with `openssl pkey -in FILE -out NEW`"
+                .into(),
+        );
     }
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
-        rustls::pki_types::pem::Error::NoItemsFound => "there is no private key in the PEM text".to_owned(),
+        rustls::pki_types::pem::Error::NoItemsFound => match other_contents(pem) {
+            Some(text) => text.into(),
+            None if has(pem, b"BEGIN CERTIFICATE-----") => {
+                "there is a certificate in it and no private key: name the key's file with `key`".into()
+            }
+            None => "there is no private key in the PEM text".to_owned(),
+        },
         error => format!("private key: {error}"),
     })
+}
+
+fn has(text: &[u8], label: &[u8]) -> bool {
+    text.windows(label.len()).any(|window| window == label)
+}
+
+/// What a file without a certificate or key holds instead, with the remedy.
+fn other_contents(bytes: &[u8]) -> Option<&'static str> {
+    if has(bytes, b"BEGIN CERTIFICATE REQUEST") || has(bytes, b"BEGIN NEW CERTIFICATE REQUEST") {
+        return Some("this is a certificate request: an authority makes a certificate of it");
+    }
+    if has(bytes, b"BEGIN TRUSTED CERTIFICATE") {
+        return Some(
+            "this is OpenSSL's form of a trusted certificate: `openssl x509 -in FILE -out NEW` makes a plain one",
+        );
+    }
+    if has(bytes, b"BEGIN PKCS7") {
+        return Some("this is PKCS #7: `openssl pkcs7 -print_certs -in FILE -out NEW` makes PEM of it");
+    }
+    if has(bytes, b"BEGIN PUBLIC KEY") {
+        return Some("this is a public key, not a private one");
+    }
+    // DER begins with a SEQUENCE and its length; then a PFX has the INTEGER 3 (RFC 7292), a certificate a SEQUENCE,
+    // a key the INTEGER 0 or 1 (RFC 5208, RFC 5915, RFC 8017).
+    let (0x30, length) = (*bytes.first()?, *bytes.get(1)?) else { return None };
+    let skipped = if length & 0x80 == 0 { 2 } else { 2 + usize::from(length & 0x7f) };
+    match bytes.get(skipped..)?.get(..3)? {
+        [2, 1, 3] => Some(
+            "this is PKCS #12: `openssl pkcs12 -in FILE -nodes -out NEW.pem` makes one PEM file of certificate and key",
+        ),
+        [2, 1, 0 | 1] => {
+            Some("this is DER, not PEM: `openssl pkey -inform der -in FILE -out NEW.pem` converts a key")
+        }
+        [0x30, ..] => Some(
+            "this is DER, not PEM: `openssl x509 -inform der -in FILE -out NEW.pem` converts a certificate",
+        ),
+        _ => None,
+    }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
-use rustls::{Error, PeerIncompatible, ProtocolVersion};
+use rustls::{CipherSuite, Error, PeerIncompatible, ProtocolVersion};
 
 use super::acceptor::{NotAdmitted, TlsAcceptor};
 use super::certificate::CertificateInfo;
@@ -18,7 +18,7 @@ use crate::stream::Stream;
 pub struct TlsSession {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
-    /// The cipher suite by its name in the registry of IANA.
+    /// The cipher suite by its name in OpenSSL, as nginx and Apache write it; for TLS 1.3 that is IANA's.
     pub cipher: &'static str,
     /// The host that the client asked for (SNI), in lower case.
     pub server_name: Option<Box<str>>,
@@ -214,7 +214,10 @@ impl TlsHandshake {
                     (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
                 }
                 NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
-                NotAdmitted::NoCertificate => (INTERNAL_ERROR, "there is no certificate for this name"),
+                // As for an unknown name (RFC 6066 section 3): there is nothing wrong with the server, or the client.
+                NotAdmitted::NoCertificate => {
+                    (UNRECOGNIZED_NAME, "there is no certificate for this name yet: see `komainu cert list`")
+                }
                 NotAdmitted::NoCipher => (HANDSHAKE_FAILURE, "no shared cipher suite"),
                 NotAdmitted::NoSignature => {
                     (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
@@ -253,7 +256,6 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const FATAL: u8 = 2;
 const HANDSHAKE_FAILURE: u8 = 40;
-const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
 
 fn write_alert(mut alert: AcceptedAlert, stream: &Stream) {
@@ -303,12 +305,28 @@ fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeF
             Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
             _ => "TLSv1.2",
         },
-        cipher: tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()).unwrap_or_default(),
+        cipher: tls.negotiated_cipher_suite().map_or("", |suite| cipher_name(suite.suite())),
         server_name: tls.server_name().map(Into::into),
         resumed: tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
         policy,
         client: client.transpose()?,
     })
+}
+
+fn cipher_name(suite: CipherSuite) -> &'static str {
+    use CipherSuite as Suite;
+    match suite {
+        Suite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+        Suite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+        Suite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-ECDSA-CHACHA20-POLY1305",
+        Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
+        Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
+        Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
+        other => other.as_str().unwrap_or_default(),
+    }
 }
 
 fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {

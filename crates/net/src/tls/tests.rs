@@ -345,7 +345,15 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         openssl rsa -in rsa8.key -traditional -out rsa1.key
         openssl req -x509 -new -key rsa8.key -subj /CN=b.test -days 2 -out rsa8.crt
         openssl pkcs8 -topk8 -in ec.key -passout pass:x -out locked.key
-        cat ec.crt ec.key > both.pem";
+        cat ec.crt ec.key > both.pem
+        cat rsa8.crt ec.crt > reversed.pem
+        openssl x509 -in ec.crt -outform der -out ec.der
+        openssl pkey -in ec.key -outform der -out key.der
+        openssl pkcs12 -export -in ec.crt -inkey ec.key -passout pass:x -out ec.p12
+        openssl req -new -key ec.key -subj /CN=a.test -out ec.csr
+        openssl req -x509 -new -key ec.key -subj '/C=DE/O=A, B; C\"/CN=x,O=Admin+OU=y' -days 2 -out dn.crt
+        openssl x509 -in dn.crt -noout -subject -nameopt RFC2253 > dn.txt
+        openssl x509 -req -in ec.csr -signkey ec.key -days 2 -out v1.crt";
     std::fs::write(folder.join("rsa8.key"), RSA_KEY).unwrap();
     let made = std::process::Command::new("sh").args(["-c", script]).current_dir(&folder).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -358,14 +366,34 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
         ("rsa8.crt", "rsa8.key"),
         ("both.pem", "both.pem"),
     ] {
-        load(chain, key).unwrap_or_else(|error| panic!("{chain}, {key}: {error}"));
+        load(chain, key).unwrap_or_else(|fault| panic!("{chain}, {key}: {}", fault.reason));
     }
     let info = load("ec.crt", "ec.key").unwrap().info().clone();
     assert_eq!((info.names, info.subject.as_str()), (vec!["a.test".to_owned()], "CN=a.test"));
-    assert!(load("ec.crt", "rsa8.key").unwrap_err().contains("does not belong"));
-    assert!(load("ec.crt", "locked.key").unwrap_err().contains("encrypted"));
-    assert!(load("ec.crt", "ec.crt").unwrap_err().contains("no private key"));
-    assert!(load("ec.key", "ec.key").unwrap_err().contains("no certificate"));
+    // A name in which one part poses as another, as OpenSSL and nginx write it.
+    let subject = load("dn.crt", "ec.key").unwrap().info().subject.clone();
+    assert!(subject.starts_with("CN=x\\,O=Admin"), "{subject}");
+    assert_eq!(format!("subject={subject}\n"), String::from_utf8(read("dn.txt")).unwrap());
+    // The file to blame, and what it says of it.
+    for (chain, key, blamed, words) in [
+        ("ec.crt", "rsa8.key", "rsa8.key", "does not belong to the certificate in ec.crt: `openssl x509"),
+        ("reversed.pem", "ec.key", "reversed.pem", "belongs to certificate 2 in it: put the server's own"),
+        ("ec.crt", "locked.key", "locked.key", "encrypted: remove its passphrase with `openssl pkey"),
+        ("ec.crt", "ec.crt", "ec.crt", "no private key: name the key's file with `key`"),
+        ("ec.crt", "key.der", "key.der", "DER, not PEM: `openssl pkey -inform der"),
+        ("ec.crt", "ec.p12", "ec.p12", "PKCS #12: `openssl pkcs12"),
+        ("ec.p12", "ec.p12", "ec.p12", "PKCS #12: `openssl pkcs12"),
+        ("ec.der", "ec.key", "ec.der", "DER, not PEM: `openssl x509 -inform der"),
+        ("ec.key", "ec.key", "ec.key", "a private key in it and no certificate"),
+        ("ec.csr", "ec.key", "ec.csr", "a certificate request"),
+        ("v1.crt", "ec.key", "v1.crt", "X.509 version 1"),
+    ] {
+        let fault = load(chain, key).unwrap_err().in_files(chain.as_ref(), key.as_ref());
+        assert!(
+            fault.starts_with(&format!("{blamed}: ")) && fault.contains(words),
+            "{chain}, {key}: {fault}"
+        );
+    }
     let names = ["ec.crt", "ec.key", "rsa8.crt", "rsa8.key", "both.pem"];
     let files = names.iter().map(|name| (folder.join(name), read(name))).collect();
     assert_eq!(ServerCertificate::from_folder(&folder, &files).unwrap().len(), 3);

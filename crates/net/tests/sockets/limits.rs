@@ -11,7 +11,7 @@ fn connection_limit(connections_max: usize) -> Options {
 }
 
 #[test]
-fn newcomers_get_the_seats_of_idle_connections() {
+fn new_connections_get_the_permits_of_idle_ones() {
     let server = start(&connection_limit(2), &[tcp()]);
     let address = &server.addresses()[0];
     let mut clients: Vec<Client> = Vec::new();
@@ -37,7 +37,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
             std::thread::spawn(move || Client::connect(&address).unwrap().ask("/slow").unwrap().body)
         })
         .collect();
-    // Each holds its seat for 200 ms, so more than two would be seen.
+    // Each holds its permit for 200 ms, so more than two would be seen.
     let mut most = 0;
     wait_until("all are answered", || {
         most = most.max(server.counters()[0].connections_open.value());
@@ -56,7 +56,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
 }
 
 #[test]
-fn nobody_waits_at_a_full_core_while_another_one_has_seats() {
+fn nobody_waits_at_a_full_core_while_another_one_has_permits() {
     const CORES: usize = 4;
     let limits = Limits { connections_max: CORES, ..Limits::default() };
     let server = start(&Options { limits, ..options(CORES) }, &[Bind::Unix(socket_path())]);
@@ -66,10 +66,10 @@ fn nobody_waits_at_a_full_core_while_another_one_has_seats() {
         let mut client = Client::connect(&server.addresses()[0]).unwrap();
         client.send(b"GET /hang HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         clients.push(client);
-        wait_until("a seat for each", || open() == number as u64);
+        wait_until("a permit for each", || open() == number as u64);
     }
     drop(clients);
-    wait_until("seats are given back", || open() == 0);
+    wait_until("permits are given back", || open() == 0);
     assert!(finish(server));
 }
 
@@ -102,6 +102,6 @@ fn two_thousand_connections_are_kept_and_given_back() {
     assert_eq!(open().iter().sum::<u64>(), 2_000);
     assert!(open().iter().all(|&count| count > 0), "one thread has them all: {:?}", open());
     drop(clients);
-    wait_until("seats are given back", || open().iter().sum::<u64>() == 0);
+    wait_until("permits are given back", || open().iter().sum::<u64>() == 0);
     assert!(finish(server));
 }

@@ -6,7 +6,7 @@ use net::preface::Endpoints;
 use net::{Client, Peer, Request};
 use std::task::Context;
 
-use super::{Attempts, LOOP, Proxy};
+use super::{Attempts, LOOP, Proxy, Reached};
 use crate::choose::{Requester, SelectError, Selection};
 use crate::dial::beside;
 use crate::failure::AttemptFailure;
@@ -199,21 +199,22 @@ impl Proxy {
         attempts.count += u32::from(!is_new);
         let connect_by_ms = self.connect_by_ms(attempts);
         let _in_use = group.use_one(selection.server);
-        let (mut connection, room) = group.connect(request, selection.server, is_new, connect_by_ms).await?;
-        let (asked_ms, reused) = (group.core.now_ms(), connection.reused);
-        let context = request.context(&group.shared.servers[selection.server].authority);
-        let written = self.rules.request.write(&mut connection.buffers.out, &context, false);
-        written.map_err(net::Fault::Reject)?;
-        connection.buffers.out.extend_from_slice(&request.body);
+        let reached = self.reach(request, false, selection.server, is_new, connect_by_ms).await?;
+        let Reached { mut side, room, .. } = reached;
+        let (asked_ms, reused) = (group.core.now_ms(), side.is_reused());
+        if !request.body.is_empty() {
+            side.add(&request.body);
+            side.finish(Fields::new);
+        }
         let bounds = RequestBounds {
             limits: options.head,
             head_ms: options.timeouts.head_ms,
             between_ms: options.timeouts.between_ms,
             deadline_ms: attempts.deadline_ms,
         };
-        let mut sent = UpstreamRequest::new(connection, request.method(), bounds);
+        let mut sent = UpstreamRequest::new(side, request.method(), bounds);
         beside(&room, sent.read_head()).await?;
-        if self.may_repeat(request) && sent.connection().is_idle_timeout() {
+        if self.may_repeat(request) && sent.side().is_idle_timeout() {
             return Err(AttemptFailure::Stale);
         }
         let status = sent.head().0.status;
@@ -275,9 +276,9 @@ impl<'p> FetchResponse<'p> {
     /// The content is longer than may be read, or it broke off. Further calls return `None`.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, FetchError> {
         let Some(request) = &mut self.request else { return Ok(None) };
-        let span = match request.read_piece().await {
-            Ok(Some(span)) => span,
-            Ok(None) => {
+        match request.read_piece().await {
+            Ok(true) => {}
+            Ok(false) => {
                 self.finish();
                 return Ok(None);
             }
@@ -286,22 +287,22 @@ impl<'p> FetchResponse<'p> {
                 self.proxy.group.failed(&self.selection, &failure);
                 return Err(FetchError::of(&failure));
             }
-        };
-        let Some(left_bytes) = self.left_bytes.checked_sub(span.len() as u64) else {
+        }
+        let Some(left_bytes) = self.left_bytes.checked_sub(request.data().len() as u64) else {
             self.request = None;
             let reason = "the response is longer than may be read";
             return Err(FetchError { status: Status::BAD_GATEWAY, reason });
         };
         self.left_bytes = left_bytes;
-        Ok(self.request.as_ref().map(|request| span.of(request.input())))
+        Ok(self.request.as_ref().map(UpstreamRequest::data))
     }
 
     /// The response is complete: its connection can serve again.
     fn finish(&mut self) {
         let Some(request) = self.request.take() else { return };
-        let (connection, sent_whole) = request.into_connection();
+        let (side, sent_whole) = request.into_side();
         self.proxy.group.succeeded(&self.selection);
-        self.proxy.group.put_back(connection, self.selection.server, sent_whole);
+        self.proxy.group.put_back(side, self.selection.server, sent_whole);
     }
 }
 

@@ -21,25 +21,17 @@ impl Relay<'_, '_> {
             self.client_write_ms = now_ms;
         }
         let reads_client = matches!(self.up, RequestProgress::Continue | RequestProgress::Body)
-            && self.upstream_connection.backlog() < GATHERED_BYTES;
+            && self.side.backlog() < GATHERED_BYTES;
         let reads_upstream = down == ResponseProgress::Dry;
-        let interest = match self.up {
-            // What is left in TLS goes nowhere any more.
-            RequestProgress::Abandoned => Interest::of(reads_upstream, false),
-            _ => {
-                self.upstream_connection.link.interest(reads_upstream, self.upstream_connection.backlog() > 0)
-            }
-        };
+        let is_abandoned = self.up == RequestProgress::Abandoned;
         let client = Interest::of(reads_client, unsent > 0);
         let mut deadline_ms = self.deadline_ms(down);
         if unsent > 0 {
             deadline_ms = deadline_ms.min(now_ms + LOOK_MS);
         }
-        self.upstream_connection.release();
+        self.side.release();
         self.settle();
-        let waited = self.x.either(client, (&self.upstream_connection.link, interest), deadline_ms).await;
-        self.upstream_connection.hold();
-        match waited {
+        match self.side.wait(self.x, client, reads_upstream, is_abandoned, deadline_ms).await {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
         }
@@ -48,7 +40,7 @@ impl Relay<'_, '_> {
     /// Before others have their turn: gives back what it can where memory is short, and counts the rest.
     pub(super) fn settle(&mut self) {
         let is_short = self.is_short();
-        self.x.hold(self.upstream_connection.weigh(is_short) + self.kept.bytes.capacity());
+        self.x.hold(self.side.weigh(is_short) + self.kept.bytes.capacity());
     }
 
     /// Every clock that runs, as the time when it runs out.
@@ -60,13 +52,13 @@ impl Relay<'_, '_> {
         [
             runs(self.up == RequestProgress::Continue, self.up_ms, timeouts.continue_ms),
             runs(
-                self.up == RequestProgress::Body && self.upstream_connection.backlog() == 0,
+                self.up == RequestProgress::Body && self.side.backlog() == 0,
                 self.client_read_ms,
                 self.x.body_ms(),
             ),
             runs(self.unsent > 0, self.client_write_ms, self.x.write_ms()),
             runs(
-                self.up != RequestProgress::Abandoned && self.upstream_connection.is_behind(),
+                self.up != RequestProgress::Abandoned && self.side.is_behind(),
                 self.up_ms,
                 timeouts.between_ms,
             ),
@@ -77,7 +69,7 @@ impl Relay<'_, '_> {
                 self.up_ms,
                 timeouts.head_ms,
             ),
-            runs(waits && self.x.has_begun(), self.upstream_connection.received_ms, timeouts.between_ms),
+            runs(waits && self.x.has_begun(), self.side.received_ms(), timeouts.between_ms),
         ]
     }
 
@@ -111,8 +103,7 @@ impl Relay<'_, '_> {
             return Ok(());
         }
         // At the end of the whole request's time, too: who was waited for is not the server.
-        let clients_turn =
-            (self.up == RequestProgress::Body && self.upstream_connection.backlog() == 0) || self.unsent > 0;
+        let clients_turn = (self.up == RequestProgress::Body && self.side.backlog() == 0) || self.unsent > 0;
         if read <= now_ms || write <= now_ms || (clients_turn && self.plan.deadline_ms <= now_ms) {
             return Err(AttemptFailure::Ours(Fault::Timeout));
         }

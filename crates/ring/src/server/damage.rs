@@ -47,8 +47,8 @@ impl ServerSide {
         *known = known.filter(|known| *known != worker_slot);
     }
 
-    /// Settles one slot on the death of `seat`'s holder.
-    pub(super) fn bury(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
+    /// Settles one slot on the death of `worker_slot`'s holder.
+    pub(super) fn settle(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
         let record = &self.records[at];
         let ticket = Ticket { slot: at as u16, generation: record.generation };
         let started = record.started;

@@ -336,7 +336,7 @@ fn a_queue_scribbled_on_by_the_dead_is_mended() {
 }
 
 #[test]
-fn a_wild_notice_mutes_its_seat_until_it_dies() {
+fn a_wild_notice_mutes_its_worker_slot_until_it_dies() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let mut request = rig.claim();
@@ -465,10 +465,10 @@ fn a_server_arms_only_when_nothing_waits() {
 }
 
 #[test]
-fn one_who_waits_without_a_limit_is_stirred_to_look_at_signals() {
+fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
     let rig = rig();
     // Nobody sleeps: nobody is to find it later.
-    rig.channel.stir();
+    rig.channel.wake_for_signals();
     let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -476,7 +476,7 @@ fn one_who_waits_without_a_limit_is_stirred_to_look_at_signals() {
             done.store(true, std::sync::atomic::Ordering::Release);
         });
         while !done.load(std::sync::atomic::Ordering::Acquire) {
-            channel.stir();
+            channel.wake_for_signals();
             std::thread::yield_now();
         }
     });

@@ -82,7 +82,7 @@ fn a_stopping_server_says_so_with_the_next_answer() {
 }
 
 #[test]
-fn while_newcomers_wait_nobody_keeps_a_seat_between_requests() {
+fn while_new_connections_wait_none_is_kept_between_requests() {
     let rig = Rig::quick();
     let (lingering, busy, silent) = (rig.connect(0), rig.connect(1), rig.connect(2));
     rig.ask(&lingering, FIXED);
@@ -96,7 +96,7 @@ fn while_newcomers_wait_nobody_keeps_a_seat_between_requests() {
 }
 
 #[test]
-fn a_free_seat_wakes_every_listener_that_waits() {
+fn a_free_permit_wakes_every_listener_that_waits() {
     let rig = Rig::new(Limits { connections_max: 1, ..Limits::default() }, Timeouts::default());
     let wire = rig.connect(0);
     let listeners = [rig.core.add_source(), rig.core.add_source()];

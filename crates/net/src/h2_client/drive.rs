@@ -1,0 +1,298 @@
+//! The task of a connection: bytes between the socket and the machine.
+
+use std::rc::Rc;
+
+use http::{Fields, ResponseHead};
+use http2::{ErrorCode, Event};
+
+use super::options::StreamFailure;
+use super::shared::{ClientConn, ClientState, Frames};
+use crate::conn::OUT_BYTES_MAX;
+use crate::fault::Fault;
+use crate::link::Link;
+use crate::source::READ;
+use crate::wait::{self, Interest};
+
+/// Room to read into.
+const INPUT_BYTES: usize = 32 * 1024;
+/// Bytes moved before other connections get their turn.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// What an event without data weighs against that.
+const EVENT_WEIGHT_BYTES: usize = 64;
+/// How often a connection looks whether it is too old, idle, or its server too slow.
+const LOOK_MS: u64 = 1_000;
+/// How long the server's settings may take, from the connection's beginning.
+const SETTINGS_MS: u64 = 10_000;
+/// How long a server may take no byte of what is sent.
+const WRITE_MS: u64 = 60_000;
+/// How long the answer to a ping may take while nothing else comes.
+const PONG_MS: u64 = 10_000;
+
+/// Bytes between the link and the machine.
+struct ClientWire {
+    link: Link,
+    /// Received and not taken by the machine.
+    input: Vec<u8>,
+    /// The server has closed its sending side.
+    ended: bool,
+    /// When the server last took bytes.
+    progress_ms: u64,
+    /// When a request was last under way.
+    busy_ms: u64,
+    moved_bytes: usize,
+}
+
+/// Ends the streams with the task, also where it is dropped or panics.
+struct EndGuard(Rc<ClientConn>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.end(StreamFailure::Closed);
+    }
+}
+
+/// Carries a connection to its end.
+pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
+    let guard = EndGuard(conn.clone());
+    let now_ms = conn.core.now_ms();
+    let mut wire = ClientWire {
+        link,
+        input: Vec::new(),
+        ended: false,
+        progress_ms: now_ms,
+        busy_ms: now_ms,
+        moved_bytes: 0,
+    };
+    let ended = run(&conn, &mut wire).await;
+    match ended {
+        Err(Fault::Broken(reason)) => conn.end(StreamFailure::Invalid(reason)),
+        _ => drop(guard),
+    }
+    if !matches!(ended, Err(Fault::Gone | Fault::Io(_))) {
+        // What says goodbye is on its way unless the server does not read.
+        let _ = write(&conn, &mut wire);
+        wire.link.announce_end();
+        let _ = wire.link.try_flush();
+    }
+}
+
+async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    loop {
+        feed(conn, wire)?;
+        conn.fill_out(OUT_BYTES_MAX);
+        write(conn, wire)?;
+        let now_ms = conn.core.now_ms();
+        if wire.ended {
+            return Ok(());
+        }
+        look(conn, wire, now_ms)?;
+        if conn.state.get() == ClientState::Leaving && conn.live() == 0 {
+            let mut frames = conn.frames.borrow_mut();
+            frames.machine.shutdown();
+            let frames = &mut *frames;
+            frames.machine.flush(&mut frames.out);
+            return Ok(());
+        }
+        if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
+            conn.core.yield_now().await;
+            continue;
+        }
+        wait(conn, wire).await?;
+    }
+}
+
+/// Ends what takes too long: settings that do not come, bytes that nobody takes, a ping without an answer; a connection without
+/// requests, and one that is too old.
+fn look(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
+    let waits = !conn.frames.borrow().out.is_empty() || wire.link.is_behind();
+    if !waits {
+        wire.progress_ms = now_ms;
+    }
+    if waits && now_ms >= wire.progress_ms + WRITE_MS {
+        return Err(Fault::Timeout);
+    }
+    if conn.state.get() == ClientState::Opening && now_ms >= conn.opened_ms + SETTINGS_MS {
+        return Err(Fault::Broken("the upstream sends no HTTP/2 settings"));
+    }
+    if conn.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms.max(conn.heard_ms.get()) + PONG_MS) {
+        return Err(Fault::Timeout);
+    }
+    if conn.live() > 0 {
+        wire.busy_ms = now_ms;
+    }
+    let frames = conn.frames.borrow();
+    let is_useless = conn.state.get() == ClientState::Open && frames.machine.peer_settings().streams_max == 0;
+    drop(frames);
+    let is_idle = conn.live() == 0 && now_ms >= wire.busy_ms.saturating_add(conn.options.idle_ms_max);
+    if is_idle || is_useless || now_ms >= conn.opened_ms.saturating_add(conn.options.age_ms_max) {
+        conn.leave();
+    }
+    Ok(())
+}
+
+/// Waits for the server, for a stream that has something to send or has ended, or for a moment.
+async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    if wire.input.is_empty() {
+        wire.input = Vec::new();
+    }
+    conn.weigh_own(wire.input.capacity() + wire.link.weight_bytes());
+    let waits = !conn.frames.borrow().out.is_empty();
+    let interest = wire.link.interest(true, waits);
+    let both = [(wire.link.stream().source(), interest), (&*conn.news, Interest::of(true, false))];
+    let waited =
+        wait::either(&conn.core, both, conn.core.now_ms() + LOOK_MS, || wire.link.holds(interest)).await;
+    conn.news.clear(READ);
+    match waited {
+        Err(Fault::Timeout) => Ok(()),
+        waited => waited,
+    }
+}
+
+/// Reads what is there and hands it to the streams.
+fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    while wire.moved_bytes < TURN_BYTES_MAX && !wire.ended {
+        let mut at = 0;
+        while at < wire.input.len() {
+            let fed = conn.frames.borrow_mut().machine.feed(&wire.input[at..], conn.core.now_ms());
+            let (consumed, event) = match fed {
+                Ok((0, Event::NeedMore)) => break,
+                Ok(fed) => fed,
+                Err(error) => {
+                    let frames = &mut *conn.frames.borrow_mut();
+                    frames.machine.flush(&mut frames.out);
+                    return Err(Fault::Broken(reason(conn, &wire.input, error.reason)));
+                }
+            };
+            on_event(conn, event, &wire.input[at..]);
+            at += consumed;
+            wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
+        }
+        wire.input.drain(..at);
+        if !wire.read(conn)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// A server that does not speak HTTP/2 at all deserves plain words.
+fn reason(conn: &ClientConn, input: &[u8], reason: &'static str) -> &'static str {
+    match conn.state.get() {
+        ClientState::Opening if input.starts_with(b"HTTP/1") => "the upstream speaks HTTP/1 and not HTTP/2",
+        _ => reason,
+    }
+}
+
+fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
+    match event {
+        Event::Head { stream, ended } => on_head(conn, stream, ended),
+        Event::Data { stream, data, ended } => {
+            conn.receive(stream, data.of(bytes));
+            if ended {
+                conn.end_response(stream, Fields::new());
+            }
+        }
+        Event::Trailers { stream } => {
+            let trailers = std::mem::take(&mut conn.frames.borrow_mut().machine.trailers);
+            conn.end_response(stream, trailers);
+        }
+        Event::Reset { stream, code } => fail(
+            conn,
+            stream,
+            match code {
+                ErrorCode::REFUSED_STREAM => StreamFailure::NotProcessed,
+                _ => StreamFailure::Reset,
+            },
+        ),
+        Event::Aborted { stream, reason, .. } => fail(conn, stream, StreamFailure::Invalid(reason)),
+        Event::Writable { stream: 0 } => conn.unblock(None),
+        Event::Writable { stream } => conn.unblock(Some(stream)),
+        Event::Settings => {
+            if conn.state.get() == ClientState::Opening {
+                conn.state.set(ClientState::Open);
+            }
+            conn.unblock(None);
+            conn.changed();
+        }
+        Event::GoAway { last_stream, .. } => {
+            conn.leave();
+            conn.fail_above(last_stream);
+        }
+        Event::Pong { .. } => {
+            conn.pinged_ms.set(None);
+            conn.changed();
+        }
+        Event::Refused { .. } | Event::Reprioritized { .. } | Event::NeedMore => {}
+    }
+}
+
+fn on_head(conn: &ClientConn, id: u32, ended: bool) {
+    let Some(stream) = conn.stream(id) else { return };
+    let (mut head, mut bytes) = (http::Head::default(), Vec::new());
+    let mut frames = conn.frames.borrow_mut();
+    let status = frames.machine.status;
+    frames.machine.swap_head(&mut head, &mut bytes);
+    drop(frames);
+    let head = ResponseHead::of_stream(status, head.fields, &bytes, stream.method, ended);
+    if !conn.receive_head(&stream, (head, bytes)) {
+        conn.frames.borrow_mut().machine.reset(id, ErrorCode::ENHANCE_YOUR_CALM);
+        return conn.fail(&stream, StreamFailure::Invalid("the upstream sends too many interim responses"));
+    }
+    if ended {
+        conn.end_response(id, Fields::new());
+    }
+}
+
+fn fail(conn: &ClientConn, id: u32, failure: StreamFailure) {
+    if let Some(stream) = conn.stream(id) {
+        conn.fail(&stream, failure);
+    }
+}
+
+impl ClientWire {
+    /// Reads more; false where nothing is there now, or nothing will come.
+    fn read(&mut self, conn: &ClientConn) -> Result<bool, Fault> {
+        let filled = self.input.len();
+        self.input.resize(filled + INPUT_BYTES, 0);
+        let read = self.link.try_read(&mut self.input[filled..]);
+        self.input.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
+        match read? {
+            Some(0) => self.ended = true,
+            Some(len) => {
+                self.moved_bytes += len;
+                conn.heard_ms.set(conn.core.now_ms());
+                return Ok(true);
+            }
+            None => {}
+        }
+        Ok(false)
+    }
+}
+
+/// Writes what the server takes now, frames more, and so on.
+fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    loop {
+        let mut frames = conn.frames.borrow_mut();
+        let Frames { machine, out } = &mut *frames;
+        machine.flush(out);
+        if out.is_empty() {
+            out.shrink_to(OUT_BYTES_MAX);
+            if wire.link.is_behind() && wire.link.try_flush()? {
+                wire.progress_ms = conn.core.now_ms();
+            }
+            return Ok(());
+        }
+        let sent = wire.link.try_write(&[&out[..]], false)?;
+        out.drain(..sent);
+        let is_empty = out.is_empty();
+        drop(frames);
+        if sent == 0 {
+            return Ok(());
+        }
+        wire.moved_bytes += sent;
+        wire.progress_ms = conn.core.now_ms();
+        if is_empty && wire.moved_bytes < TURN_BYTES_MAX {
+            conn.fill_out(OUT_BYTES_MAX);
+        }
+    }
+}

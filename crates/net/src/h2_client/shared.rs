@@ -1,0 +1,386 @@
+//! A connection as its own task and the tasks of its requests share it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use http::{Fields, Method, ResponseHead};
+use http2::{Machine, Share};
+
+use super::options::{H2Options, StreamFailure};
+use crate::core::Core;
+use crate::mux::shared::StreamShared;
+use crate::mux::turns::Turns;
+use crate::mux::{ContentFrames, StreamPriority};
+use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
+
+/// The window of each stream, in bytes.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// What a stream holds beside its buffers and heads.
+const STREAM_BYTES: usize = 1024;
+/// What a connection holds beside what is counted: its task above all.
+const CONNECTION_BYTES: usize = 2 * 1024;
+/// Heads of a response that wait to be read: interim ones, and the final one.
+const HEADS_MAX: usize = 8;
+/// Bytes to be sent at which no further request begins: a server that reads nothing gets no more heads.
+const OUT_BYTES_FULL: usize = 256 * 1024;
+/// An unanswered ping after which no further request begins, in milliseconds.
+const DOUBT_MS: u64 = 1_000;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    /// The server's settings have not come.
+    Opening,
+    /// Requests can begin.
+    Open,
+    /// No further request begins; those under way continue.
+    Leaving,
+    /// Nothing can be sent or received.
+    Over,
+}
+
+/// A head as it came, with the bytes that its spans refer to.
+pub(crate) type ReceivedHead = (ResponseHead, Vec<u8>);
+
+/// One request as its own task and the connection's task share it.
+pub(crate) struct ClientStream {
+    pub(crate) shared: Rc<StreamShared>,
+    pub(crate) method: Method,
+    pub(crate) heads: RefCell<VecDeque<ReceivedHead>>,
+    /// Why nothing more comes, though the response has not ended.
+    pub(crate) failure: Cell<Option<StreamFailure>>,
+    /// When something last came, by the core's clock; 0 while nothing has.
+    pub(crate) heard_ms: Cell<u64>,
+}
+
+/// The machine, and what it has written.
+pub(crate) struct Frames {
+    pub(crate) machine: Machine,
+    pub(crate) out: Vec<u8>,
+}
+
+impl ContentFrames for Frames {
+    fn capacity(&self, id: u32) -> usize {
+        self.machine.sendable(id)
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        self.machine.data(id, bytes, ends, &mut self.out);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.machine.send_trailers(id, trailers, &mut self.out);
+    }
+}
+
+/// What the tasks of one connection share.
+pub(crate) struct ClientConn {
+    pub(crate) core: Core,
+    pub(crate) options: H2Options,
+    pub(crate) frames: RefCell<Frames>,
+    streams: RefCell<HashMap<u32, Rc<ClientStream>>>,
+    turns: RefCell<Turns>,
+    /// Ready to read where a stream has something to send, or has ended.
+    pub(crate) news: Rc<Source>,
+    pub(crate) state: Cell<ClientState>,
+    /// Requests that have begun.
+    served: Cell<u32>,
+    pub(crate) opened_ms: u64,
+    /// When bytes last came.
+    pub(crate) heard_ms: Cell<u64>,
+    /// When a ping was sent that is not answered.
+    pub(crate) pinged_ms: Cell<Option<u64>>,
+    on_change: Box<dyn Fn()>,
+    streams_bytes: Cell<usize>,
+    own_bytes: Cell<usize>,
+    /// What the core's memory knows of.
+    held_bytes: Cell<usize>,
+}
+
+impl ClientConn {
+    pub(crate) fn new(core: &Core, options: &H2Options, on_change: Box<dyn Fn()>) -> ClientConn {
+        let streams_max = options.streams_max.clamp(1, 1_000);
+        let connection_window = STREAM_WINDOW * streams_max;
+        // The most that windows and heads allow; the ledger's credit bounds frames that bring nothing.
+        let held_bytes_max =
+            2 * (connection_window as usize + streams_max as usize * options.head.head_bytes_max);
+        let machine = Machine::client(http2::Options {
+            head: options.head,
+            stream_window: STREAM_WINDOW,
+            connection_window,
+            stream_bytes: 0,
+            share: Share { held_bytes_max, ..Share::default() },
+            ..http2::Options::default()
+        });
+        let news = core.add_source();
+        news.clear(WRITE);
+        let conn = ClientConn {
+            core: core.clone(),
+            options: H2Options { streams_max, ..*options },
+            frames: RefCell::new(Frames { machine, out: Vec::new() }),
+            streams: RefCell::default(),
+            turns: RefCell::default(),
+            news,
+            state: Cell::new(ClientState::Opening),
+            served: Cell::new(0),
+            opened_ms: core.now_ms(),
+            heard_ms: Cell::new(core.now_ms()),
+            pinged_ms: Cell::new(None),
+            on_change,
+            streams_bytes: Cell::new(0),
+            own_bytes: Cell::new(0),
+            held_bytes: Cell::new(0),
+        };
+        conn.weigh_own(0);
+        conn
+    }
+
+    /// Requests whose tasks have not ended.
+    pub(crate) fn live(&self) -> usize {
+        self.streams.borrow().len()
+    }
+
+    pub(crate) fn served(&self) -> u32 {
+        self.served.get()
+    }
+
+    /// Whether a request can begin now. Until the server's settings have come, one can: how many it allows is not known.
+    pub(crate) fn has_room(&self) -> bool {
+        let now_ms = self.core.now_ms();
+        let frames = self.frames.borrow();
+        let is_in_doubt = self.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms + DOUBT_MS);
+        match self.state.get() {
+            ClientState::Opening => self.served.get() == 0,
+            ClientState::Open => {
+                !is_in_doubt
+                    && self.live() < self.options.streams_max as usize
+                    && frames.out.len() < OUT_BYTES_FULL
+                    && frames.machine.can_request().is_ok()
+            }
+            ClientState::Leaving | ClientState::Over => false,
+        }
+    }
+
+    /// A request has begun on stream `id`.
+    pub(crate) fn add(&self, id: u32, method: Method) -> Rc<ClientStream> {
+        let priority = StreamPriority { urgency: 3, incremental: true };
+        let shared = Rc::new(StreamShared::new(id, self.core.add_source(), priority));
+        let stream = Rc::new(ClientStream {
+            shared,
+            method,
+            heads: RefCell::default(),
+            failure: Cell::new(None),
+            heard_ms: Cell::new(0),
+        });
+        self.streams.borrow_mut().insert(id, stream.clone());
+        let served = self.served.get().saturating_add(1);
+        self.served.set(served);
+        if self.options.requests_max > 0 && served >= self.options.requests_max {
+            self.leave();
+        }
+        self.notify();
+        stream
+    }
+
+    /// The request's task has ended, however far the request had come.
+    pub(crate) fn remove(&self, stream: &ClientStream) {
+        self.streams.borrow_mut().remove(&stream.shared.id);
+        self.weigh_stream(stream, 0);
+        self.core.deregister(&stream.shared.source);
+        let is_in_doubt = stream.heard_ms.get() == 0 && stream.failure.get().is_none();
+        let mut frames = self.frames.borrow_mut();
+        frames.machine.release(stream.shared.id);
+        // Nobody waits for a server that is silent without asking whether it is there.
+        if is_in_doubt && self.pinged_ms.get().is_none() && self.state.get() == ClientState::Open {
+            frames.machine.ping(*b"alive? \0");
+            self.pinged_ms.set(Some(self.core.now_ms()));
+        }
+        drop(frames);
+        self.notify();
+        self.changed();
+    }
+
+    /// No further request begins.
+    pub(crate) fn leave(&self) {
+        if matches!(self.state.get(), ClientState::Opening | ClientState::Open) {
+            self.state.set(ClientState::Leaving);
+            self.notify();
+            self.changed();
+        }
+    }
+
+    /// Nothing more is sent or received: every request that has not ended fails.
+    pub(crate) fn end(&self, failure: StreamFailure) {
+        self.state.set(ClientState::Over);
+        let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
+        streams.iter().for_each(|stream| self.fail(stream, failure));
+        self.weigh_own(0);
+        self.changed();
+    }
+
+    pub(crate) fn changed(&self) {
+        (self.on_change)();
+    }
+
+    /// Lets the connection's task run soon.
+    pub(crate) fn notify(&self) {
+        self.core.raise(&self.news, READ);
+    }
+
+    /// A stream has something to send.
+    pub(crate) fn enqueue(&self, stream: &ClientStream) {
+        self.turns.borrow_mut().push(&stream.shared);
+        self.notify();
+    }
+
+    // ---- memory ----
+
+    /// Counts what a stream holds: its buffers, heads, and `more`.
+    pub(crate) fn weigh_stream(&self, stream: &ClientStream, bytes: usize) {
+        let before = stream.shared.held_bytes.replace(bytes);
+        self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
+        self.weigh();
+    }
+
+    /// The connection's task holds so many bytes.
+    pub(crate) fn weigh_own(&self, bytes: usize) {
+        let frames = self.frames.borrow();
+        self.own_bytes.set(bytes + frames.out.capacity() + frames.machine.own_bytes());
+        drop(frames);
+        self.weigh();
+    }
+
+    fn weigh(&self) {
+        let after = match self.state.get() {
+            ClientState::Over => self.streams_bytes.get(),
+            _ => CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get(),
+        };
+        let before = self.held_bytes.replace(after);
+        if before != after {
+            self.core.memory().change(before, after);
+        }
+    }
+
+    // ---- what the connection's task does to its streams ----
+
+    pub(crate) fn stream(&self, id: u32) -> Option<Rc<ClientStream>> {
+        self.streams.borrow().get(&id).cloned()
+    }
+
+    /// A head, interim ones too. False where too many wait to be read.
+    pub(crate) fn receive_head(&self, stream: &ClientStream, head: ReceivedHead) -> bool {
+        let mut heads = stream.heads.borrow_mut();
+        if heads.len() >= HEADS_MAX {
+            return false;
+        }
+        heads.push_back(head);
+        drop(heads);
+        self.heard(stream);
+        true
+    }
+
+    /// Body bytes.
+    pub(crate) fn receive(&self, id: u32, bytes: &[u8]) {
+        let Some(stream) = self.stream(id) else {
+            // Nobody reads them.
+            return self.frames.borrow_mut().machine.grant(id, bytes.len());
+        };
+        if !bytes.is_empty() {
+            stream.shared.input.borrow_mut().bytes.extend_from_slice(bytes);
+            self.heard(&stream);
+        }
+    }
+
+    /// The response is complete.
+    pub(crate) fn end_response(&self, id: u32, trailers: Fields) {
+        if let Some(stream) = self.stream(id) {
+            let mut input = stream.shared.input.borrow_mut();
+            (input.ended, input.trailers) = (true, trailers);
+            drop(input);
+            self.heard(&stream);
+        }
+    }
+
+    fn heard(&self, stream: &ClientStream) {
+        stream.heard_ms.set(self.core.now_ms().max(1));
+        self.weigh_stream(stream, stream.weight_bytes());
+        self.core.raise(&stream.shared.source, READ);
+    }
+
+    /// The request fails, unless its response is complete; nothing more is sent.
+    pub(crate) fn fail(&self, stream: &ClientStream, failure: StreamFailure) {
+        // Who has seen a part of the response cannot begin again.
+        let failure = match failure {
+            StreamFailure::NotProcessed if stream.heard_ms.get() > 0 => StreamFailure::Reset,
+            failure => failure,
+        };
+        if !stream.shared.input.borrow().ended && stream.failure.get().is_none() {
+            stream.failure.set(Some(failure));
+        }
+        stream.shared.cut();
+        self.core.raise(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
+    }
+
+    /// Requests above this stream were not processed.
+    pub(crate) fn fail_above(&self, last: u32) {
+        let left: Vec<_> =
+            self.streams.borrow().iter().filter(|(id, _)| **id > last).map(|(_, it)| it.clone()).collect();
+        left.iter().for_each(|stream| self.fail(stream, StreamFailure::NotProcessed));
+    }
+
+    /// More may be sent on a stream, or on all of them.
+    pub(crate) fn unblock(&self, id: Option<u32>) {
+        let streams = self.streams.borrow();
+        let mut waiting: Vec<_> = match id {
+            Some(id) => streams.get(&id).into_iter().collect(),
+            None => streams.values().collect(),
+        };
+        waiting.retain(|stream| stream.shared.output.borrow().is_waiting());
+        waiting.sort_unstable_by_key(|stream| stream.shared.id);
+        let mut turns = self.turns.borrow_mut();
+        waiting.into_iter().for_each(|stream| turns.push(&stream.shared));
+    }
+
+    /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
+    pub(crate) fn fill_out(&self, bytes_max: usize) {
+        let mut frames = self.frames.borrow_mut();
+        while frames.out.len() < bytes_max {
+            let Some(stream) = self.turns.borrow_mut().pop() else { return };
+            let mut output = stream.output.borrow_mut();
+            // A stream that no window allows to send comes back when one opens.
+            if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, &mut *frames) {
+                continue;
+            }
+            let waits = output.is_waiting();
+            drop(output);
+            self.core.raise(&stream.source, WRITE);
+            if waits {
+                self.turns.borrow_mut().push_again(stream);
+            }
+        }
+    }
+}
+
+impl ClientStream {
+    /// What its buffers hold.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let heads = self.heads.borrow();
+        let heads: usize = heads.iter().map(head_bytes).sum();
+        let buffers =
+            self.shared.input.borrow().bytes.capacity() + self.shared.output.borrow().bytes.capacity();
+        STREAM_BYTES + heads + buffers
+    }
+}
+
+/// What a head holds.
+pub(crate) fn head_bytes((head, bytes): &ReceivedHead) -> usize {
+    bytes.capacity() + head.fields.capacity() * size_of::<http::Field>()
+}
+
+impl Drop for ClientConn {
+    fn drop(&mut self) {
+        self.core.memory().change(self.held_bytes.get(), 0);
+        self.core.deregister(&self.news);
+    }
+}

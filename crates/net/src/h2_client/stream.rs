@@ -1,0 +1,218 @@
+//! One request on a connection to another server.
+
+use std::rc::Rc;
+
+use http::{Fields, ResponseHead};
+use http2::RequestLine;
+
+use super::options::{H2Request, StreamFailure, StreamStep};
+use super::shared::{ClientConn, ClientStream, ReceivedHead, head_bytes};
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::source::{READ, Source, WRITE};
+use crate::wait::{self, Interest};
+
+/// One request and its response. Dropping it ends both: the server learns of it where they are not complete.
+pub struct H2Stream {
+    conn: Rc<ClientConn>,
+    stream: Rc<ClientStream>,
+    head: ReceivedHead,
+    piece: Vec<u8>,
+    /// Bytes of it for which no window was granted yet.
+    ungranted_bytes: usize,
+    is_reused: bool,
+    has_begun: bool,
+}
+
+impl H2Stream {
+    pub(crate) fn open(conn: &Rc<ClientConn>, request: &H2Request<'_>) -> Option<H2Stream> {
+        if !conn.has_room() {
+            return None;
+        }
+        let line = RequestLine {
+            method: request.method_name,
+            scheme: request.scheme,
+            authority: request.authority,
+            path: request.path,
+            protocol: None,
+        };
+        let mut frames = conn.frames.borrow_mut();
+        let frames = &mut *frames;
+        let (id, mut head) = frames.machine.request(&line, request.ended, &mut frames.out).ok()?;
+        head.lines(request.lines);
+        drop(head);
+        let is_reused = conn.served() > 0;
+        let stream = conn.add(id, request.method);
+        stream.shared.output.borrow_mut().ended = request.ended;
+        let stream = H2Stream {
+            conn: conn.clone(),
+            stream,
+            head: (ResponseHead::default(), Vec::new()),
+            piece: Vec::new(),
+            ungranted_bytes: 0,
+            is_reused,
+            has_begun: false,
+        };
+        Some(stream)
+    }
+
+    /// Whether the connection has carried another request before.
+    #[must_use]
+    pub fn is_reused(&self) -> bool {
+        self.is_reused
+    }
+
+    /// When a part of the response last came, by the core's clock, in milliseconds; 0 while none has.
+    #[must_use]
+    pub fn received_ms(&self) -> u64 {
+        self.stream.heard_ms.get()
+    }
+
+    /// Whether the head of the final response was returned by [`H2Stream::step`].
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// The core that it lives on.
+    #[must_use]
+    pub fn core(&self) -> &Core {
+        &self.conn.core
+    }
+
+    /// What a task waits on: see [`H2Stream::interest`].
+    pub(crate) fn source(&self) -> &Source {
+        &self.stream.shared.source
+    }
+
+    /// What to wait for in order to read more of the response, or to write more of the request.
+    #[must_use]
+    pub fn interest(&self, read: bool, write: bool) -> Interest {
+        Interest::of(read, write)
+    }
+
+    /// Waits until it can do what is wanted, at most until `deadline_ms` of the core's clock.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
+        wait::ready(&self.conn.core, self.source(), interest, deadline_ms).await
+    }
+
+    fn weigh(&self) {
+        let own = self.piece.capacity() + head_bytes(&self.head);
+        self.conn.weigh_stream(&self.stream, self.stream.weight_bytes() + own);
+    }
+
+    // ---- the response ----
+
+    /// What came next. What the step before returned has been read: the server may send as much again.
+    ///
+    /// # Errors
+    /// Why no more comes.
+    pub fn step(&mut self) -> Result<StreamStep, StreamFailure> {
+        let granted = std::mem::take(&mut self.ungranted_bytes);
+        if granted > 0 {
+            self.conn.frames.borrow_mut().machine.grant(self.stream.shared.id, granted);
+            self.conn.notify();
+        }
+        self.piece.clear();
+        if let Some(head) = self.stream.heads.borrow_mut().pop_front() {
+            self.head = head;
+            self.has_begun = !self.head.0.status.is_informational();
+            return Ok(StreamStep::Head);
+        }
+        let mut input = self.stream.shared.input.borrow_mut();
+        if !input.bytes.is_empty() {
+            std::mem::swap(&mut self.piece, &mut input.bytes);
+            self.ungranted_bytes = self.piece.len();
+            return Ok(StreamStep::Data);
+        }
+        if input.ended {
+            return Ok(StreamStep::End);
+        }
+        drop(input);
+        if let Some(failure) = self.stream.failure.get() {
+            return Err(failure);
+        }
+        self.stream.shared.source.clear(READ);
+        // Nothing is kept while nothing comes.
+        self.piece = Vec::new();
+        self.stream.shared.input.borrow_mut().bytes = Vec::new();
+        self.weigh();
+        Ok(StreamStep::Pending)
+    }
+
+    /// The head of the last [`StreamStep::Head`], and the bytes that its spans refer to.
+    #[must_use]
+    pub fn head(&self) -> (&ResponseHead, &[u8]) {
+        (&self.head.0, &self.head.1)
+    }
+
+    /// Content of the last [`StreamStep::Data`].
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.piece
+    }
+
+    /// The response's trailers.
+    #[must_use]
+    pub fn trailers(&self) -> Fields {
+        self.stream.shared.input.borrow().trailers.clone()
+    }
+
+    // ---- the request's body ----
+
+    /// Adds content, which the connection sends as its windows allow.
+    pub fn offer(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() && !self.stream.shared.is_reset() {
+            self.stream.shared.output.borrow_mut().push(bytes);
+            self.weigh();
+            self.conn.enqueue(&self.stream);
+        }
+    }
+
+    /// The request is complete, with these trailers.
+    pub fn finish(&mut self, trailers: Fields) {
+        let mut output = self.stream.shared.output.borrow_mut();
+        if !output.ended && !self.stream.shared.is_reset() {
+            output.end = Some(trailers);
+            drop(output);
+            self.conn.enqueue(&self.stream);
+        }
+    }
+
+    /// Bytes of the request that wait to be sent.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.stream.shared.output.borrow().len()
+    }
+
+    /// Whether anything of the request waits to be sent. If so, it can be written again once the connection has sent some of it.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        let is_behind = self.stream.shared.output.borrow().is_waiting();
+        if is_behind {
+            self.stream.shared.source.clear(WRITE);
+        }
+        is_behind
+    }
+
+    /// Whether nothing more of the request can be sent: the server has reset the stream, or the connection is over.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.stream.shared.is_reset()
+    }
+
+    /// Forgets what waits to be sent.
+    pub fn abandon(&mut self) {
+        let mut output = self.stream.shared.output.borrow_mut();
+        (output.bytes, output.at, output.end) = (Vec::new(), 0, None);
+    }
+}
+
+impl Drop for H2Stream {
+    fn drop(&mut self) {
+        self.conn.remove(&self.stream);
+    }
+}

@@ -1,0 +1,110 @@
+//! The HTTP/2 connections of one core to one server. Requests share the first connection that has room, so that connections which
+//! are not needed become idle and are closed.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use http::Limits;
+use net::{Core, H2Link, H2Options, H2Request, H2Stream, Link};
+
+use crate::options::{KeepAlive, RouteOptions};
+
+/// Limits of response heads: those of a route by default, because routes share a connection.
+fn head_limits() -> Limits {
+    RouteOptions::default().head
+}
+
+/// The connections.
+pub(crate) struct H2Pool {
+    core: Core,
+    options: H2Options,
+    links: RefCell<Vec<(H2Link, Option<SocketAddr>)>>,
+    /// A request makes a connection; others wait for it.
+    is_dialling: Cell<bool>,
+    waiting: Rc<RefCell<Vec<Waker>>>,
+}
+
+/// The right to make a connection. Who waits for one tries again when it is dropped.
+pub(crate) struct Dialling<'p>(&'p H2Pool);
+
+impl H2Pool {
+    /// An empty pool.
+    pub(crate) fn new(core: &Core, keep_alive: &KeepAlive) -> H2Pool {
+        let options = H2Options {
+            head: head_limits(),
+            requests_max: keep_alive.requests_max,
+            idle_ms_max: if keep_alive.idle_max == 0 { 0 } else { keep_alive.idle_ms_max },
+            ..H2Options::default()
+        };
+        H2Pool {
+            core: core.clone(),
+            options,
+            links: RefCell::default(),
+            is_dialling: Cell::new(false),
+            waiting: Rc::default(),
+        }
+    }
+
+    /// Begins a request on the first connection that has room.
+    pub(crate) fn request(&self, request: &H2Request<'_>) -> Option<H2Stream> {
+        self.links.borrow().iter().find_map(|(link, _)| link.request(request))
+    }
+
+    /// The right to make a connection, unless one is being made.
+    pub(crate) fn dialling(&self) -> Option<Dialling<'_>> {
+        let is_opening = self.links.borrow().iter().any(|(link, _)| link.is_opening());
+        if is_opening || self.is_dialling.replace(true) {
+            return None;
+        }
+        Some(Dialling(self))
+    }
+
+    /// Waits until a request may begin on a connection, or one may be made. False at the deadline.
+    pub(crate) async fn changed(&self, deadline_ms: u64) -> bool {
+        let mut too_long = pin!(self.core.sleep(deadline_ms.saturating_sub(self.core.now_ms())));
+        poll_fn(|context| {
+            let has_room = || self.links.borrow().iter().any(|(link, _)| link.has_room());
+            let may_dial =
+                || !self.is_dialling.get() && !self.links.borrow().iter().any(|(link, _)| link.is_opening());
+            if has_room() || may_dial() {
+                return Poll::Ready(true);
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            too_long.as_mut().poll(context).map(|()| false)
+        })
+        .await
+    }
+
+    /// Adds a connection that was just made.
+    pub(crate) fn add(&self, link: Link, address: Option<SocketAddr>) {
+        let waiting = self.waiting.clone();
+        let link = H2Link::start(link, &self.options, move || wake(&waiting));
+        self.links.borrow_mut().push((link, address));
+    }
+
+    /// Forgets connections that take no further request, or that `fits` rejects: their requests end in peace.
+    pub(crate) fn sweep(&self, fits: impl Fn(Option<SocketAddr>) -> bool) {
+        self.links.borrow_mut().retain(|(link, address)| !link.is_over() && fits(*address));
+    }
+
+    /// Connections that take requests.
+    pub(crate) fn len(&self) -> usize {
+        self.links.borrow().iter().filter(|(link, _)| !link.is_over()).count()
+    }
+}
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.0.is_dialling.set(false);
+        wake(&self.0.waiting);
+    }
+}
+
+fn wake(waiting: &RefCell<Vec<Waker>>) {
+    let waiting = std::mem::take(&mut *waiting.borrow_mut());
+    waiting.into_iter().for_each(Waker::wake);
+}
