@@ -174,6 +174,17 @@ pub(crate) fn section(
     }
 }
 
+/// What `Connection` says about the connection's life (RFC 9112 section 9.3): whether it names `close`, and `keep-alive`.
+pub(crate) fn connection(value: &[u8]) -> (bool, bool) {
+    match value {
+        b"keep-alive" => (false, true),
+        b"close" => (true, false),
+        _ => scan::tokens(value).fold((false, false), |(close, keep), token| {
+            (close | token.eq_ignore_ascii_case(b"close"), keep | token.eq_ignore_ascii_case(b"keep-alive"))
+        }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -128,10 +128,9 @@ impl RequestHead {
                 }
                 Name::Host => host = Some(field.value),
                 Name::Connection => {
-                    for token in scan::tokens(field.value.of(buffer)) {
-                        close |= token.eq_ignore_ascii_case(b"close");
-                        self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
-                    }
+                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    close |= closes;
+                    self.keep_alive |= keeps;
                 }
                 Name::Expect if is_1_0 => {}
                 Name::Expect if field.value.of(buffer).eq_ignore_ascii_case(b"100-continue") => {

@@ -183,10 +183,9 @@ impl ResponseHead {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
                 Name::Connection => {
-                    for token in scan::tokens(field.value.of(buffer)) {
-                        close |= token.eq_ignore_ascii_case(b"close");
-                        keep |= token.eq_ignore_ascii_case(b"keep-alive");
-                    }
+                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    close |= closes;
+                    keep |= keeps;
                 }
                 _ => {}
             }

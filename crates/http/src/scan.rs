@@ -156,12 +156,9 @@ pub fn host(bytes: &[u8]) -> usize {
 /// 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
 #[must_use]
 pub fn value(bytes: &[u8]) -> usize {
-    // `word - 0x20` borrows into the high bit where a byte is below 0x20, and `word ^ 0x7f` is zero where it is DEL.
-    let doubtful = |word: u64| {
-        let low = word.wrapping_sub(ONES * 0x20) & !word;
-        let from_del = word ^ (ONES * 0x7f);
-        (low | (from_del.wrapping_sub(ONES) & !from_del)) & HIGHS
-    };
+    // Below 0x80, `byte - 0x20` has its high bit set where the byte is less than that, `byte + 1` where it is DEL. A carry or
+    // borrow of the byte before can only add a doubt.
+    let doubtful = |word: u64| (word.wrapping_sub(ONES * 0x20) | word.wrapping_add(ONES)) & !word & HIGHS;
     run_of_words(bytes, doubtful, is_value_byte)
 }
 

@@ -58,27 +58,24 @@ pub(crate) async fn ready(
     interest: Interest,
     deadline_ms: u64,
 ) -> Result<(), Fault> {
-    if interest.is_met(source) {
-        return Ok(());
-    }
-    // A wait that was given up may have left its own end behind.
-    source.take_expired();
-    source.set_deadline(deadline_ms);
+    let mut waits = false;
     let result = poll_fn(|cx| {
         if interest.is_met(source) {
             return Poll::Ready(Ok(()));
         }
-        if source.take_expired() {
-            if core.now_ms() >= deadline_ms {
-                return Poll::Ready(Err(Fault::Timeout));
-            }
-            source.set_deadline(deadline_ms);
+        // What an earlier wait has left behind, or reported late, is no end of this one.
+        if source.take_expired() && waits && core.now_ms() >= deadline_ms {
+            return Poll::Ready(Err(Fault::Timeout));
         }
+        waits = true;
+        source.set_deadline(deadline_ms);
         interest.wait(core, source, cx);
         Poll::Pending
     })
     .await;
-    source.set_deadline(u64::MAX);
+    if waits {
+        source.set_deadline(u64::MAX);
+    }
     result
 }
 
@@ -93,32 +90,25 @@ pub(crate) async fn either(
     deadline_ms: u64,
     is_done: impl Fn() -> bool,
 ) -> Result<(), Fault> {
-    if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
-        return Ok(());
-    }
-    for (source, _) in both {
-        source.take_expired();
-        source.set_deadline(deadline_ms);
-    }
+    let mut waits = false;
     let result = poll_fn(|cx| {
         if is_done() || both.iter().any(|(source, interest)| interest.is_met(source)) {
             return Poll::Ready(Ok(()));
         }
         for (source, interest) in both {
-            if source.take_expired() {
-                if core.now_ms() >= deadline_ms {
-                    return Poll::Ready(Err(Fault::Timeout));
-                }
-                // The deadline of an earlier wait, reported late.
-                source.set_deadline(deadline_ms);
+            // What an earlier wait has left behind, or reported late, is no end of this one.
+            if source.take_expired() && waits && core.now_ms() >= deadline_ms {
+                return Poll::Ready(Err(Fault::Timeout));
             }
+            source.set_deadline(deadline_ms);
             interest.wait(core, source, cx);
         }
+        waits = true;
         Poll::Pending
     })
     .await;
-    for (source, _) in both {
-        source.set_deadline(u64::MAX);
+    if waits {
+        both.iter().for_each(|(source, _)| source.set_deadline(u64::MAX));
     }
     result
 }

@@ -34,7 +34,18 @@ fn acceptor(sites: Vec<(&'static str, TlsSite)>, store: &CertificateStore) -> Tl
         let named = |pattern: &&str| super::certificate::covers(pattern, host);
         names.iter().position(named).or_else(|| names.iter().position(|name| name.is_empty()))
     };
-    TlsAcceptor::new(&TlsOptions::default(), find, sites, store.clone()).unwrap()
+    serving(&TlsOptions::default(), find, sites, store.clone())
+}
+
+fn serving(
+    options: &TlsOptions,
+    find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
+    sites: Vec<Option<TlsSite>>,
+    store: CertificateStore,
+) -> TlsAcceptor {
+    let acceptor = TlsAcceptor::new(store);
+    acceptor.replace(options, find, sites).unwrap();
+    acceptor
 }
 
 fn site(certificates: &[ServerCertificate]) -> TlsSite {
@@ -222,6 +233,18 @@ fn what_is_negotiated() {
 }
 
 #[test]
+fn sites_may_come_and_go() {
+    let acceptor = TlsAcceptor::new(CertificateStore::new());
+    let shown = || Client::new().shown(&acceptor, "a.test").is_ok();
+    let replace = |sites| acceptor.replace(&TlsOptions::default(), |_| Some(0), sites).unwrap();
+    assert!(!shown(), "no site is reached through TLS");
+    replace(vec![Some(site(&[ecdsa(&["a.test"])]))]);
+    assert!(shown());
+    replace(vec![None]);
+    assert!(!shown());
+}
+
+#[test]
 fn a_session_resumes_on_another_server_with_the_same_secret() {
     let certificate = ecdsa(&["a.test"]);
     let server = |secret: u8| {
@@ -230,7 +253,7 @@ fn a_session_resumes_on_another_server_with_the_same_secret() {
             ..TlsOptions::default()
         };
         let sites = vec![Some(site(std::slice::from_ref(&certificate)))];
-        TlsAcceptor::new(&options, |_| Some(0), sites, CertificateStore::new()).unwrap()
+        serving(&options, |_| Some(0), sites, CertificateStore::new())
     };
     let mut client = Client::new();
     client.config.resumption = Resumption::in_memory_sessions(4);
