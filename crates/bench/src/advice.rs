@@ -4,25 +4,25 @@ use crate::outcome::Outcome;
 use crate::quantity;
 use crate::tally::ErrorKind;
 
-/// An engine thread that works more than this share of its time may be what limits the rate.
+/// An engine thread that is busy for more than this share of the time may limit the rate.
 const BUSY_MAX: f64 = 0.95;
-/// Above this share of the machine's time spent by others, figures deserve a second look.
+/// If other programs use more than this share of the machine's CPU time, the figures may be wrong.
 const NOISE_MAX: f64 = 0.05;
 /// Fewest values that must lie beyond a percentile for it to be reliable.
 const BEYOND_MIN: f64 = 10.0;
 /// If an open loop sends more than one request in a hundred later than this, the run warns.
 const LATE_NS_MAX: u64 = 1_000_000;
 
-/// A shorter time without an answer is no stall.
+/// A shorter time without a response is not reported as a stall.
 const STALL_S_MIN: f64 = 0.1;
 
-/// What is doubtful about the run, each as one sentence.
+/// The warnings about a run, each as one sentence.
 #[must_use]
 pub fn warnings(outcome: &Outcome) -> Vec<String> {
     warnings_up_to(outcome, 99.99)
 }
 
-/// The same where no percentile beyond this one is shown.
+/// The same for a report that shows no percentile beyond this one.
 #[must_use]
 pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
     let mut reported = Vec::new();
@@ -116,7 +116,7 @@ pub fn scope(outcome: &Outcome) -> String {
     text
 }
 
-/// The longest time in seconds without any response, as far as the points show one.
+/// The longest time in seconds without any response, as far as it is visible in the points.
 fn stall(outcome: &Outcome) -> Option<f64> {
     let mut longest: f64 = 0.0;
     let mut length = 0.0;

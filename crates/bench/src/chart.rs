@@ -2,7 +2,7 @@
 
 use crate::quantity;
 
-/// Width and height of a chart in its own units; the page scales it, so these are about what it has there.
+/// Width and height of a chart in its own units; the page scales it to about this size in pixels.
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 190.0;
 const LEFT: f64 = 60.0;
@@ -12,13 +12,13 @@ const BOTTOM: f64 = 30.0;
 
 /// One line of a chart.
 pub struct Series {
-    /// What it is, for the legend.
+    /// Its name in the legend.
     pub name: String,
-    /// Its points, x rising.
+    /// Its points, in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How an axis is cut and labelled.
+/// The scale of an axis and its labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// From zero, evenly.
@@ -27,19 +27,19 @@ pub enum Scale {
     Binary,
     /// By powers of ten.
     Log,
-    /// Percentiles by their distance to 100 %: 90, 99, 99.9 lie evenly.
+    /// Percentiles by their distance to 100 %: 90, 99 and 99.9 are evenly spaced.
     Nines,
 }
 
 /// An axis.
 pub struct Axis {
-    /// How it is cut.
+    /// Its scale.
     pub scale: Scale,
-    /// What a tick says.
+    /// The label of a value.
     pub label: fn(f64) -> String,
 }
 
-/// A chart of lines; empty where there is nothing to draw.
+/// A chart of lines; empty if there is nothing to draw.
 #[must_use]
 pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     let all = || series.iter().flat_map(|s| &s.points);
@@ -91,13 +91,13 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
 
 /// One bar of a chart.
 pub struct Bar {
-    /// What it stands for.
+    /// Its label.
     pub name: String,
     /// Its length, and the range of what was measured.
     pub value: f64,
     /// Least and greatest.
     pub range: (f64, f64),
-    /// What is written at its end.
+    /// The text at its end.
     pub label: String,
     /// Drawn in the first colour instead of the quiet one.
     pub ours: bool,
@@ -184,7 +184,7 @@ fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
     })
 }
 
-/// Where a value lies between the ends of its axis, 0 to 1.
+/// The position of a value on its axis, 0 to 1.
 fn share(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
     let place = |value: f64| match scale {
         Scale::Linear | Scale::Binary => value,

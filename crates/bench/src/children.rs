@@ -1,6 +1,6 @@
 //! Child processes that never outlive this one: not on an error, not on a panic, not on Ctrl-C.
 //!
-//! The first Ctrl-C asks whatever is measured to end with its figures so far ([`stop`]); the second ends all at once.
+//! The first Ctrl-C ends the measurement with its figures so far ([`stop`]); the second one ends the program at once.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ const STOP_MS_MAX: u64 = 3_000;
 const TWICE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a signal handler must remove: process groups and temporary folders.
+/// What must be removed at the end: process groups and temporary folders.
 struct Cleanup {
     groups: Vec<Pid>,
     folders: Vec<PathBuf>,
@@ -28,7 +28,7 @@ static LITTER: Mutex<Cleanup> = Mutex::new(Cleanup { groups: Vec::new(), folders
 static WATCH: Once = Once::new();
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Set by the first signal that asks this process to end. From the first call on, signals are taken care of.
+/// Set by the first signal that asks this process to end. The first call installs the signal handling.
 pub fn stop() -> &'static AtomicBool {
     watch_signals();
     &STOP
@@ -74,12 +74,12 @@ impl ProcessTree {
     /// Starts `command` with its output, both streams, in the file `log`.
     ///
     /// # Errors
-    /// Where the program or the file is not to be had.
+    /// The program cannot be started, or the file cannot be made.
     pub fn start(command: &mut Command, log: &Path) -> io::Result<ProcessTree> {
         use std::os::unix::process::CommandExt;
         watch_signals();
         let out = File::create(log)?;
-        // Held over the start, so that a signal finds the child or comes before it.
+        // Locked during the start, so that a signal is handled either before it or with the child in the list.
         let mut litter = litter();
         let child =
             command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0).spawn()?;
@@ -94,7 +94,7 @@ impl ProcessTree {
         self.child.id()
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     #[must_use]
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
@@ -105,7 +105,7 @@ impl ProcessTree {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks until `ready` finds what it looks for, the process ends, or `ms_max` milliseconds have passed.
+    /// Calls `ready` again and again until it returns a value, the process ends, or `ms_max` milliseconds have passed.
     pub fn wait_until<T>(
         &mut self,
         ms_max: u64,
@@ -137,14 +137,14 @@ impl Drop for ProcessTree {
     }
 }
 
-/// A folder under the system's temporary one that goes away with this value, or with the process.
+/// A folder in the system's temporary one that is removed with this value, or with the process.
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
     /// A new one. Servers that give up root must be able to read it, so it is open to all for reading.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn new(name: &str) -> io::Result<TempFolder> {
         use std::os::unix::fs::PermissionsExt;
         watch_signals();
@@ -162,7 +162,7 @@ impl TempFolder {
     }
 }
 
-/// Makes a folder that was not there: of one that was, anybody may be the owner, and a link may lead anywhere.
+/// Makes a new folder. One that exists is refused, because it may belong to anybody or be a link.
 fn made(name: &str) -> io::Result<PathBuf> {
     const TRIES_MAX: u32 = 1_000;
     let mut tries = 0;

@@ -9,11 +9,11 @@ use crate::moment::now_ns;
 use crate::plan::{LoadTarget, Plan};
 use crate::tally::ErrorKind;
 
-/// What making a connection took.
+/// How long it took to make a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectTimes {
     pub(crate) connect_ns: u64,
-    /// The TLS handshake, where there was one.
+    /// The TLS handshake, if there was one.
     pub(crate) tls_ns: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn link(
     Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls_ns }))
 }
 
-/// Why the system makes no connection, and what may help.
+/// Why the connection failed, and what may help.
 fn refused(error: &std::io::Error) -> String {
     let words = plain_words(&error.to_string());
     match Errno::from_io_error(error) {
@@ -66,7 +66,7 @@ fn refused(error: &std::io::Error) -> String {
     }
 }
 
-/// The system's words without its number.
+/// The system's message without the number of the error.
 fn plain(fault: &Fault) -> String {
     plain_words(&fault.to_string())
 }

@@ -1,4 +1,4 @@
-//! Expectations that decide about a run: `p99 < 20ms`, `errors = 0`, `rate > 5k`.
+//! Expectations of a run: `p99 < 20ms`, `errors = 0`, `rate > 5k`.
 
 use crate::figure::{Figure, Unit};
 use crate::outcome::Outcome;
@@ -26,7 +26,7 @@ impl Expectation {
     /// Reads `FIGURE < VALUE`; also `<=`, `=`, `>=`, `>`. Times have a unit, memory is in bytes or `MiB`, shares in `%`.
     ///
     /// # Errors
-    /// What was not understood, and what would be.
+    /// What is invalid, and what is allowed.
     pub fn parse(text: &str) -> Result<Expectation, String> {
         let operators = [
             ("<=", Relation::AtMost),
@@ -48,7 +48,7 @@ impl Expectation {
         Ok(Expectation { text: text.trim().to_string(), figure, order, value })
     }
 
-    /// Whether it is met; else what was found instead.
+    /// Checks whether it is met.
     ///
     /// # Errors
     /// The expectation and the value.
@@ -72,7 +72,7 @@ impl Expectation {
 
 fn number(unit: Unit, text: &str) -> Result<f64, String> {
     match unit {
-        // A bare number would be seconds: an expectation that whoever meant milliseconds never sees missed.
+        // A bare number would be in seconds: if milliseconds were meant, the expectation would never fail.
         Unit::Us if text.ends_with(|c: char| c.is_ascii_digit()) => {
             Err(format!("{text:?} has no unit: write {text}ms"))
         }

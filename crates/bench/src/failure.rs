@@ -4,7 +4,7 @@ use net::Fault;
 
 use crate::tally::ErrorKind;
 
-/// Why a connection ended early, and with it the requests under way on it.
+/// Why a connection ended early, and with it the requests in progress on it.
 #[derive(Debug)]
 pub(crate) struct RequestFailure {
     pub(crate) kind: ErrorKind,

@@ -3,7 +3,7 @@
 use crate::outcome::Outcome;
 use crate::quantity;
 
-/// What a figure's number counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Requests a second.
@@ -23,9 +23,9 @@ pub enum Unit {
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// The more the better.
+    /// More is better.
     More,
-    /// The less the better.
+    /// Less is better.
     Less,
 }
 
@@ -38,7 +38,7 @@ pub struct Figure {
     pub key: &'static str,
     /// Its name for people.
     pub title: &'static str,
-    /// What its number counts.
+    /// Its unit.
     pub unit: Unit,
     /// Which way is better.
     pub better: Better,
@@ -46,13 +46,13 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Its value in that outcome, where it was measured.
+    /// Its value in that outcome, if it was measured.
     #[must_use]
     pub fn of(&self, outcome: &Outcome) -> Option<f64> {
         (self.of)(outcome)
     }
 
-    /// A value of it, for people.
+    /// Formats a value of it.
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         match self.unit {

@@ -13,7 +13,7 @@ use crate::text;
 use crate::versus::Comparison;
 
 const STYLE: &str = include_str!("page.css");
-/// More points than this are put together for a chart.
+/// If there are more points than this, neighbours are merged for a chart.
 const POINTS_MAX: usize = 240;
 
 /// A whole page around `body`.
@@ -150,7 +150,7 @@ fn over_time(outcome: &Outcome) -> String {
     let points = together(&outcome.measured.points);
     let of =
         |value: fn(&Point) -> f64| -> Vec<(f64, f64)> { points.iter().map(|p| (p.to_s, value(p))).collect() };
-    // Where nothing was answered there is no latency.
+    // Without a response there is no latency.
     let answered = |ns: fn(&Point) -> u64| -> Vec<(f64, f64)> {
         points.iter().filter(|p| p.max_ns > 0).map(|p| (p.to_s, ns(p) as f64 / 1e3)).collect()
     };
@@ -179,7 +179,7 @@ fn over_time(outcome: &Outcome) -> String {
     charts
 }
 
-/// Neighbouring points as one, where there are more than a chart can show.
+/// Merges neighbouring points if there are more than a chart can show.
 fn together(points: &[Point]) -> Vec<Point> {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
     let one = |part: &[Point]| {
@@ -198,7 +198,7 @@ fn together(points: &[Point]) -> Vec<Point> {
     points.chunks(each).map(one).collect()
 }
 
-/// Latency by percentile, and how often each latency came.
+/// Latency by percentile, and the frequency of each latency.
 fn distribution(sides: &[(&str, &Times)]) -> String {
     let (mut steps, mut often) = (Vec::new(), Vec::new());
     for (name, latency) in sides {
@@ -232,7 +232,7 @@ fn how_often(latency: &Times) -> Vec<(f64, f64)> {
         let bucket = ((ns as f64 / 1e3).log2() * PER_OCTAVE).round() as i64;
         match often.last_mut() {
             Some((last, sum)) if *last == bucket => *sum += count,
-            // Between two that are apart lie some that nothing fell into.
+            // Buckets between two that are not adjacent are empty.
             last => {
                 let last = last.map_or(bucket - 2, |(last, _)| *last);
                 if last + 1 < bucket {

@@ -19,25 +19,25 @@ use crate::session::{self, LoadSubject};
 use crate::versus::{self, Comparison};
 use crate::{ab, html, record, text};
 
-/// What a server that is started for a comparison has to begin to listen.
+/// How long a server that is started for a comparison may take until it listens.
 const READY_MS_MAX: u64 = 15_000;
 
-/// What to do.
+/// A run of `komainu bench`.
 #[derive(Debug)]
 pub struct BenchJob {
     /// What is measured.
     pub subject: LoadSubject,
-    /// What it is compared with, in turns.
+    /// What it is compared with, in alternating runs.
     pub versus: Option<Versus>,
-    /// Pairs of runs, where it is compared; at least 2.
+    /// Pairs of runs for a comparison; at least 2.
     pub pairs: usize,
-    /// What must hold of the run (compared: of the last run of the first).
+    /// Expectations of the run (in a comparison: of the last run of the first side).
     pub expectations: Vec<Expectation>,
     /// How it is printed.
     pub format: Format,
-    /// Draw no progress.
+    /// Show no progress.
     pub quiet: bool,
-    /// Where it is kept.
+    /// The files to save it in.
     pub keep: Keep,
 }
 
@@ -56,25 +56,25 @@ pub enum Format {
     /// For people.
     #[default]
     Text,
-    /// As `ab` does.
+    /// In the format of `ab`.
     Ab,
-    /// The same JSON that is kept.
+    /// The same JSON as in the file.
     Json,
 }
 
-/// Files to keep the outcome in.
+/// Files to save the outcome in.
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
-    /// Everything.
+    /// All figures, as JSON.
     pub json: Option<PathBuf>,
-    /// One line a run.
+    /// CSV: one line per run.
     pub csv: Option<PathBuf>,
-    /// A page for people.
+    /// HTML.
     pub html: Option<PathBuf>,
 }
 
 impl Keep {
-    /// Makes sure, before anything is measured, that the files can be written.
+    /// Checks, before the measurement, that the files can be written.
     fn check(&self) -> Result<(), String> {
         for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
             let opened = fs::OpenOptions::new().create(true).append(true).open(path);
@@ -102,7 +102,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 /// Runs the whole job. True if all expectations are met.
 ///
 /// # Errors
-/// What kept it from being measured or kept, for people.
+/// Why it could not be measured or saved.
 pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     job.keep.check()?;
     let met = match &job.versus {
@@ -112,7 +112,7 @@ pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     Ok(met)
 }
 
-/// Draws to the terminal on stderr, where there is one and it is wanted.
+/// Draws the progress on stderr, if that is a terminal and progress is wanted.
 pub(crate) fn live(quiet: bool, title: &str) -> Box<dyn Observer> {
     match !quiet && io::stderr().is_terminal() {
         true => Box::new(Live::new(io::stderr(), title, columns())),
@@ -126,7 +126,7 @@ fn columns() -> usize {
 
 fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has read enough.
+        // The reader of the output has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done.map_err(|error| format!("cannot print: {error}")),
     }
@@ -193,13 +193,13 @@ fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool
     Ok(pairs.last().is_none_or(|(a, _)| judge(job, a)))
 }
 
-/// The comparison, and the warnings of its runs, each once.
+/// Prints the comparison, and each warning of its runs once.
 fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
     for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
         for warning in crate::advice::warnings_up_to(outcome, versus::PERCENTILE_MAX) {
-            // The numbers differ from run to run, the doubt does not.
+            // Warnings that differ only in their numbers are the same.
             let doubt = format!("{side}: {warning}");
             let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
             if doubts.iter().all(|known| letters(known) != letters(&doubt)) {
@@ -211,7 +211,7 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     said
 }
 
-/// Pair by pair, each side first in every other one, so that neither side always runs second.
+/// Runs pair by pair; the order within a pair alternates, so that neither side always runs second.
 fn in_turns(
     job: &BenchJob,
     other: &LoadSubject,
@@ -248,7 +248,7 @@ pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Starts the other server, and the subject that it is.
+/// Starts the other server; returns it as a subject.
 fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubject, ProcessTree), String> {
     let port = free_port().map_err(|error| error.to_string())?;
     if !command.contains("{port}") {
@@ -273,10 +273,10 @@ fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubjec
     Ok((subject, tree))
 }
 
-/// `komainu bench compare`: two kept results. True where nothing has become worse.
+/// `komainu bench compare`: compares two saved results. True if no figure has become worse.
 ///
 /// # Errors
-/// What cannot be read or compared.
+/// Which result cannot be read or compared.
 pub fn compare(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =

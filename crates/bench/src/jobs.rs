@@ -39,11 +39,11 @@ pub(crate) struct ConnectionJobs {
     pub(crate) world: Rc<World>,
     origin: usize,
     bell: Rc<Bell>,
-    /// Taken, but not sent on a connection that lived: they go first.
+    /// Requests that were taken, but whose connection failed: they are sent first.
     pub(crate) again: VecDeque<RequestJob>,
     /// Responses on this connection.
     pub(crate) served: u64,
-    /// The time of the latest read or of what else set things going.
+    /// The time of the latest read or other event.
     pub(crate) now_ns: u64,
     /// The first connection is being made: it has neither succeeded nor failed.
     dials: bool,
@@ -63,7 +63,7 @@ pub(crate) struct WholeResponse {
     pub(crate) hash: u64,
 }
 
-/// Runs one connection after another until the world is over.
+/// Runs one connection after another until the run has ended.
 pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
     let world = connection.jobs().world.clone();
     world.core.sleep(delay.as_millis() as u64).await;
@@ -87,7 +87,7 @@ pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
     }
 }
 
-/// A response that took too long, with what there was of it.
+/// Counts a response that took too long.
 fn explained(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
     if failure.kind != ErrorKind::Timeout {
         return failure;
@@ -120,7 +120,7 @@ impl ConnectionJobs {
     /// Connects when there is something to ask; `None` where that will never be.
     pub(crate) async fn begin(&mut self) -> Result<Option<Link>, RequestFailure> {
         self.served = 0;
-        // An open loop connects ahead; all else only when there is something to ask.
+        // An open loop connects in advance; otherwise a connection is made when there is a request.
         let stays_open = self.world.plan.is_open() && self.world.plan.keep_alive;
         if !stays_open && !self.have().await {
             return Ok(None);
@@ -145,7 +145,7 @@ impl ConnectionJobs {
         let world = &self.world;
         self.dials |= !self.dialled;
         self.dialled = true;
-        // Thousands of attempts in a row would keep the run from its end: the clock has its turn between them.
+        // Thousands of attempts in a row would delay the end of the run, so the clock is checked between them.
         while world.is_behind() {
             world.core.yield_now().await;
         }
@@ -175,7 +175,7 @@ impl ConnectionJobs {
         }
     }
 
-    /// Makes sure that there is something to ask; false where that will never be.
+    /// Waits until there is a request to send; false if there will be none.
     async fn have(&mut self) -> bool {
         while self.again.is_empty() {
             if self.now_ns == 0 || !self.world.plan.keep_alive {
@@ -225,7 +225,7 @@ impl ConnectionJobs {
         self.served += 1;
     }
 
-    /// What was under way has failed.
+    /// All requests in progress have failed.
     fn give_up(&mut self, failure: &RequestFailure) {
         if self.again.is_empty() {
             // An open loop that could not connect ahead.
@@ -249,7 +249,7 @@ impl Drop for ConnectionJobs {
         }
         let now_ns = now_ns();
         for job in self.again.drain(..) {
-            // A closed loop's last requests are cut off by the end, not by the server.
+            // The last requests of a closed loop are ended by the end of the run, not by the server.
             match self.world.plan.is_open() {
                 true => self.world.fail(job, ErrorKind::Unanswered, "the run ended first", now_ns),
                 false => self.world.ended(),

@@ -16,7 +16,7 @@ use crate::moment::now_ns;
 use crate::tally::ErrorKind;
 use crate::world::{RequestJob, SCRATCH_BYTES, World};
 
-/// Reads in a row before the other connections have their turn.
+/// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
 
 /// A request that has been sent, or is being sent.
@@ -25,13 +25,13 @@ struct SentRequest {
     sent_ns: u64,
 }
 
-/// What reading came to.
+/// The result of reading.
 enum ReadResult {
-    /// At least one response is whole.
+    /// At least one response is complete.
     Whole,
-    /// Nothing more is there.
+    /// There are no more bytes.
     Blocked,
-    /// More is there, but others should have their turn.
+    /// There are more bytes, but other connections should get their turn.
     Busy,
     /// The connection carries no further request.
     Ended,
@@ -43,15 +43,15 @@ pub(crate) struct LoadConnection {
     machine: ClientMachine,
     /// No byte of the next response has been parsed yet.
     at_start: bool,
-    /// The beginning of a head that is not whole.
+    /// The beginning of an incomplete head.
     held: Vec<u8>,
     under_way: VecDeque<SentRequest>,
     /// Requests to be sent in one go, of which `out_at` bytes have been.
     out: Vec<u8>,
     out_at: usize,
-    /// A single request that is sent from the plan, and how much of it has been.
+    /// A single request that is sent straight from the plan, and how many of its bytes have been sent.
     direct: Option<(u32, usize)>,
-    /// When the first byte of the response at the front came; 0 for not yet.
+    /// When the first byte of the current response arrived; 0 for not yet.
     first_ns: u64,
     content_bytes: u64,
     hasher: DefaultHasher,
@@ -76,7 +76,7 @@ impl LoadConnection {
         }
     }
 
-    /// Puts as many requests under way as the pipeline takes.
+    /// Starts as many requests as the pipeline allows.
     fn fill(&mut self) {
         let depth = self.jobs.world.plan.pipeline;
         while self.under_way.len() < depth {
@@ -121,11 +121,11 @@ impl LoadConnection {
     /// Until when the response at the front may take.
     fn deadline_ms(&self) -> u64 {
         let sent_ns = self.under_way.front().map_or(self.jobs.now_ns, |sent| sent.sent_ns);
-        // Rounded up: no response is given up before its time.
+        // Rounded up, so that no response times out too early.
         sent_ns.div_ceil(1_000_000) + self.jobs.world.plan.timeout.as_millis() as u64
     }
 
-    /// Reads what is there.
+    /// Reads the bytes that have arrived.
     fn take_in(&mut self, link: &mut Link) -> Result<ReadResult, RequestFailure> {
         let world = self.jobs.world.clone();
         let mut scratch = world.scratch.borrow_mut();
@@ -170,7 +170,7 @@ impl LoadConnection {
         Ok(ReadResult::Ended)
     }
 
-    /// Takes received bytes in; those of a head that is not whole are held.
+    /// Parses received bytes; those of an incomplete head are kept.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
         while at < bytes.len() && !self.ended {
@@ -255,7 +255,7 @@ impl LoadConnection {
         }
     }
 
-    /// The machine has a whole message: a response, or one that only announces it.
+    /// The machine has a complete message: a final response, or an interim one.
     fn take_message(&mut self) {
         let status = self.machine.head.status;
         if status.is_informational() && status != Status::SWITCHING_PROTOCOLS {
@@ -265,7 +265,7 @@ impl LoadConnection {
         self.complete();
     }
 
-    /// The response that the machine has read is whole.
+    /// The response is complete.
     fn complete(&mut self) {
         self.ended |= !self.machine.is_reusable();
         let status = self.machine.head.status.code();
@@ -274,7 +274,7 @@ impl LoadConnection {
         self.record(status);
     }
 
-    /// Counts the response at the front.
+    /// Counts the current response.
     fn record(&mut self, status: u16) {
         let Some(SentRequest { job, sent_ns }) = self.under_way.pop_front() else { return };
         let hash = if self.jobs.world.plan.verify { std::mem::take(&mut self.hasher).finish() } else { 0 };

@@ -1,7 +1,7 @@
-//! The load generator, and what turns its figures into answers.
+//! The load generator, and the statistics and reports of its results.
 //!
-//! This crate owns measuring: load on a server, what the server spends on it, whether a difference is real, and how
-//! that is shown. It is never needed by the server, and it never serves anything itself.
+//! This crate owns measurements: the load on a server, the CPU time and memory that the server uses, whether a
+//! difference is significant, and the reports. It is never needed by the server, and it never serves anything itself.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

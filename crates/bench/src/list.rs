@@ -1,15 +1,15 @@
 //! Lists of URLs, in the format of siege's `urls.txt`.
 //!
 //! A line is a URL, or a URL with `POST` and content, or with `POST <FILE`; other methods are written the same way.
-//! `NAME=value` defines what `$(NAME)` or `${NAME}` stands for below it; `#` begins a comment. Our one addition: a
-//! number before the URL says how many times as often as the others it is asked.
+//! `NAME=value` defines a variable, which lines below use as `$(NAME)` or `${NAME}`; `#` begins a comment. One addition
+//! of ours: a number before the URL is its weight, so that it is requested that many times as often as others.
 
 use std::path::Path;
 
 use crate::request::Ask;
 use crate::url::Url;
 
-/// Reads a list; files that it names are found beside `folder`.
+/// Parses a list; files that it names are looked up in `folder`.
 ///
 /// # Errors
 /// The first mistake, with its line.
@@ -41,7 +41,7 @@ fn definition(line: &str) -> Option<(&str, &str)> {
     is_name.then(|| (name, value.trim()))
 }
 
-/// The latest definition counts.
+/// The latest definition is used.
 fn expand(line: &str, variables: &[(String, String)]) -> String {
     variables.iter().rev().fold(line.to_string(), |line, (name, value)| {
         line.replace(&format!("$({name})"), value).replace(&format!("${{{name}}}"), value)

@@ -1,4 +1,4 @@
-//! A run as it goes, drawn over itself in a terminal.
+//! The progress of a run, redrawn in place in a terminal.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::load::{Observer, Point, Progress};
 use crate::quantity::{digits, thousands, time};
 
-/// How often the picture changes at most.
+/// The shortest time between two updates.
 const REDRAW: Duration = Duration::from_millis(200);
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -20,13 +20,13 @@ pub struct Live<W: Write> {
 }
 
 impl<W: Write> Live<W> {
-    /// Draws to `out`, a terminal of so many columns, below `title`.
+    /// Draws to `out`, a terminal with this many columns, below `title`.
     pub fn new(out: W, title: &str, columns: usize) -> Live<W> {
         Live { out, title: title.to_string(), columns: columns.clamp(40, 120), drawn: None, lines: 0 }
     }
 
     fn draw(&mut self, picture: &str) {
-        // A terminal that has gone away is no reason to stop measuring.
+        // If the terminal is closed, the measurement continues.
         let _ = write!(self.out, "{}", self.erasing());
         for line in picture.lines() {
             let _ = writeln!(self.out, "{}", cut(line, self.columns));
@@ -35,7 +35,7 @@ impl<W: Write> Live<W> {
         self.lines = picture.lines().count();
     }
 
-    /// What takes the cursor back to where the picture began and clears what stands below.
+    /// The control sequence that moves the cursor back to the first line and clears the lines below.
     fn erasing(&self) -> String {
         match self.lines {
             0 => String::new(),
@@ -107,7 +107,7 @@ fn recent(points: &[Point]) -> Point {
     }
 }
 
-/// A line of bars, the values from zero to their greatest; neighbours are put together where there are too many.
+/// A line of bars from zero to the greatest value; neighbours are merged if there are too many.
 fn spark(values: &[f64], width: usize) -> String {
     let each = values.len().div_ceil(width.max(1)).max(1);
     let means: Vec<f64> =

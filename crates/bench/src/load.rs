@@ -24,10 +24,10 @@ const DESCRIPTORS_BESIDE: u64 = 256;
 /// Longest wait for reports before the observer is asked again.
 const LISTEN: Duration = Duration::from_millis(50);
 
-/// One stretch of a run.
+/// The figures of a part of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Where it begins and ends, in seconds since the load began to count; negative in the warm-up.
+    /// When it begins and ends, in seconds since the end of the warm-up; negative during the warm-up.
     pub from_s: f64,
     /// See `from_s`.
     pub to_s: f64,
@@ -78,24 +78,24 @@ pub trait Observer {
 /// Watches nothing.
 impl Observer for () {}
 
-/// What a run showed on the client's side.
+/// The results of a run on the client's side.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The length of what counts, in seconds.
+    /// The length of the measured part, in seconds.
     pub seconds: f64,
-    /// All that counts.
+    /// The sums over the measured part.
     pub tally: Tally,
     /// Responses within [`Measured::seconds`]: all of them in a closed loop; an open one's last answers come later.
     pub responses_in_time: u64,
     /// The same over time.
     pub points: Vec<Point>,
-    /// What the server said of itself.
+    /// What is known of the server from its responses.
     pub facts: Facts,
     /// CPU time of the generator over what counts, in seconds.
     pub generator_cpu_s: f64,
     /// The share of its time that the busiest engine thread spent working, 0 to 1.
     pub busiest_thread: f64,
-    /// It was stopped before its end.
+    /// Whether it was stopped before its end.
     pub interrupted: bool,
 }
 
@@ -107,7 +107,7 @@ impl Measured {
     }
 }
 
-/// Puts the load on. `stop` ends it early, with the figures so far.
+/// Runs the load. `stop` ends it early, with the figures so far.
 ///
 /// # Errors
 /// A plan that makes no sense, a server that cannot be reached, a thread that could not start.
@@ -133,7 +133,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     drop(sender);
     let mut gathered = Gathering::new(&plan, schedule);
     let outcome = gathered.listen(&receiver, &shared, stop, observer);
-    // They have nothing more to say: their senders are gone, or a failure ends them.
+    // The threads send no more reports: they have ended, or have failed.
     shared.stop.store(true, Ordering::Relaxed);
     shared.counted.store(true, Ordering::Relaxed);
     for thread in threads {
@@ -178,7 +178,7 @@ fn schedule(plan: &Plan) -> Schedule {
     Schedule { begin_ns, count_ns, end_ns, slice_ns }
 }
 
-/// Puts the threads' reports together.
+/// Merges the threads' reports.
 struct Gathering {
     schedule: Schedule,
     threads: usize,
@@ -271,7 +271,7 @@ impl Gathering {
         match report {
             ThreadReport::Broken(error) => return Err(error),
             ThreadReport::Slice { warm_up: true, tally, .. } => {
-                // Connections made ahead of the count are the ones that it runs on.
+                // Connections that were made before the measured part are used in it.
                 let total = &mut self.measured.tally;
                 total.connections += tally.connections;
                 total.connect.add(&tally.connect);

@@ -9,12 +9,12 @@ use crate::plan::{Arrivals, Pace, Plan};
 use crate::quantity;
 use crate::server::{MachineState, Spent};
 
-/// What a run was, in words that outlive it.
+/// The description of a run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// What was loaded: the first URL, and how many more.
+    /// The first URL, and how many more.
     pub what: String,
-    /// How: connections, keep-alive, pace, length.
+    /// The load: connections, keep-alive, pace, length.
     pub how: String,
     /// Host and port, for people.
     pub host: String,
@@ -29,11 +29,11 @@ pub struct Setup {
 /// One run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What was run.
+    /// The description of the run.
     pub setup: Setup,
     /// The client's side.
     pub measured: Measured,
-    /// The server's side, where it could be watched.
+    /// The server's side, if its processes could be observed.
     pub server: Option<Spent>,
     /// The machine around both.
     pub around: MachineState,

@@ -13,15 +13,16 @@ use crate::request::{self, Ask, RequestManner, WireRequest};
 /// Which load to put on which servers: all options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What to ask, rendered; at least one.
+    /// The requests, as they are sent; at least one.
     pub requests: Vec<WireRequest>,
-    /// Where it goes; at least one.
+    /// The servers; at least one.
     pub origins: Vec<LoadTarget>,
-    /// In which order: indexes into [`Plan::requests`], each as often as its weight says; walked round and round.
+    /// The order of requests: indexes into [`Plan::requests`], each as often as its weight; repeated from the start at
+    /// the end.
     pub walk: Vec<u32>,
     /// Pick from the walk at random instead of in order.
     pub at_random: bool,
-    /// Decides everything that is random: the order, Poisson arrivals.
+    /// The seed of everything random: the order, Poisson arrivals.
     pub seed: u64,
     /// Connections at once. At least one for each origin.
     pub connections: usize,
@@ -36,15 +37,15 @@ pub struct Plan {
     pub pace: Pace,
     /// How long to load, the warm-up not counted; `None` to continue until [`Plan::requests_max`].
     pub duration: Option<Duration>,
-    /// Stop after so many requests, those of the warm-up not counted.
+    /// Stop after this many requests, those of the warm-up not counted.
     pub requests_max: Option<u64>,
-    /// Load before anything counts.
+    /// Length of the warm-up.
     pub warm_up: Duration,
     /// Time over which the connections are opened, evenly; zero for all at once.
     pub ramp: Duration,
     /// From sending a request to the end of its response; kept to within a tenth of a second.
     pub timeout: Duration,
-    /// For a connection to stand, TLS included.
+    /// Timeout for making a connection, TLS included.
     pub connect_timeout: Duration,
     /// Compare each response's content with the first one's, not only its length.
     pub verify: bool,
@@ -55,7 +56,7 @@ pub struct Plan {
 pub struct LoadTarget {
     /// The address.
     pub dial: Dial,
-    /// TLS, where the scheme is `https`.
+    /// TLS, if the scheme is `https`.
     pub tls: Option<TlsClient>,
     /// Host and port, for people.
     pub name: String,
@@ -64,9 +65,9 @@ pub struct LoadTarget {
 /// When the next request goes out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Closed loop: when the last response has come, and after so much thinking.
+    /// Closed loop: when the last response is complete, after a pause.
     Closed {
-        /// Zero for none.
+        /// The pause; zero for none.
         think: Duration,
     },
     /// Open loop: by the clock, whether responses come or not; latency counts from when a request was due.
@@ -87,7 +88,7 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// How origins are reached; what a URL does not say.
+/// How origins are reached: options that are not part of a URL.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// Go to this Unix socket instead of the URL's host and port.
@@ -102,7 +103,7 @@ pub struct Reach {
     pub no_resumption: bool,
 }
 
-/// A walk longer than this is not laid out: weights are then reduced.
+/// Maximum length of the order; weights are reduced if it would be longer.
 const WALK_MAX: u64 = 100_000;
 
 impl Plan {
@@ -154,7 +155,7 @@ impl Plan {
     /// Whether the plan makes sense as a whole.
     ///
     /// # Errors
-    /// What does not, for people.
+    /// What makes no sense.
     pub fn check(&self) -> Result<(), String> {
         let fault = match self {
             Plan { connections, origins, .. } if *connections < origins.len() => {
@@ -233,7 +234,7 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
         walk.extend((0..times).map(|_| at as u32));
     }
     if asks.iter().any(|ask| ask.weight > 1) {
-        // Heavy ones are spread over the walk, not asked in one go; always the same way.
+        // Requests of great weight are spread over the order instead of being sent in a row; always in the same way.
         Random::new(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
@@ -270,7 +271,7 @@ fn tls_client(host: &str, reach: &Reach, version: Version) -> Result<TlsClient, 
     })
 }
 
-/// The first address of a name that takes a connection; the first of all where none does.
+/// The first address of a name that accepts a connection; the first address if none does.
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
     let found: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map_err(|error| format!("{host} is not known: {error}"))?.collect();

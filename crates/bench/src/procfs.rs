@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: trees, CPU time, memory, who listens where.
+//! Processes as `/proc` shows them: trees, CPU time, memory, listening sockets.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,9 +13,9 @@ pub struct Cpu {
     pub total_ns: u64,
     /// The system's share, as the kernel splits it; coarser.
     pub system_ns: u64,
-    /// Times that a thread waited of its own accord.
+    /// Voluntary context switches.
     pub switches_voluntary: u64,
-    /// Times that a thread was made to wait.
+    /// Involuntary context switches.
     pub switches_involuntary: u64,
 }
 
@@ -27,12 +27,12 @@ impl Cpu {
     }
 }
 
-/// What processes had used at one time.
+/// A reading of the CPU time and context switches of processes.
 #[derive(Clone, Debug, Default)]
 pub struct Reading(HashMap<u32, Used>);
 
-/// What one process had used. Its ticks also count the threads that have ended, but are coarse; the clocks of the
-/// threads are exact, but go with them.
+/// A reading of one process. Its ticks are coarse but include threads that have ended; the clocks of its threads are
+/// exact but end with them.
 #[derive(Clone, Debug, Default)]
 struct Used {
     parent: u32,
@@ -45,7 +45,7 @@ struct Used {
 }
 
 impl Reading {
-    /// What was used between `earlier` and this reading; all of it, of processes that were not there then.
+    /// The usage between `earlier` and this reading; for processes that did not exist then, all of it.
     #[must_use]
     pub fn since(&self, earlier: &Reading) -> Cpu {
         let nothing = Used::default();
@@ -61,7 +61,8 @@ impl Reading {
                 sum.switches_involuntary += involuntary.saturating_sub(involuntary_before);
             }
             let ticks_ns = used.ticks_ns.saturating_sub(before.ticks_ns);
-            // User and system time are each rounded down: more than two ticks apart, a thread has ended in between.
+            // User and system time are each rounded down: if the difference is more than two ticks, a thread has ended
+            // in between.
             let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
             // The kernel reports all that an ended child ever used: subtract what it had used by the earlier
@@ -82,7 +83,7 @@ impl Reading {
         })
     }
 
-    /// Takes in a reading of other processes.
+    /// Adds a reading of other processes.
     pub fn add(&mut self, others: Reading) {
         self.0.extend(others.0);
     }
@@ -101,11 +102,11 @@ pub struct ProcessMemory {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Pages in memory, shared ones counted whole.
+    /// Resident memory (RSS), shared pages counted in full.
     pub rss: u64,
-    /// Pages in memory, shared ones counted by share.
+    /// Resident memory, shared pages counted by share (PSS).
     pub pss: u64,
-    /// Pages that it alone has and has written to.
+    /// Private dirty memory: pages that only it has and that it has written to.
     pub private_dirty: u64,
 }
 
@@ -159,7 +160,7 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
         numbered("/proc").into_iter().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
     let belongs = |pid: u32| {
         let mut at = pid;
-        // A parent that ends between two reads may leave its number to a child: no walk is endless.
+        // If a parent ends between two reads, a child may get its number: the walk must end all the same.
         for _ in 0..1_000 {
             let Some(stat) = stats.get(&at) else { return false };
             if roots.contains(&at) || roots.contains(&stat.group) {
@@ -207,7 +208,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory of each process that may be looked at.
+/// Memory of each process that this one may inspect.
 #[must_use]
 pub fn memory(pids: &[u32]) -> Vec<ProcessMemory> {
     let of_one = |&pid: &u32| {
@@ -229,7 +230,7 @@ fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> ProcessMemory {
     }
 }
 
-/// Resident bytes of all together, shared pages counted each time: cheap enough to ask for while it works.
+/// Resident bytes of all together, shared pages counted each time: cheap enough to read during a run.
 #[must_use]
 pub fn rss(pids: &[u32]) -> u64 {
     let of_one = |pid: &u32| {
@@ -459,10 +460,10 @@ mod tests {
             ..Used::default()
         };
         let reading = |used: Used| Reading(HashMap::from([(1, used)]));
-        // A thread has gone long before: the ticks are ahead of the clocks that are left, and say nothing new.
+        // A thread has ended before the first reading: the ticks are ahead of the remaining clocks in both readings.
         let before = reading(used(&[(7, ms(3))], 500));
         assert_eq!(reading(used(&[(7, ms(9) + 5)], 500)).since(&before).total_ns, ms(6) + 5);
-        // A thread goes in between: only the ticks know of it.
+        // A thread ends between the readings: only the ticks show its usage.
         let after = reading(used(&[(8, ms(1))], 560));
         assert_eq!(after.since(&before).total_ns, ms(60));
         assert_eq!(after.whole().total_ns, ms(560));

@@ -1,11 +1,11 @@
-//! Quantities as people write and read them.
+//! Parses and formats quantities.
 
 use std::time::Duration;
 
 /// `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a bare number is seconds.
 ///
 /// # Errors
-/// What would have been understood.
+/// Which forms are allowed.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

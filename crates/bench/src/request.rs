@@ -7,16 +7,16 @@ use crate::url::Url;
 /// Bytes of content in one chunk of a chunked upload.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// What to ask.
+/// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The method's name.
     pub method: String,
     /// Where.
     pub url: Url,
-    /// The content, if there is any; an empty one is announced as such.
+    /// The content, if there is any; empty content is sent with `Content-Length: 0`.
     pub body: Option<Vec<u8>>,
-    /// How often it is asked beside the others: 1 unless a list says more. At least 1.
+    /// Its weight: how often it is sent relative to the others. At least 1; default 1.
     pub weight: u32,
 }
 
@@ -28,7 +28,7 @@ impl Ask {
     }
 }
 
-/// How every request goes out.
+/// How every request is sent.
 #[derive(Clone, Debug, Default)]
 pub struct RequestManner {
     /// HTTP/1.1, 1.0 or 2.
@@ -37,7 +37,7 @@ pub struct RequestManner {
     pub keep_alive: bool,
     /// Send content in the chunked coding.
     pub chunked: bool,
-    /// Further field lines. Those that a request has anyway replace its own.
+    /// Further field lines. They replace fields of the same name.
     pub fields: Fields,
 }
 
@@ -74,14 +74,14 @@ impl StreamHead {
     }
 }
 
-/// A request as it goes over the wire.
+/// A request in wire form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireRequest {
     /// All of it, head and content; over HTTP/2 the content alone.
     pub bytes: Vec<u8>,
     /// The head, over HTTP/2.
     pub head: Option<StreamHead>,
-    /// What decides how its response is framed.
+    /// The method, which decides how the response is framed.
     pub method: Method,
     /// Which of the plan's origins it goes to.
     pub origin: usize,
@@ -90,7 +90,7 @@ pub struct WireRequest {
 /// Renders `ask`, which goes to the plan's origin of that number.
 ///
 /// # Errors
-/// What cannot be sent as it was asked for.
+/// What cannot be sent.
 pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRequest, String> {
     let chunked = manner.chunked && ask.body.is_some();
     if chunked && manner.version != Version::Http11 {

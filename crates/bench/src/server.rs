@@ -1,4 +1,4 @@
-//! What a server on this machine spends while it is loaded.
+//! CPU time and memory of a server on this machine during a run.
 
 use std::time::Instant;
 
@@ -12,20 +12,20 @@ use crate::procfs::{self, Cpu, ProcessMemory, Reading};
 /// Seconds between two samples of the series.
 const SAMPLE_S: f64 = 1.0;
 
-/// What a server spent on a run.
+/// What a server used during a run.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
-    /// CPU time and context switches over what counts, the whole process tree.
+    /// CPU time and context switches of the whole process tree in the measured part.
     pub cpu: Cpu,
     /// Memory of each process before the load.
     pub before: Vec<ProcessMemory>,
-    /// And after it.
+    /// Memory of each process after the load.
     pub after: Vec<ProcessMemory>,
     /// The same over time.
     pub series: Vec<ServerSample>,
 }
 
-/// A server at one time.
+/// A sample of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServerSample {
     /// Seconds since the load began to count.
@@ -36,7 +36,7 @@ pub struct ServerSample {
     pub rss: u64,
 }
 
-/// The machine around a run.
+/// The machine during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineState {
     /// The share of all cores' time that went to neither the server nor the generator; only known with the server.
@@ -64,7 +64,7 @@ pub fn find(plan: &Plan) -> Vec<u32> {
 pub struct Watch {
     roots: Vec<u32>,
     beside: Vec<u32>,
-    /// The tree as last looked at.
+    /// The tree at the last look.
     pids: Vec<u32>,
     begin: Option<Begin>,
     last: (f64, Reading),
@@ -80,8 +80,8 @@ struct Begin {
 }
 
 impl Watch {
-    /// Watches the trees below `roots`; without any, nothing. Those below `beside` belong to the measurement too: what
-    /// they use is no noise.
+    /// Watches the trees below `roots`; without any, nothing. Those below `beside` belong to the measurement too: their
+    /// CPU time does not count as disturbance.
     #[must_use]
     pub fn new(roots: Vec<u32>, beside: Vec<u32>) -> Watch {
         let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
@@ -90,7 +90,7 @@ impl Watch {
         Watch { roots, beside, pids, begin: None, last: (0.0, Reading::default()), spent, noise: None }
     }
 
-    /// What was seen; `None` where there was no server to watch.
+    /// The result; `None` if there was no server to observe.
     #[must_use]
     pub fn finish(mut self) -> (Option<Spent>, MachineState) {
         let around = MachineState { noise: self.noise };
@@ -102,7 +102,7 @@ impl Watch {
     }
 
     fn look(&mut self) -> Reading {
-        // Looking for further processes takes its time: those that are known come first.
+        // Searching for further processes takes time, so the known ones are read first.
         let mut cpu = procfs::cpu(&self.pids);
         let known = std::mem::replace(&mut self.pids, procfs::tree(&self.roots));
         let further: Vec<u32> = self.pids.iter().copied().filter(|pid| !known.contains(pid)).collect();

@@ -20,7 +20,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, greatest))
 }
 
-/// How one thing compares with another, from pairs that were measured one right after the other.
+/// The comparison of two subjects, from pairs of runs made one right after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// The first as a multiple of the second: the middle of the pairs' ratios.

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 /// The longest time that is recorded; longer ones count as this.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// A histogram of times in nanoseconds, three digits from 100 ns to an hour. Takes memory from the first time on.
+/// A histogram of times in nanoseconds, three digits from 100 ns to an hour. Allocates memory with the first value.
 #[derive(Clone, Debug, Default)]
 pub struct Times(Option<Box<Histogram<u64>>>);
 
@@ -20,28 +20,28 @@ impl Times {
         self.0.as_deref().filter(|histogram| !histogram.is_empty())
     }
 
-    /// Takes one time in.
+    /// Records a time.
     pub fn record(&mut self, ns: u64) {
         self.histogram().saturating_record(ns.max(1));
     }
 
-    /// Takes in all of `other`.
+    /// Adds all of `other`.
     pub fn add(&mut self, other: &Times) {
         if let Some(other) = other.filled() {
             self.histogram().add(other).expect("histograms of the same bounds add up");
         }
     }
 
-    /// How many were taken in.
+    /// The number of recorded times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.filled().map_or(0, Histogram::len)
     }
 
-    /// The time that so many percent (0 to 100) do not exceed, in nanoseconds; 0 where there is none.
+    /// The percentile (0 to 100) in nanoseconds; 0 without any time.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
-        // The highest value of a bucket may lie above the greatest one recorded.
+        // The upper bound of a bucket may be above the greatest recorded value.
         self.filled().map_or(0, |histogram| histogram.value_at_percentile(percent).min(histogram.max()))
     }
 
@@ -69,7 +69,7 @@ impl Times {
         self.filled().map_or(0.0, Histogram::stdev)
     }
 
-    /// Every bucket that holds something: its highest time and how many.
+    /// Every bucket that is not empty: its upper bound and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let steps = self.filled().into_iter().flat_map(Histogram::iter_recorded);
         steps.map(|step| (step.value_iterated_to(), step.count_at_value()))
@@ -81,11 +81,11 @@ impl Times {
 pub enum ErrorKind {
     /// No connection could be made.
     Connect,
-    /// TLS could not be agreed on.
+    /// The TLS handshake failed.
     Tls,
-    /// No whole response in time.
+    /// No complete response before the timeout.
     Timeout,
-    /// The server closed the connection before the response was whole.
+    /// The server closed the connection before the response was complete.
     Closed,
     /// The response was not HTTP.
     Malformed,
@@ -184,7 +184,7 @@ impl Errors {
     }
 }
 
-/// All that a stretch of load showed on the client's side.
+/// The figures of a part of a run on the client's side.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// From the request (open loop: from when it was due) to the end of its response; a request that timed out counts
@@ -196,7 +196,7 @@ pub struct Tally {
     pub connect: Times,
     /// TLS handshakes.
     pub tls: Times,
-    /// Open loop: how much later than due the generator itself got to handing out a request.
+    /// Open loop: how much later than due the generator itself started a request.
     pub lateness: Times,
     /// Responses, of whatever status.
     pub responses: u64,
@@ -228,7 +228,7 @@ impl Tally {
         }
     }
 
-    /// Status codes and how often they came, by code.
+    /// Status codes and their counts, by code.
     #[must_use]
     pub fn statuses(&self) -> Vec<(u16, u64)> {
         let mut statuses = self.statuses.clone();

@@ -20,7 +20,7 @@ use crate::world::{RunState, World};
 
 /// How often a thread looks at the clock and at whether the end has come.
 const LOOK_MS: u64 = 5;
-/// What is under way when an open loop ends has so long to be answered.
+/// How long requests in progress at the end of an open loop may take.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// When a run's parts begin and end, by the monotonic clock.
@@ -28,9 +28,9 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Schedule {
     /// Load begins.
     pub(crate) begin_ns: u64,
-    /// What comes counts from here.
+    /// The end of the warm-up.
     pub(crate) count_ns: u64,
-    /// The end; `u64::MAX` where only a number of requests ends it.
+    /// The end; `u64::MAX` if the run ends by its number of requests.
     pub(crate) end_ns: u64,
     /// Length of one report.
     pub(crate) slice_ns: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Schedule {
 
 /// What a thread reports.
 pub(crate) enum ThreadReport {
-    /// A stretch of time. The first ones may be the warm-up.
+    /// The figures of a slice of time. The first slices may be the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
     /// Nothing more is asked; what remains is to end. When the last slice that counts began; 0 where there was none.
     Over { from_ns: u64 },
@@ -72,7 +72,7 @@ fn load(part: ThreadPart, reports: Sender<ThreadReport>) -> std::io::Result<Thre
     let world = Rc::new(World::new(&core, part.plan.clone(), part.shared.clone(), seed));
     let main = conduct(world.clone(), part, reports, seed);
     let (cpu_ns, wall_ns) = core.run_until_end(main)?;
-    // The connections are gone now, and what was under way on them has been counted.
+    // The connections are closed now, and their requests in progress have been counted.
     world.give_up_waiting(now_ns());
     let rest = Box::new(world.tally.take());
     Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
@@ -131,7 +131,7 @@ fn set_quota(world: &World, part: &ThreadPart) {
     }
 }
 
-/// Waits for the boundary; true where the run has come to its end before it.
+/// Waits for the boundary; true if the run has ended before it.
 async fn until(world: &World, part: &ThreadPart, boundary_ns: u64, warm_up: bool) -> bool {
     loop {
         let now_ns = now_ns();
@@ -146,7 +146,7 @@ async fn until(world: &World, part: &ThreadPart, boundary_ns: u64, warm_up: bool
     }
 }
 
-/// Gives what is under way in an open loop its time.
+/// Waits for the requests in progress of an open loop.
 async fn settle(world: &World, part: &ThreadPart) {
     let until_ns = now_ns() + part.plan.timeout.min(GRACE).as_nanos() as u64;
     while !world.is_settled() && now_ns() < until_ns && !part.shared.stop.load(Ordering::Relaxed) {

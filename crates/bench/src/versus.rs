@@ -1,4 +1,4 @@
-//! Two things measured in turns, and whether they differ.
+//! Compares two subjects that were measured in alternating runs.
 
 use serde_json::{Value, json};
 
@@ -14,31 +14,31 @@ const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "err
 /// No percentile beyond this one is compared.
 pub const PERCENTILE_MAX: f64 = 99.0;
 
-/// One figure of two things.
+/// One figure of two subjects.
 #[derive(Clone, Debug)]
 pub struct VersusLine {
     /// The figure.
     pub figure: &'static str,
-    /// Its median on either side.
+    /// Its median for A.
     pub a: f64,
     /// See `a`.
     pub b: f64,
-    /// B as a multiple of A; `None` where that says nothing (errors, zeros, too few measurements).
+    /// B as a multiple of A; `None` if that has no meaning (errors, zeros, too few measurements).
     pub ratio: Option<Ratio>,
 }
 
-/// Two things compared.
+/// A comparison of two subjects.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What A and B are.
+    /// The names of A and B.
     pub names: [String; 2],
-    /// How the numbers came about, as one sentence.
+    /// How the figures were measured, as one sentence.
     pub basis: String,
     /// The figures.
     pub lines: Vec<VersusLine>,
 }
 
-/// Memory is read again and again of the same two processes: that says nothing of what another start would take.
+/// Memory is read several times from the same two processes, which does not show how it differs between starts.
 fn judged(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
@@ -69,7 +69,7 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
 /// Compares two results that were kept as JSON, of one run or of several.
 ///
 /// # Errors
-/// What keeps them from being compared.
+/// Why they cannot be compared.
 pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
     let (runs_a, runs_b) = (runs(a), runs(b));
     if runs_a.is_empty() || runs_b.is_empty() {
@@ -99,7 +99,7 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
     Ok(Comparison { names, basis, lines })
 }
 
-/// The runs of a record: its own, or all that it holds.
+/// The runs of a record: the record itself, or all runs that it contains.
 fn runs(record: &Value) -> Vec<&Value> {
     match record["runs"].as_array() {
         Some(runs) => runs.iter().collect(),
@@ -123,12 +123,12 @@ fn parts(run: &Value, name: &str) -> Vec<f64> {
             _ => None,
         }
     };
-    // The last part may be a short one.
+    // The last part may be shorter.
     points.chunks(each).filter(|points| points.len() == each).filter_map(part).collect()
 }
 
 impl Comparison {
-    /// What the figures come to: one sentence a figure, and a table.
+    /// The result as text: one sentence per figure, and a table.
     #[must_use]
     pub fn text(&self) -> String {
         let [a, b] = &self.names;
@@ -179,7 +179,7 @@ impl VersusLine {
     pub fn verdict(&self) -> &'static str {
         let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };
         let Some(ratio) = self.ratio else {
-            // Nothing at all on one side has no ratio, but says enough: no error, or no answer.
+            // Zero on one side gives no ratio, but is a result: no error, or no response.
             let one_is_nothing = judged(figure) && (self.a == 0.0) != (self.b == 0.0);
             return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::More)) {
                 (false, _) => "",

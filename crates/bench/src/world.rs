@@ -20,13 +20,13 @@ pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
 /// An open loop that falls behind by more requests than this on one thread drops the rest.
 const QUEUE_MAX: usize = 4_000_000;
 
-/// Connections are begun for so long in one turn of the engine.
+/// How long connections are opened in one turn of the engine.
 const TURN_MS_MAX: u64 = 20;
 
 /// One request to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestJob {
-    /// Which of the plan's.
+    /// Its index in the plan.
     pub(crate) request: u32,
     /// When it starts to count.
     pub(crate) due_ns: u64,
@@ -57,8 +57,8 @@ pub struct Facts {
     pub status: u16,
 }
 
-/// A response head that came whole and was understood: the same bytes again mean the same, because what they mean
-/// depends on nothing but them and the request's method.
+/// A response head that has been parsed. The same bytes need not be parsed again, because their meaning depends only on
+/// them and on the request's method.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) bytes: Vec<u8>,
@@ -67,7 +67,7 @@ pub(crate) struct Known {
     pub(crate) length: usize,
 }
 
-/// The requests of one origin, in the order in which they are asked.
+/// The requests of one origin, in their order.
 struct Walk {
     requests: Vec<u32>,
     at: usize,
@@ -85,14 +85,14 @@ pub(crate) struct World {
     pub(crate) last_ns: Cell<u64>,
     walks: RefCell<Vec<Walk>>,
     random: RefCell<Random>,
-    /// Requests that may still be begun.
+    /// Requests that may still be started.
     quota: Cell<u64>,
     over: Cell<bool>,
-    /// Requests begun and not ended.
+    /// Requests in progress.
     in_flight: Cell<usize>,
-    /// Open loop: due, and not yet taken up by a connection.
+    /// Open loop: requests that are due and wait for a connection.
     queue: RefCell<VecDeque<RequestJob>>,
-    /// Open loop: connections with nothing to do.
+    /// Open loop: connections that wait for a request.
     idle: RefCell<Vec<Rc<Bell>>>,
 }
 
@@ -133,33 +133,33 @@ impl World {
         });
     }
 
-    /// No more than so many requests count from now on; those that are under way do.
+    /// Limits the number of requests from now on; those in progress count.
     pub(crate) fn set_quota(&self, requests: u64) {
         let begun = self.in_flight.get() + self.queue.borrow().len();
         self.quota.set(requests.saturating_sub(begun as u64));
     }
 
-    /// Begin nothing more.
+    /// Starts no more requests.
     pub(crate) fn end(&self) {
         self.over.set(true);
     }
 
-    /// Whether the end has come, whatever is under way.
+    /// Whether the run has ended, also if requests are in progress.
     pub(crate) fn has_ended(&self) -> bool {
         self.over.get()
     }
 
-    /// Whether nothing more is to be begun.
+    /// Whether no more requests are to be started.
     pub(crate) fn is_over(&self) -> bool {
         self.over.get() || self.quota.get() == 0
     }
 
-    /// Whether this turn of the engine has taken so long that others, and the clock, should have theirs.
+    /// Whether this turn of the engine has taken so long that other tasks should run.
     pub(crate) fn is_behind(&self) -> bool {
         now_ns() / 1_000_000 > self.core.now_ms() + TURN_MS_MAX
     }
 
-    /// Whether all that was begun has ended, and nothing waits.
+    /// Whether all requests have ended and none waits.
     pub(crate) fn is_settled(&self) -> bool {
         self.in_flight.get() == 0 && self.queue.borrow().is_empty()
     }
@@ -181,7 +181,7 @@ impl World {
         walk.requests[at]
     }
 
-    /// A request to make now: in an open loop one that is due, in a closed one another unless the end has come.
+    /// A request to send now: in an open loop one that is due; in a closed loop the next one, unless the run has ended.
     pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
         let job = match self.plan.is_open() {
             true => self.queue.borrow_mut().pop_front()?,
@@ -195,12 +195,12 @@ impl World {
         Some(job)
     }
 
-    /// A request that was taken is answered or has failed.
+    /// Records that a request has a response or has failed.
     pub(crate) fn ended(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
-    /// Counts a failed request that had been taken. One that waited in vain counts with the time it waited.
+    /// Counts a failed request. One that timed out counts with the time it waited.
     pub(crate) fn fail(&self, job: RequestJob, kind: ErrorKind, example: &str, now_ns: u64) {
         let mut tally = self.tally.borrow_mut();
         tally.errors.add(kind, 1, example);
@@ -212,7 +212,7 @@ impl World {
 
     // ---- open loop ----
 
-    /// Another request has become due; false where the quota is used up.
+    /// Another request has become due; false if the quota is used up.
     pub(crate) fn arrive(&self, due_ns: u64) -> bool {
         if self.is_over() {
             return false;

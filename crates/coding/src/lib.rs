@@ -1,7 +1,7 @@
 //! Content codings: gzip, Brotli and Zstandard encoders, for whole contents and for streams.
 //!
-//! This crate owns what the codings' libraries are asked for: levels, window sizes, flushing. It never decides whether
-//! a response is compressed, and never reads or writes a file or a socket.
+//! This crate owns the parameters of the compression libraries: levels, window sizes, flushing. It never decides
+//! whether a response is compressed, and never reads or writes a file or a socket.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -13,10 +13,10 @@ const WINDOW_BITS: u32 = 17;
 /// Brotli's own output buffer.
 const BROTLI_BUFFER_BYTES: usize = 4096;
 
-/// Compresses one stream. What it has compressed is taken with [`Encoder::take`].
+/// Compresses one stream. The compressed bytes are fetched with [`Encoder::take`].
 pub struct Encoder {
     inner: EncoderKind,
-    /// Whether bytes were written since the last flush: they may stand in the encoder, unseen by the receiver.
+    /// Whether bytes were written since the last flush: the encoder may still hold some of them back.
     is_behind: bool,
 }
 
@@ -27,10 +27,10 @@ enum EncoderKind {
 }
 
 impl Encoder {
-    /// An encoder for that coding; `None` for identity, which needs none.
+    /// An encoder for that coding; `None` for identity, which needs no encoder.
     ///
     /// # Errors
-    /// Where there is no memory left.
+    /// There is no memory left.
     pub fn new(coding: Coding, effort: Effort) -> io::Result<Option<Encoder>> {
         let inner = match coding {
             Coding::Identity => return Ok(None),
@@ -56,7 +56,7 @@ impl Encoder {
     /// Compresses more of the stream. Takes time: about 1 ms for 64 KiB with Brotli, less with the others.
     ///
     /// # Errors
-    /// The encoder's, which for bytes in memory means that there is no memory left.
+    /// The encoder's error, which for bytes in memory means that there is no memory left.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.is_behind |= !bytes.is_empty();
         match &mut self.inner {
@@ -121,7 +121,7 @@ pub(crate) mod tests {
         plain
     }
 
-    /// As much of a stream as can be decoded from its beginning.
+    /// Decodes a stream from its beginning as far as possible.
     fn decoded_so_far(coding: Coding, bytes: &[u8]) -> Vec<u8> {
         let mut plain = Vec::new();
         let _ = match coding {

@@ -6,10 +6,10 @@ use http::Coding;
 
 use crate::effort::Effort;
 
-/// The bytes in that coding. Takes time: call it where blocking is allowed.
+/// Compresses the bytes with that coding. Takes time: call it where blocking is allowed.
 ///
 /// # Errors
-/// The encoder's, which for bytes in memory means that there is no memory left.
+/// The encoder's error, which for bytes in memory means that there is no memory left.
 pub fn compress(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
     match coding {
         Coding::Identity => Ok(bytes.to_vec()),

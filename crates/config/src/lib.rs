@@ -70,7 +70,7 @@ pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use header::ResponseHeaders;
 pub use host::HostPattern;
 pub use listen::{Listen, Listener};
-pub use network::{ForwardedFields, Network, TrustedProxies, TrustedSource};
+pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,

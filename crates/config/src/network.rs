@@ -3,29 +3,14 @@
 use crate::check::InvalidValue;
 use crate::record::directives;
 use crate::shape::{List, Text, Word};
-use std::fmt;
+use ipnet::IpNet;
 use std::net::IpAddr;
-
-/// A network of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    /// Its address, or any address in it.
-    pub address: IpAddr,
-    /// The number of leading bits that must be equal.
-    pub bits: u8,
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.address, self.bits)
-    }
-}
 
 /// The origin of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrustedSource {
-    /// A network.
-    Network(Network),
+    /// A network: its address may be any address in it.
+    Network(IpNet),
     /// A Unix socket.
     Unix,
 }
@@ -72,7 +57,7 @@ fn source(text: &str) -> Result<TrustedSource, InvalidValue> {
     }
 }
 
-fn network(text: &str) -> Result<Network, InvalidValue> {
+fn network(text: &str) -> Result<IpNet, InvalidValue> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
@@ -84,19 +69,43 @@ fn network(text: &str) -> Result<Network, InvalidValue> {
         );
         return Err(fault.within(0..address.len()));
     };
-    let width = if ip.is_ipv4() { 32 } else { 128 };
-    match bits {
-        None => Ok(Network { address: ip, bits: width }),
-        Some(bits) => match bits.parse::<u8>().ok().filter(|&count| count <= width && !bits.starts_with('+'))
+    let single = IpNet::from(ip);
+    let Some(bits) = bits else { return Ok(single) };
+    let count = bits.parse().ok().filter(|_| !bits.starts_with('+'));
+    count.and_then(|count| IpNet::new(ip, count).ok()).ok_or_else(|| {
+        let remedy = format!("write a number from 0 to {}", single.max_prefix_len());
+        InvalidValue::new("this is not a prefix length", remedy).within(address.len() + 1..text.len())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_and_single_addresses() {
+        for (text, want) in
+            [("10.0.0.0/8", "10.0.0.0/8"), ("10.1.2.3", "10.1.2.3/32"), ("::1", "::1/128"), ("::/0", "::/0")]
         {
-            Some(bits) => Ok(Network { address: ip, bits }),
-            None => {
-                let fault = InvalidValue::new(
-                    "this is not a prefix length",
-                    format!("write a number from 0 to {width}"),
-                );
-                Err(fault.within(address.len() + 1..text.len()))
-            }
-        },
+            assert_eq!(network(text).unwrap().to_string(), want);
+        }
+        for (text, what, at) in [
+            ("", "an IP address", 0..0),
+            ("a/8", "an IP address", 0..1),
+            ("10.0.0/8", "an IP address", 0..6),
+            ("010.0.0.0/8", "an IP address", 0..9),
+            ("10.0.0.0/33", "a prefix length", 9..11),
+            ("10.0.0.0/", "a prefix length", 9..9),
+            ("10.0.0.0/+8", "a prefix length", 9..11),
+            ("10.0.0.0/8/8", "a prefix length", 9..12),
+            ("::/129", "a prefix length", 3..6),
+            ("::/300", "a prefix length", 3..6),
+        ] {
+            let fault = network(text).unwrap_err();
+            assert_eq!(
+                (fault.message.as_str(), fault.at),
+                (format!("this is not {what}").as_str(), Some(at))
+            );
+        }
     }
 }

@@ -1,14 +1,15 @@
-//! Inputs for laws: what must hold for all bytes, whatever they are. Used by tests and fuzz targets alone.
+//! Inputs for laws. A law is a function that panics if a property does not hold for the bytes that it is given. Only
+//! tests and fuzz targets use this crate.
 //!
 //! This crate owns the checked-in seeds of the fuzz targets (`fuzz/seeds/TARGET`) and the mutations that the ordinary
-//! tests make of them. It never knows what a law says.
+//! tests make of them. It never knows the laws themselves.
 
 use std::path::Path;
 
-/// Bytes that a mutated input has at most.
+/// Mutated inputs are cut to this length.
 const BYTES_MAX: usize = 2048;
 
-/// Pieces that break parsers of HTTP; each crate adds those of its own formats by its seeds.
+/// Pieces that often break HTTP parsers; for other formats the seeds hold such pieces.
 const TOKENS: &[&[u8]] = &[
     b"\r\n",
     b"\r",
@@ -57,7 +58,7 @@ const TOKENS: &[&[u8]] = &[
 /// The checked-in seeds of a fuzz target, in the order of their names.
 ///
 /// # Panics
-/// Where the folder has none, or cannot be read: a law without inputs holds for nothing.
+/// If the folder has no seeds or cannot be read, because a law without inputs checks nothing.
 #[must_use]
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
@@ -70,10 +71,10 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Calls the law with each seed, and then with `mutations` of them: the same ones in every run.
+/// Calls `law` with each seed, and then with `mutations` mutated seeds, which are the same in every run.
 ///
 /// # Panics
-/// Where `law` does.
+/// If `law` panics.
 pub fn replay(seeds: &[Vec<u8>], mutations: usize, mut law: impl FnMut(&[u8])) {
     seeds.iter().for_each(|bytes| law(bytes));
     let mut random = seeded(&seeds.concat());
@@ -85,14 +86,28 @@ pub fn replay(seeds: &[Vec<u8>], mutations: usize, mut law: impl FnMut(&[u8])) {
     }
 }
 
-/// Random numbers that are a function of `bytes` (FNV-1a of them is the seed).
+/// A random number generator seeded with the FNV-1a hash of `bytes`.
 #[must_use]
 pub fn seeded(bytes: &[u8]) -> fastrand::Rng {
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     fastrand::Rng::with_seed(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
 }
 
-/// One to four small changes; `other` gives its end to some of them.
+/// Cuts `bytes` into pieces of random lengths, empty ones among them: the same pieces in every run.
+#[must_use]
+pub fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut random = seeded(bytes);
+    let longest = [2, 8, 64, 512][random.usize(..4)];
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
+/// Makes one to four small changes; some of them append the end of `other`.
 pub fn mutate(random: &mut fastrand::Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=random.usize(..4) {
         let at = random.usize(..=bytes.len());

@@ -1,4 +1,4 @@
-//! What a request asks of a file: conditions, ranges, codings; and which answer that comes to.
+//! The fields of a request that concern a file (conditions, ranges, codings), and the response that follows from them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,11 +20,11 @@ pub struct RequestFields<'r> {
     accept_encoding: Value<'r>,
 }
 
-/// A field's value: that of several fields of one name is one, joined by commas (RFC 9110 section 5.2). Those
-/// that are no lists cannot be read then, and so do not count.
+/// A field's value. Several fields of one name are joined by commas (RFC 9110 section 5.2); if the field is not a list,
+/// the joined value is invalid and is ignored.
 type Value<'r> = Option<Cow<'r, [u8]>>;
 
-/// The answer.
+/// The response to send.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendPlan {
     /// 200.
@@ -42,7 +42,7 @@ pub enum SendPlan {
 }
 
 impl<'r> RequestFields<'r> {
-    /// Picks the fields out of a request's: known name and value.
+    /// Picks these fields from a request's fields, given as name and value.
     pub fn of(fields: impl Iterator<Item = (Name, &'r [u8])>) -> RequestFields<'r> {
         let mut asked = RequestFields::default();
         for (name, value) in fields {
@@ -68,14 +68,14 @@ impl<'r> RequestFields<'r> {
         asked
     }
 
-    /// Whether a range is asked for.
+    /// Whether the request has a `Range` field.
     #[must_use]
     pub fn has_range(&self) -> bool {
         self.range.is_some()
     }
 
-    /// The coding for this client out of `available`; identity where it says nothing (RFC 9110 section 12.5.3
-    /// would allow any then). `None` where it refuses them all.
+    /// The coding of `available` for this client. Without `Accept-Encoding` it is identity (RFC 9110 section 12.5.3
+    /// would allow any coding). `None` if the client refuses all of them.
     #[must_use]
     pub fn coding(&self, available: &[Coding]) -> Option<Coding> {
         match &self.accept_encoding {
@@ -84,8 +84,8 @@ impl<'r> RequestFields<'r> {
         }
     }
 
-    /// The answer for a representation of `length` bytes: conditions first, then ranges, in the order of RFC 9110
-    /// section 13.2.2. A range counts with GET alone.
+    /// The response for a representation of `length` bytes: conditions are evaluated first, then ranges (RFC 9110
+    /// section 13.2.2). Ranges apply to GET only.
     #[must_use]
     pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> SendPlan {
         let conditions = Conditions {

@@ -11,27 +11,29 @@ use crate::open::Stamp;
 use crate::options::{Applies, Options};
 use crate::tree::{Content, FilePiece, LoadedFile};
 
-/// Memory that an entry takes besides contents, roughly.
+/// Approximate memory of an entry without its contents.
 const ENTRY_BYTES: u64 = 1024;
-/// A file modified at most this many seconds before it was opened may change again without a change of its timestamps.
+/// A file that was modified at most this many seconds before it was opened may change again while its timestamps stay
+/// the same.
 const UNSETTLED_S: i64 = 2;
 
 /// A file.
 #[derive(Debug)]
 pub struct FileEntry {
-    /// Its place in the cache.
+    /// Its key in the cache.
     pub key: Box<[u8]>,
-    /// Its representations: as it is, then the siblings.
+    /// Its representations: the file itself, then the siblings.
     pub variants: Vec<Rc<Variant>>,
-    /// The codings to choose from, in the order of preference, identity last; empty where there is no choice.
+    /// The codings to choose from, in order of preference, identity last; empty if the file has one representation
+    /// only.
     pub codings: Vec<Coding>,
-    /// When it was last found to be what stands at the path, in milliseconds of the core's clock.
+    /// When the path was last checked to still name this file, in milliseconds of the core's clock.
     pub checked_ms: Cell<u64>,
-    /// The state of each variant's file.
+    /// The stamp of each variant's file.
     stamps: Vec<Stamp>,
-    /// Whether a change after it was opened is sure to show in its times.
+    /// Whether any change after it was opened shows in its modification time.
     settled: bool,
-    /// Whether the codings are made by compressing it.
+    /// Whether the codings come from live compression, not from siblings.
     live: bool,
     made: RefCell<Vec<(Coding, CompressedState)>>,
 }
@@ -50,24 +52,24 @@ pub struct Variant {
     pub modified_s: u64,
     /// Its bytes.
     pub content: Content,
-    /// The fields of a 200.
+    /// The fields of a 200 response.
     pub fields: Fields,
-    /// Those of a 304.
+    /// The fields of a 304 response.
     pub fields_not_modified: Fields,
     /// Whether ranges of it are served.
     pub ranges: bool,
-    /// Until when its file is taken to be in memory, in milliseconds of the core's clock.
+    /// Until when its file is assumed to be in the page cache, in milliseconds of the core's clock.
     pub warm_until_ms: Cell<u64>,
 }
 
-/// What live compression has come to.
+/// The state of live compression with one coding.
 #[derive(Clone, Debug)]
 pub enum CompressedState {
     /// It is under way.
     Running,
-    /// It was worth it.
+    /// It is done and made the file smaller.
     Ready(Rc<Variant>),
-    /// It made nothing smaller.
+    /// It is done and made nothing smaller.
     Useless,
 }
 
@@ -109,19 +111,19 @@ impl FileEntry {
         }
     }
 
-    /// The file as it is.
+    /// The variant of the file itself, uncompressed.
     #[must_use]
     pub fn plain(&self) -> &Rc<Variant> {
         &self.variants[0]
     }
 
-    /// The state of that file when it was opened.
+    /// The stamp of that file when it was opened.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.stamps[0]
     }
 
-    /// The representation in that coding, where it is at hand: the file itself or a sibling.
+    /// The representation in that coding, if it exists as a file: the file itself or a sibling.
     #[must_use]
     pub fn variant(&self, coding: Coding) -> Option<&Rc<Variant>> {
         match coding {
@@ -136,20 +138,20 @@ impl FileEntry {
         }
     }
 
-    /// What live compression with that coding has come to so far.
+    /// The state of live compression with that coding.
     #[must_use]
     pub fn made(&self, coding: Coding) -> Option<CompressedState> {
         self.made.borrow().iter().find(|(other, _)| *other == coding).map(|(_, made)| made.clone())
     }
 
-    /// Notes what it has come to; `None` forgets.
+    /// Sets that state; `None` removes it.
     pub fn set_made(&self, coding: Coding, made: Option<CompressedState>) {
         let mut all = self.made.borrow_mut();
         all.retain(|(other, _)| *other != coding);
         all.extend(made.map(|made| (coding, made)));
     }
 
-    /// The variant that live compression makes of the file: no ranges, and a weak tag.
+    /// The variant with the compressed bytes: it has no ranges and a weak tag.
     #[must_use]
     pub fn compressed(&self, coding: Coding, bytes: Vec<u8>) -> Variant {
         let plain = self.plain();
@@ -188,7 +190,7 @@ impl FileEntry {
             && (self.settled || self.variants.iter().zip(&other.variants).all(same_bytes))
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it uses.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         ENTRY_BYTES + self.variants.iter().map(|variant| variant.bytes()).sum::<u64>()
@@ -202,7 +204,7 @@ impl Variant {
         Validators { etag: Some(&self.etag), modified_s: Some(self.modified_s) }
     }
 
-    /// Bytes of memory that its content takes.
+    /// Bytes of memory that its content uses.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.content {

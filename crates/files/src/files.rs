@@ -1,4 +1,4 @@
-//! The handler: a request in, a response out.
+//! The handler: serves a request from the file system.
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
@@ -20,7 +20,7 @@ use crate::open::OpenError;
 use crate::options::Options;
 use crate::send::send;
 
-/// Serves the files below some roots. One is made for each core.
+/// Serves the files below some roots. Each core has its own.
 #[derive(Debug)]
 pub struct Files {
     finder: Finder,
@@ -31,9 +31,10 @@ pub struct Files {
 /// Whether a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOutcome {
-    /// It was.
+    /// A response was sent.
     Done,
-    /// There is nothing at that path, and nothing was sent: another handler may answer, or else 404 with this reason.
+    /// There is nothing at that path, and nothing was sent: another handler may respond, or the caller responds 404
+    /// with this reason.
     Declined(&'static str),
 }
 
@@ -41,10 +42,10 @@ const MISSING: &str = "there is no such file";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 
 impl Files {
-    /// Opens the roots. Blocks; meant for the start.
+    /// Opens the roots. Blocks; call it at start only.
     ///
     /// # Errors
-    /// No root, or one that cannot be opened; a value that is not valid where it would be sent.
+    /// No root, or one that cannot be opened; a value that is not valid in a header field.
     pub fn new(options: Options) -> io::Result<Files> {
         let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if options.roots.is_empty() {
@@ -59,16 +60,16 @@ impl Files {
         Ok(Files { finder: Finder::new(options)?, random: RandomState::new(), boundaries: Cell::new(0) })
     }
 
-    /// Answers a request by the file or folder at `path`, which is the request's ([`net::Request::normal_path`]) without
-    /// what the route strips. Where empty segments are kept there is nothing at a path that has one. Methods other than
-    /// GET and HEAD get 405 (OPTIONS: 204) where there is something, and are declined where there is nothing.
+    /// Responds with the file or folder at `path`, which is the request's path ([`net::Request::normal_path`]) without
+    /// the prefix that the route strips. If empty segments are kept, no file has a path with an empty segment. Methods
+    /// other than GET and HEAD get 405 (OPTIONS: 204) if the file exists, and are declined if it does not.
     ///
     /// # Errors
-    /// The connection's, and [`Fault::Io`] where the file system failed; then nothing was sent.
+    /// Errors of the connection, and [`Fault::Io`] if the file system failed; then nothing was sent.
     pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = x.request().method();
         let reads = matches!(method, Method::Get | Method::Head);
-        // Where a route strips its whole path, slash included, the folder itself is meant.
+        // If the route strips the whole path, with its slash, the request is for the folder itself.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
         if path.windows(2).any(|pair| pair == b"//") {
             return Ok(FileOutcome::Declined(MISSING));
@@ -139,8 +140,8 @@ impl Files {
         }
     }
 
-    /// The representation for this client; `None` where it accepts none. What is compressed live has no stable
-    /// bytes to take ranges of, so a request for a range gets the file as it is.
+    /// The representation for this client; `None` if it accepts none. Live compression does not always produce the same
+    /// bytes, so a request for a range gets the uncompressed file.
     async fn choose(
         &self,
         entry: &Rc<FileEntry>,
@@ -220,13 +221,13 @@ async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -
     send(x, variant, range).await
 }
 
-/// To the same path with a slash at its end. The reference is relative and begins with `./`, so that it can name
-/// no other host and holds wherever the route is mounted, behind a proxy that strips a prefix too.
+/// Redirects to the same path with a slash at its end. The reference is relative and begins with `./`, so it cannot
+/// name another host, and it is right even behind a proxy that strips a prefix.
 async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     let request = x.request();
     let path = request.normal_path()?;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let mut location = format!("./{}/", listing::percent_encode(name)).into_bytes();
+    let mut location = format!("./{}/", http::path::encoded_segment(name)).into_bytes();
     if let Some(query) = request.encoded_query() {
         location.push(b'?');
         location.extend_from_slice(&query);

@@ -1,4 +1,4 @@
-//! From a request's path to what answers it, through the cache.
+//! Finds the file for a request's path, through the cache.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,18 +16,18 @@ use crate::options::{Options, RootReport, RootState};
 use crate::store::Store;
 use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
-/// Finds what answers a path, and remembers it.
+/// Finds the file for a path, and caches it.
 #[derive(Debug)]
 pub struct Finder {
     options: Options,
     tree: RefCell<Arc<FileTree>>,
-    /// When the roots' paths were last looked at, by the core's clock.
+    /// When the roots' paths were last checked, by the core's clock.
     roots_checked_ms: Cell<u64>,
     candidates: Vec<PathCandidate>,
     store: Rc<RefCell<Store<FileEntry>>>,
 }
 
-/// What answers a path.
+/// The result of a search.
 #[derive(Debug)]
 pub enum Answer {
     /// A file.
@@ -36,25 +36,25 @@ pub enum Answer {
     Unslashed,
     /// The listing of the folder at this path.
     Folder(Vec<u8>),
-    /// Nothing here does, but there is a folder that has no index and is not to be listed.
+    /// A folder without index that is not to be listed.
     NoIndex,
-    /// Nothing here does.
+    /// There is nothing at this path.
     Missing,
-    /// 403, and why.
+    /// 403, with the reason.
     Refused(&'static str),
 }
 
-/// A path to look for.
+/// A path to try.
 #[derive(Debug)]
 enum PathCandidate {
-    /// The request's path between these texts.
+    /// The request's path with these texts before and after it.
     OfPath(Vec<String>),
-    /// The same path always; the key it has in the cache, which no request's path is equal to.
+    /// A fixed path, and its key in the cache, which differs from every request's path.
     Fixed { path: Vec<u8>, key: Vec<u8> },
 }
 
 impl PathCandidate {
-    /// Whether a slash at the end of the request's path is one at the end of this.
+    /// Whether this path ends in a slash if the request's path does.
     fn ends_with_path(&self) -> bool {
         matches!(self, PathCandidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
     }
@@ -91,7 +91,7 @@ impl PathCandidate {
     }
 }
 
-/// Whether a path leads to no parent folder.
+/// Whether a path has no `..` segment that leaves the root.
 fn is_below_root(path: &str) -> bool {
     !path.contains('\0') && path.split('/').all(|segment| segment != "..")
 }
@@ -116,7 +116,7 @@ impl Finder {
         })
     }
 
-    /// What it was made with.
+    /// The options that it was made with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
@@ -128,15 +128,15 @@ impl Finder {
         self.tree.borrow().clone()
     }
 
-    /// Whether the roots' paths were looked at a moment ago.
+    /// Whether the roots' paths were checked less than `revalidate_ms` ago.
     fn are_roots_fresh(&self, now_ms: u64) -> bool {
         now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)
     }
 
-    /// Looks whether the roots' paths name other folders by now: a release that was switched, or a folder that was
-    /// renamed away. Then nothing that was known of the old ones counts.
+    /// Checks whether the roots' paths name other folders now, after a release was switched or a folder was renamed. If
+    /// so, everything cached for the old folders is dropped.
     async fn check_roots(&self, core: &Core) {
-        // From now on others take the roots as they are, while this request looks at them.
+        // Other requests use the roots as they are while this request checks them.
         self.roots_checked_ms.set(core.now_ms());
         let tree = self.tree();
         let mut changes = tree.recheck(Patience::CacheOnly);
@@ -168,7 +168,7 @@ impl Finder {
         }
     }
 
-    /// The file at that path, if it is known and was looked at a moment ago: no system call.
+    /// The file at that path, if it is cached and was checked recently: needs no system call.
     #[must_use]
     pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
         let now_ms = core.now_ms();
@@ -177,7 +177,7 @@ impl Finder {
         (is_fresh && self.are_roots_fresh(now_ms)).then_some(entry)
     }
 
-    /// What answers `path`. With `fixed` false, candidates that are the same file for every path do not count.
+    /// The result for `path`. With `fixed` false, candidates without `$path` are skipped.
     ///
     /// # Errors
     /// [`OpenError`], but not [`OpenError::WouldBlock`].
@@ -226,7 +226,7 @@ impl Finder {
         Ok(nothing)
     }
 
-    /// From now on others take the entry as it was, while this request looks at the file.
+    /// Other requests use the entry as it was while this request checks the file.
     fn claim_check(&self, key: &[u8], core: &Core) {
         if let Some(stale) = self.store.borrow_mut().find(key, core.now_ms()) {
             stale.checked_ms.set(core.now_ms());
@@ -241,7 +241,7 @@ impl Finder {
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         if matches!(found, Err(OpenError::NoDescriptors)) {
-            // The files that are held open for later give way to one that is wanted now.
+            // Out of descriptors: files that the cache holds open are closed for the one that is requested now.
             self.store.borrow_mut().clear();
             let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
@@ -251,7 +251,7 @@ impl Finder {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
-            // Found in a root that another one has replaced meanwhile: right for this request, and for no later one.
+            // The root was replaced during the search: the result is valid for this request, but is not cached.
             FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
                 let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
                 Answer::File(Rc::new(entry))
@@ -265,7 +265,7 @@ impl Finder {
         })
     }
 
-    /// The entry for a file just opened: the one at hand where nothing has changed.
+    /// The entry for a file just opened: the cached one if nothing has changed.
     fn admit(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
         let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
@@ -282,7 +282,7 @@ impl Finder {
         entry
     }
 
-    /// The file compressed with that coding, where that is worth it and not under way for another request.
+    /// The file compressed with that coding, if that makes it smaller and no other request is compressing it.
     pub async fn compressed(
         &self,
         entry: &Rc<FileEntry>,
@@ -298,8 +298,8 @@ impl Finder {
         entry.set_made(coding, Some(CompressedState::Running));
         let bell = Rc::new(Bell::new(core));
         let work = CompressionJob { entry: entry.clone(), coding, bell: bell.clone() };
-        // A task of its own: where the client goes away meanwhile, its request is dropped, but not this. Else each
-        // that comes and goes would have it begun once more.
+        // A task of its own, so that it continues if the client disconnects. Otherwise each client that disconnects
+        // early would make the compression start from the beginning.
         core.spawn(work.done(effort, self.store.clone(), core.clone()));
         bell.rung().await;
         match entry.made(coding) {
@@ -313,7 +313,7 @@ impl Finder {
 struct CompressionJob {
     entry: Rc<FileEntry>,
     coding: Coding,
-    /// Rung when it has ended, whatever it has come to.
+    /// Notified when it has ended, with or without success.
     bell: Rc<Bell>,
 }
 
@@ -321,7 +321,7 @@ impl CompressionJob {
     async fn done(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
-        // What is read and what is made of it.
+        // The bytes read and the compressed bytes.
         let _held =
             core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {

@@ -1,4 +1,4 @@
-//! What a folder holds, for its listing.
+//! Reads the contents of a folder, for its listing.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,17 +31,17 @@ pub enum ItemKind {
 /// The items of a folder, in no order.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// At most as many as asked for.
+    /// At most as many as requested.
     pub items: Vec<Item>,
     /// Whether there are more.
     pub cut: bool,
 }
 
-/// Reads the folder at `path`, in all roots that have it; an earlier root's file hides a later one's. Left out is what a
-/// request would not get: hidden names, special files, links that are refused. Blocks.
+/// Reads the folder at `path` in all roots that have it; a file of an earlier root hides one of a later root. Leaves
+/// out what a request would not get: hidden names, special files, links that are refused. Blocks.
 ///
 /// # Errors
-/// The system's, other than for a single item.
+/// Errors of the system that concern more than a single item.
 pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
     let mut items: HashMap<Vec<u8>, Item> = HashMap::new();
     for root in tree.roots() {
@@ -82,7 +82,7 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
     Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
 }
 
-/// What a link leads to. That there is no descriptor left to look at it says nothing of the link.
+/// The target of a link. Being out of descriptors is an error of the listing, not a reason to leave the link out.
 fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<Item>> {
     let (kind, stamp) = match root.look(path, Patience::Blocking) {
         Ok(Opened::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),

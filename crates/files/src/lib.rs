@@ -1,9 +1,9 @@
 //! Serves files.
 //!
-//! This crate owns what lies between a path and a response: finding and opening the file (never outside the root),
-//! its media type and validators, ranges and preconditions, siblings in other codings and live compression, folder
-//! listings, and a small cache of open files and contents for each core. It never parses requests, touches
-//! sockets or lets a core wait for a disk: what may block is done by [`net::Core::offload`].
+//! This crate owns what lies between a path and a response: finding and opening the file (never outside the root), its
+//! media type and validators, ranges and preconditions, siblings in other codings and live compression, folder
+//! listings, and a small cache of open files and contents for each core. It never parses requests, touches sockets or
+//! lets a core wait for a disk: blocking calls run on other threads ([`net::Core::offload`]).
 //!
 //! Modules, from low to high; a module uses only those above it.
 

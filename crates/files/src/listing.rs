@@ -3,17 +3,19 @@
 use std::fmt::Write;
 
 use http::coding::weighted;
+use http::path::encoded_segment;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::folder::{Folder, Item, ItemKind};
 
-/// How a listing is wanted.
+/// The form and order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// As what.
+    /// The format.
     pub format: ListingFormat,
-    /// By what.
+    /// The sort key.
     pub sort: Sort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub descending: bool,
 }
 
@@ -40,8 +42,8 @@ impl Sort {
 }
 
 impl Style {
-    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`.
-    /// What is not understood counts as not said.
+    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`. Unknown values
+    /// are ignored.
     #[must_use]
     pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
         let format =
@@ -64,7 +66,7 @@ impl Style {
     }
 }
 
-/// Whether JSON is named with a greater weight than HTML.
+/// Whether `Accept` gives JSON a greater weight than HTML.
 fn prefers_json(accept: &[u8]) -> bool {
     let weight_of = |media: &[u8]| {
         weighted(accept).filter(|(name, _)| name.eq_ignore_ascii_case(media)).map(|(_, weight)| weight).max()
@@ -72,7 +74,7 @@ fn prefers_json(accept: &[u8]) -> bool {
     weight_of(b"application/json").unwrap_or(0) > weight_of(b"text/html").unwrap_or(0)
 }
 
-/// Brings the items into the order of the style.
+/// Sorts the items by the style.
 pub fn sort(items: &mut [Item], style: Style) {
     items.sort_unstable_by(|one, other| {
         let by_name = || one.name.cmp(&other.name);
@@ -143,7 +145,7 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
         let (order, arrow) = match (style.sort == sort, style.descending) {
             (true, false) => ("desc", " ↑"),
             (true, true) => ("asc", " ↓"),
-            // Who sorts by size or time looks for the largest or the newest.
+            // Sorted by size or time, the largest or newest item is most likely the one wanted.
             (false, _) => (if sort == Sort::Name { "asc" } else { "desc" }, ""),
         };
         let _ = write!(out, "<th><a href=\"?sort={key}&amp;order={order}\">{title}{arrow}</a>");
@@ -186,7 +188,7 @@ fn row(out: &mut String, item: &Item) {
     );
 }
 
-/// Each folder on the path as a link, relative, so that it holds wherever the site is mounted.
+/// Each folder on the path as a relative link, which is right under any prefix.
 fn breadcrumbs(out: &mut String, path: &[u8]) {
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
@@ -210,23 +212,10 @@ fn breadcrumbs(out: &mut String, path: &[u8]) {
 /// A relative reference to an item. It begins with `./`, because a name may hold a colon.
 fn href(out: &mut String, item: &Item) {
     out.push_str("./");
-    out.push_str(&percent_encode(&item.name));
+    out.push_str(&encoded_segment(&item.name));
     if item.kind == ItemKind::Folder {
         out.push('/');
     }
-}
-
-/// One segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
-#[must_use]
-pub fn percent_encode(segment: &[u8]) -> String {
-    let mut out = String::with_capacity(segment.len());
-    for &byte in segment {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => _ = write!(out, "%{byte:02X}"),
-        }
-    }
-    out
 }
 
 fn html_text(out: &mut String, bytes: &[u8]) {
@@ -237,7 +226,7 @@ fn html_text(out: &mut String, bytes: &[u8]) {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // A control character, or one that turns the direction of what follows, has no place on a page.
+            // Control characters, and characters that change the direction of text, are not shown.
             _ if is_deceptive(character) => out.push('\u{fffd}'),
             _ => out.push(character),
         }
@@ -273,22 +262,15 @@ fn size(out: &mut String, bytes: u64) {
     let _ = if whole < 10 { write!(out, "{whole}.{tenths} {unit}") } else { write!(out, "{whole} {unit}") };
 }
 
-/// `2026-11-21 09:30`, by the proleptic Gregorian calendar.
+/// `2026-11-21 09:30`. Times beyond the year 9999 are shown as its last second.
 fn time(unix_s: i64, between: char, seconds: bool) -> String {
-    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
-    // Years begin in March here, so that the leap day is the last; 719,468 days lie between 0000-03-01 and 1970.
-    let era_days = days + 719_468;
-    let (era, day_of_era) = (era_days.div_euclid(146_097), era_days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let mut text =
-        format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", second / 3600, second / 60 % 60);
+    let (earliest, latest) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
+    let time =
+        OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(if unix_s < 0 { earliest } else { latest });
+    let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
+    let mut text = format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", time.hour(), time.minute());
     if seconds {
-        let _ = write!(text, ":{:02}", second % 60);
+        let _ = write!(text, ":{:02}", time.second());
     }
     text
 }

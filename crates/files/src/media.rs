@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// What the registry or common practice says now, where the list of extensions lags behind.
+/// Types that the registry or common practice has changed since the list of extensions was made.
 const CORRECTIONS: &[(&str, &str)] = &[
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("map", "application/json"),
@@ -13,7 +13,7 @@ const CORRECTIONS: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
-/// The media type of a file by the extension of its name; `application/octet-stream` where that says nothing.
+/// The media type of a file by the extension of its name; `application/octet-stream` for an unknown extension.
 #[must_use]
 pub fn media_type(path: &[u8]) -> &'static str {
     const UNKNOWN: &str = "application/octet-stream";
@@ -29,8 +29,8 @@ pub fn media_type(path: &[u8]) -> &'static str {
     }
 }
 
-/// The value of `Content-Type`: with the character set where the type is text and says none itself. XML is left
-/// alone, because its own declaration would be overruled; JSON because it is always UTF-8.
+/// The value of `Content-Type`: with the character set if the type is text and names none itself. XML gets none,
+/// because it would override the document's own declaration; JSON gets none, because it is always UTF-8.
 #[must_use]
 pub fn content_type<'m>(media: &'m str, charset: Option<&str>) -> Cow<'m, str> {
     let is_text = media.starts_with("text/") && !media.ends_with("xml");

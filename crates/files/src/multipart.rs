@@ -9,17 +9,17 @@ use http::range;
 pub struct Multipart {
     /// The value of `Content-Type`.
     pub content_type: String,
-    /// What stands before each range's bytes.
+    /// The bytes before each range's content.
     pub parts: Vec<(Vec<u8>, Range<u64>)>,
-    /// What stands after the last.
+    /// The bytes after the last range.
     pub end: Vec<u8>,
-    /// Bytes of it all.
+    /// Length of the whole body, in bytes.
     pub length: u64,
 }
 
 impl Multipart {
-    /// Lays out `ranges` of `length` bytes of that media type. `seed` makes the boundary: 128 bits that nobody can
-    /// have put into the content.
+    /// Lays out `ranges` of a representation of `length` bytes. The boundary is made of `seed`: 128 random bits, which
+    /// do not occur in the content.
     #[must_use]
     pub fn new(ranges: Vec<Range<u64>>, content_type: &str, length: u64, seed: [u64; 2]) -> Multipart {
         let boundary = format!("{:016x}{:016x}", seed[0], seed[1]);

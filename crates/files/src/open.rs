@@ -1,4 +1,4 @@
-//! Opening what lies below a root, by the policy on symbolic links.
+//! Opens files below a root, by the policy on symbolic links.
 
 use std::fs::File;
 use std::io;
@@ -11,19 +11,20 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::options::Symlinks;
 
-/// Links that one path may go through, as in the kernel.
+/// Symbolic links that one path may contain; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
-/// How often a path that is being renamed under our hands is tried again.
+/// How often a path is tried again if a component is renamed during the lookup.
 const RETRIES_MAX: usize = 8;
-/// Never wait for a FIFO's writer, never take over a terminal.
+/// Opening never waits for a FIFO's writer and never makes a terminal the controlling one.
 const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// A folder that is served: its path, and the folder that stood there when the path was last looked at, held open.
+/// A folder that is served: its path, and an open descriptor of the folder that the path named when it was last
+/// checked.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
-    /// `None` where the path named no folder.
+    /// `None` if the path named no folder.
     folder: Option<(OwnedFd, FolderId)>,
     symlinks: Symlinks,
 }
@@ -40,20 +41,20 @@ pub enum RootChange {
     Moved(Root),
     /// No folder.
     Gone(Root, io::Error),
-    /// It could not be found out. The folder that is open is served as before.
+    /// This could not be determined. The folder that is open is served as before.
     Unknown(io::Error),
 }
 
 /// Whether a call may wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Only what the kernel has in memory; else [`OpenError::WouldBlock`].
+    /// It may use only what the kernel has in memory; otherwise it returns [`OpenError::WouldBlock`].
     CacheOnly,
-    /// Whatever it takes.
+    /// It may wait.
     Blocking,
 }
 
-/// What stands at a path.
+/// What a path names.
 #[derive(Debug)]
 pub enum Opened {
     /// A regular file.
@@ -66,10 +67,10 @@ pub enum Opened {
     Refused(&'static str),
 }
 
-/// Why a path could not be looked at.
+/// Why a path could not be looked up.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Ask again with [`Patience::Blocking`].
+    /// Try again with [`Patience::Blocking`].
     WouldBlock,
     /// The process or the system is out of descriptors.
     NoDescriptors,
@@ -96,7 +97,7 @@ pub struct Stamp {
     pub size: u64,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
-    /// Its nanoseconds.
+    /// The nanoseconds of that time.
     pub modified_ns: i64,
     changed_s: i64,
     changed_ns: i64,
@@ -106,7 +107,7 @@ impl Stamp {
     /// The stamp of an open file.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn of(file: &File) -> io::Result<Stamp> {
         file.metadata().map(|metadata| Stamp::from(&metadata))
     }
@@ -157,7 +158,7 @@ impl Root {
         self.folder.as_ref().map(|(_, id)| *id)
     }
 
-    /// Looks whether the path still names the folder that is open.
+    /// Checks whether the path still names the folder that is open.
     ///
     /// # Errors
     /// [`OpenError::WouldBlock`].
@@ -175,10 +176,10 @@ impl Root {
         })
     }
 
-    /// What stands at `path` below the root. The path is decoded and without `..`; leading slashes do not count.
+    /// What `path` names below the root. The path is decoded and has no `..`; leading slashes are ignored.
     ///
     /// # Errors
-    /// [`OpenError`], where what stands there could not be found out.
+    /// [`OpenError`], if this could not be determined.
     pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, OpenError> {
         let Some((folder, _)) = &self.folder else { return Ok(Opened::Missing) };
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
@@ -194,7 +195,7 @@ impl Root {
                 Ok(fd) => return classify(File::from(fd)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
-                // A component was renamed meanwhile.
+                // A component was renamed during the lookup.
                 Err(Errno::AGAIN) if retries < RETRIES_MAX => retries += 1,
                 Err(errno) => return interpret(errno),
             }
@@ -210,7 +211,7 @@ impl Root {
     }
 }
 
-/// The folder at `path`, which may lead through any links: the configuration names it.
+/// The folder at `path`. Links on it are followed anywhere, because the path comes from the configuration.
 fn open_folder(path: &Path, patience: Patience) -> Result<(OwnedFd, FolderId), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut resolve = ResolveFlags::empty();
@@ -230,7 +231,7 @@ fn classify(file: File) -> Result<Opened, OpenError> {
 
 fn interpret(errno: Errno) -> Result<Opened, OpenError> {
     match errno {
-        // INVAL: a name with a NUL or one that the file system cannot have.
+        // INVAL: a name with a NUL, or one that the file system does not allow.
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
         Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
         Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
@@ -244,7 +245,7 @@ fn interpret(errno: Errno) -> Result<Opened, OpenError> {
 
 enum OpenStep {
     Enter(Vec<u8>),
-    /// What a link has led to must belong to this user: the link's owner.
+    /// The owner of the link, who must own its target too.
     OwnedBy(u32),
 }
 
@@ -289,7 +290,7 @@ fn push_reversed(steps: &mut Vec<OpenStep>, path: &[u8]) {
     steps.extend(names.rev().map(|name| OpenStep::Enter(name.to_vec())));
 }
 
-/// Opens for reading what `here` names. A file goes by its name once more, and must be the same one.
+/// Opens for reading what `here` names. A file is opened by its name once more, and must still be the same file.
 fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd, Errno> {
     let checked = rustix::fs::fstat(here)?;
     if FileType::from_raw_mode(checked.st_mode) == FileType::Directory {
@@ -304,7 +305,7 @@ fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd,
 /// The first `len` bytes of a file, fewer where it ends before.
 ///
 /// # Errors
-/// [`OpenError::WouldBlock`] where they are not all in memory; the system's.
+/// [`OpenError::WouldBlock`] if not all of them are in memory; errors of the system.
 pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenError> {
     let len = usize::try_from(len).map_err(|_| OpenError::Failed(io::ErrorKind::OutOfMemory.into()))?;
     let mut bytes = vec![0; len];
@@ -315,7 +316,7 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenEr
             Patience::Blocking => file.read_at(&mut bytes[at..], at as u64),
         };
         match read {
-            // The cached end of a file may be that of what is cached.
+            // A short read may mean that the rest is not in memory, not that the file ends here.
             Ok(0) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Ok(0) => break,
             Ok(read) => at += read,
@@ -331,7 +332,7 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenEr
 /// Reads from the page cache alone: `AGAIN` where the bytes are not there.
 ///
 /// # Errors
-/// `AGAIN`; others where the file system does not know such reads.
+/// `AGAIN`; other errors if the file system does not support such reads.
 pub fn read_cached(file: &impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
     rustix::io::preadv2(file, &mut [io::IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT)
 }

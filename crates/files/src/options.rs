@@ -1,4 +1,4 @@
-//! What a site may say about its files.
+//! The options of a file handler.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,51 +7,52 @@ use std::sync::Arc;
 use coding::Effort;
 use http::{Coding, Fields, Template};
 
-/// How files are found and served. Plain data: made once, cloned for each core.
+/// How files are found and served. Made once, and cloned for each core.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folders that a file is looked for in, in this order. At least one.
+    /// Folders that are searched for a file, in this order. At least one.
     pub roots: Vec<PathBuf>,
-    /// Names that stand for a folder, the first that exists. Default `index.html`.
+    /// Names of index files; the first that exists is served for a folder. Default `index.html`.
     pub index: Vec<String>,
-    /// Paths to look for, the first that exists in any root. `$path`, the one variable, stands for the request's path,
-    /// decoded; a candidate without it is the same file for every path. Default `$path` alone.
+    /// Paths to try; the first that exists in any root is served. `$path`, the one variable, stands for the request's
+    /// path, decoded; a candidate without it is the same file for every path. Default `$path` alone.
     pub candidates: Vec<Template>,
-    /// The file for GET and HEAD where no candidate exists, with status 200 (single-page applications). Default none.
+    /// The file for GET and HEAD if no candidate exists, sent with status 200 (single-page applications). Default none.
     pub fallback: Option<String>,
-    /// Whether a folder without index shows its files. Default false.
+    /// Whether a folder without index is listed. Default false.
     pub listing: bool,
     /// Entries that a listing shows at most; if there are more, the page states that. Default 10,000.
     pub listing_entries_max: usize,
     /// Whether names that begin with a dot are served; `/.well-known/` always is. Default false.
     pub hidden: bool,
-    /// What becomes of symbolic links that lead out of the root. Default [`Symlinks::Inside`].
+    /// How symbolic links that lead out of the root are treated. Default [`Symlinks::Inside`].
     pub symlinks: Symlinks,
-    /// `Cache-Control` values; the first rule that fits counts. Default none.
+    /// Rules for `Cache-Control`; the first one that matches is used. Default none.
     pub cache_control: Vec<CacheRule>,
-    /// Codings of siblings (`a.js.br`) that are sent in place of a file, preferred in this order among what the
-    /// client likes equally. A sibling whose modification time is a second or more older than the file's is stale
+    /// Codings of siblings (`a.js.br`) that are sent in place of a file. Of codings with equal weight in the request,
+    /// the first one here is used. A sibling whose modification time is a second or more older than the file's is stale
     /// and not used. Default none.
     pub precompressed: Vec<Coding>,
     /// Compression of files that have no such sibling. Default none.
     pub compression: Option<FileCompression>,
     /// Character set announced for text, as in `utf-8`. Default `utf-8`.
     pub charset: Option<String>,
-    /// Ranges that one request may ask for; one that asks for more gets the whole file. 0 turns ranges off. Default 16.
+    /// Maximum number of ranges in one request; a request with more gets the whole file. 0 turns ranges off. Default
+    /// 16.
     pub ranges_max: usize,
-    /// Fields that every file and listing carries besides its own. Default none.
+    /// Fields that are added to every file and listing. Default none.
     pub fields: Fields,
-    /// What is kept open and in memory.
+    /// Bounds of the cache.
     pub cache: CacheLimits,
-    /// Called where a root's path names another folder than before, or none. Default none.
+    /// Called if a root's path begins to name another folder, or none. Default none.
     pub root_report: Option<RootReport>,
 }
 
-/// Receives a root's path and what it names now; called on the core that has noticed.
+/// Receives a root's path and what it names now; called on the core that noticed the change.
 #[derive(Clone)]
 pub struct RootReport(pub Arc<ReportRoot>);
 
-/// Takes a root's path and what it names now.
+/// A function that takes a root's path and what it names now.
 pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
 
 /// What a root's path names now.
@@ -61,16 +62,16 @@ pub enum RootState {
     Serves(Option<(u64, u64)>),
     /// No folder: nothing is served from it until there is one again.
     Gone(io::Error),
-    /// It could not be found out: the folder that is open is served as before.
+    /// This could not be determined: the folder that is open is served as before.
     Unknown(io::Error),
 }
 
-/// What becomes of symbolic links. Links that stay below the root are followed in any case.
+/// How symbolic links are treated. Links that stay below the root are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symlinks {
-    /// One that leads out of the root is refused, an absolute one always counts as such.
+    /// A link that leads out of the root is refused; an absolute link always counts as one that does.
     Inside,
-    /// One that leads out of the root is followed where it and what it finally names have the same owner.
+    /// A link that leads out of the root is followed if it and its final target have the same owner.
     OwnerMatch,
     /// Every link is followed.
     Follow,
@@ -95,36 +96,36 @@ pub enum Applies {
     All,
     /// Files whose path below the root passes a test; the path of an index is that of the index file.
     Path(PathTest),
-    /// Files of a media type in lower case, `image/png`; or of a whole kind, `image/`.
+    /// Files of a media type in lower case (`image/png`), or of all its subtypes (`image/`).
     Media(String),
 }
 
-/// Compression while serving. Done once for each file and coding, off the event loop; the result is kept with
-/// the file. While one request has it done, others get the file as it is.
+/// Compression while serving. Done once for each file and coding, off the event loop; the result is cached with the
+/// file. Until it is done, other requests get the uncompressed file.
 #[derive(Clone, Debug)]
 pub struct FileCompression {
-    /// Codings, preferred in this order among what the client likes equally. Default zstd, brotli, gzip.
+    /// Codings. Of codings with equal weight in the request, the first one here is used. Default zstd, brotli, gzip.
     pub codings: Vec<Coding>,
-    /// Smaller files are sent as they are. Default 1 KiB.
+    /// Smaller files are not compressed. Default 1 KiB.
     pub bytes_min: u64,
-    /// Larger files are sent as they are. Default 8 MiB.
+    /// Larger files are not compressed. Default 8 MiB.
     pub bytes_max: u64,
     /// How hard to compress. Default [`Effort::Balanced`].
     pub effort: Effort,
-    /// Media types worth it, as in [`Applies::Media`].
+    /// Media types to compress, as in [`Applies::Media`].
     pub media: Vec<String>,
 }
 
 /// Bounds of the cache of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Files known at once; each large one holds a descriptor. 0 turns the cache off. Default 1024.
+    /// Maximum number of files; each large one holds a descriptor. 0 turns the cache off. Default 1024.
     pub entries_max: usize,
-    /// Bytes of contents in memory. Default 32 MiB.
+    /// Maximum bytes of contents in memory. Default 32 MiB.
     pub bytes_max: u64,
-    /// Files of at most so many bytes are kept in memory, others open. Default 32 KiB.
+    /// Files up to this size are kept in memory, larger ones as open descriptors. Default 32 KiB.
     pub file_bytes_max: u64,
-    /// How long a file is served without looking whether it has changed, in milliseconds. Default 1000.
+    /// How long a file is served without checking whether it has changed, in milliseconds. Default 1000.
     pub revalidate_ms: u64,
     /// How long a file that is not requested is kept, in milliseconds. Default 60,000.
     pub idle_ms_max: u64,

@@ -1,4 +1,4 @@
-//! Bytes on their way out, without letting the core wait for a disk.
+//! Sends files without letting the core wait for a disk.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -14,16 +14,16 @@ use crate::entry::Variant;
 use crate::open::read_cached;
 use crate::tree::Content;
 
-/// Bytes of a file that are looked at, and if need be read ahead, at a time.
+/// Bytes of a file that are checked, and read ahead if needed, at a time.
 const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
-/// The page cache is probed once in so many bytes: what the kernel reads ahead at a time.
+/// The page cache is probed at this interval, in bytes: the size of one read-ahead of the kernel.
 const STRIDE_BYTES: u64 = 128 * 1024;
-/// How long a file that was in memory is taken to be still.
+/// How long a file that was in memory is assumed to stay there.
 const WARM_MS: u64 = 1000;
 /// Bytes that a thread reads at a time to bring a window into memory.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
-/// Writes a range of a representation as (more of) the response's body.
+/// Writes a range of a representation as the next part of the response's body.
 ///
 /// # Errors
 /// Those of [`Exchange::write`] and [`Exchange::write_file`].
@@ -48,12 +48,12 @@ async fn send_file(
     while window.end < range.end {
         window = window.end..range.end.min(window.end + WINDOW_BYTES);
         if is_cached(file, &window) {
-            // Of a longer file the beginning may be gone again when its end has been sent.
+            // A longer file may have left the page cache in part before its end is sent.
             if window == range && range.start == 0 {
                 warm_until_ms.set(now_ms + WARM_MS);
             }
         } else {
-            // What is written so far need not wait for the disk.
+            // Send what was written before the wait for the disk.
             x.flush().await?;
             let (file, window) = (file.clone(), window.clone());
             x.core().offload(move || read_ahead(&file, window)).await;
@@ -63,7 +63,7 @@ async fn send_file(
     Ok(())
 }
 
-/// Whether a window seems to be in memory: looks at one byte of each stride and at the last.
+/// Whether a window seems to be in memory: reads one byte of each stride, and the last byte.
 fn is_cached(file: &File, window: &Range<u64>) -> bool {
     let mut byte = [0];
     let last = window.end.saturating_sub(1);
@@ -72,9 +72,9 @@ fn is_cached(file: &File, window: &Range<u64>) -> bool {
     strides.chain([last]).all(|at| read_cached(file, &mut byte, at).is_ok())
 }
 
-/// Brings a window into memory and lets the kernel begin with the next one.
+/// Reads a window into memory and makes the kernel start reading the next one.
 fn read_ahead(file: &File, window: Range<u64>) {
-    // Advice may be ignored, and errors show when the file is sent.
+    // Errors of this call do not matter: they appear again when the file is sent.
     let _ = rustix::fs::fadvise(file, window.start, NonZeroU64::new(WINDOW_BYTES * 2), Advice::WillNeed);
     let mut scratch = vec![0; SCRATCH_BYTES.min((window.end - window.start) as usize)];
     let mut at = window.start;

@@ -1,10 +1,10 @@
-//! A bounded map from paths to values that are cheap to make again.
+//! A cache: a bounded map from paths to values.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Values by path, bounded in number and bytes. What makes room is the least recently used of a few neighbours:
-/// as good as exact order here, and a hit only writes down the time.
+/// Values by path, bounded in number and bytes. To make room, the least recently used of a few neighbouring slots is
+/// evicted: nearly as good as exact LRU, and a hit only stores the time.
 #[derive(Debug)]
 pub struct Store<V> {
     entries_max: usize,
@@ -24,7 +24,7 @@ struct CacheSlot<V> {
     used_ms: u64,
 }
 
-/// Neighbours that are compared when room is needed.
+/// Neighbouring slots that are compared when room is needed.
 const COMPARED: usize = 8;
 
 impl<V> Store<V> {
@@ -34,15 +34,15 @@ impl<V> Store<V> {
         Store { entries_max, bytes_max, bytes: 0, places: HashMap::new(), slots: Vec::new(), hand: 0 }
     }
 
-    /// The value at `path`, which counts as used now.
+    /// The value at `path`; marks it as used now.
     pub fn find(&mut self, path: &[u8], now_ms: u64) -> Option<Rc<V>> {
         let slot = &mut self.slots[*self.places.get(path)?];
         slot.used_ms = now_ms;
         Some(slot.value.clone())
     }
 
-    /// Puts a value at `path`, in place of the one there, and makes room for it. One that is larger than all the
-    /// room is not kept.
+    /// Stores a value at `path`, in place of the old one, and evicts others for it. A value larger than the whole store
+    /// is not stored.
     pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now_ms: u64) {
         self.remove(path);
         if self.entries_max == 0 || bytes > self.bytes_max {
@@ -58,7 +58,8 @@ impl<V> Store<V> {
         self.charge(at, bytes);
     }
 
-    /// The value at `path` has become `bytes` larger. Makes room; if need be by dropping that value.
+    /// Records that the value at `path` has become `bytes` larger. Evicts others, or that value itself if it no longer
+    /// fits.
     pub fn grow(&mut self, path: &[u8], bytes: u64) {
         if let Some(&at) = self.places.get(path) {
             self.charge(at, bytes);
@@ -72,7 +73,8 @@ impl<V> Store<V> {
         }
     }
 
-    /// Drops what has not been used since `before_ms`, looking at a few slots only: called often, it gets round.
+    /// Drops values that have not been used since `before_ms`. Each call checks a few slots only; repeated calls check
+    /// all of them.
     pub fn drop_unused(&mut self, before_ms: u64) {
         for _ in 0..COMPARED.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
@@ -101,13 +103,13 @@ impl<V> Store<V> {
         slot.bytes += bytes;
         self.bytes += bytes;
         let path = slot.path.clone();
-        // Ends at the latest when that slot is the only one, because it fits.
+        // Ends at the latest when this slot is the only one left, because its value fits.
         while self.bytes > self.bytes_max {
             self.evict(Some(&path));
         }
     }
 
-    /// Drops the least recently used of some neighbours, but not `spared`.
+    /// Drops the least recently used of some neighbouring slots, but not `spared`.
     fn evict(&mut self, spared: Option<&Rc<[u8]>>) {
         let len = self.slots.len();
         let oldest = (self.hand..self.hand + COMPARED.min(len) + 1)
@@ -202,16 +204,13 @@ mod tests {
         assert!(store.find(b"a", 0).is_none());
     }
 
-    /// Law: whatever happens, the bounds hold and the book-keeping agrees.
+    /// Law: after every operation the bounds hold and the counts are right.
     #[test]
     fn the_bounds_always_hold() {
         let mut store = Store::new(20, 500);
-        let mut state = 3u64;
+        let mut rng = fastrand::Rng::with_seed(3);
         for now_ms in 0..20_000 {
-            let mut random = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
+            let mut random = |below: u64| rng.u64(..below);
             let path = format!("{}", random(60));
             match random(10) {
                 0..4 => store.insert(path.as_bytes(), Rc::new(()), random(60), now_ms),

@@ -1,4 +1,4 @@
-//! What a path names: a file with its siblings, a folder, or nothing. All that may block happens here.
+//! Looks up a path: a file with its siblings, a folder, or nothing. All calls that may block are made here.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use crate::media;
 use crate::open::{self, OpenError, Opened, Patience, Root, RootChange, Stamp};
 use crate::options::Options;
 
-/// The roots, and what is looked for in them. Shared with the threads that may block.
+/// The roots, and the options for searching them. Shared with the threads for blocking calls.
 #[derive(Clone, Debug)]
 pub struct FileTree {
     roots: Vec<Arc<Root>>,
@@ -21,12 +21,12 @@ pub struct FileTree {
     memory_bytes_max: u64,
 }
 
-/// What stands at a path.
+/// What a path names.
 #[derive(Debug)]
 pub enum FoundEntry {
     /// A file, or a folder's index.
     File(Box<LoadedFile>),
-    /// A folder that is asked for without the slash at its end, and has something to show.
+    /// A folder with an index or a listing, requested without the slash at its end.
     Unslashed,
     /// A folder without index, to be listed.
     Folder,
@@ -43,22 +43,22 @@ pub enum FoundEntry {
 pub struct LoadedFile {
     /// Its path below the root.
     pub path: Vec<u8>,
-    /// As it is.
+    /// The file itself.
     pub plain: FilePiece,
-    /// Encoded before, in the order of preference.
+    /// Its siblings, in order of preference.
     pub siblings: Vec<(Coding, FilePiece)>,
 }
 
 /// The bytes of one file.
 #[derive(Debug)]
 pub struct FilePiece {
-    /// Its state when it was opened.
+    /// Its stamp when it was opened.
     pub stamp: Stamp,
-    /// Where its bytes are.
+    /// Where its content is.
     pub content: Content,
 }
 
-/// Where bytes are.
+/// Where the content of a file is.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// In memory: all of them.
@@ -67,7 +67,7 @@ pub enum Content {
     File(Arc<File>),
 }
 
-/// How often a small file that changes while it is read is read again, before it is sent from the file itself.
+/// How often a small file is read again if it changes during the read. After that it is sent from its descriptor.
 const READS_MAX: usize = 3;
 
 impl FileTree {
@@ -93,7 +93,7 @@ impl FileTree {
         &self.roots
     }
 
-    /// Looks at each root's path again: what each names now, in the order of [`FileTree::roots`].
+    /// Checks each root's path again: what each names now, in the order of [`FileTree::roots`].
     ///
     /// # Errors
     /// [`OpenError::WouldBlock`].
@@ -116,10 +116,10 @@ impl FileTree {
         !self.hidden && path.split(|&byte| byte == b'/').any(|segment| segment.starts_with(b"."))
     }
 
-    /// What a request for `path` (normalised) gets.
+    /// What a request for the normalised `path` gets.
     ///
     /// # Errors
-    /// [`OpenError`], where that could not be found out.
+    /// [`OpenError`], if this could not be determined.
     pub fn find(&self, path: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
         if path.ends_with(b"/") {
             return self.find_index(path, patience);
@@ -165,7 +165,7 @@ impl FileTree {
         Ok(FoundEntry::Missing)
     }
 
-    /// Whether the folder at `path`, which exists, would answer with its slash.
+    /// Whether the folder at `path`, which exists, has an index or a listing.
     fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
         for name in &self.index {
             let index = [path, b"/", name.as_bytes()].concat();
@@ -197,8 +197,9 @@ impl FileTree {
         Ok(FoundEntry::File(Box::new(LoadedFile { path: path.to_vec(), plain, siblings })))
     }
 
-    /// The sibling of a file in that coding, if there is one and it is not stale: in the same second or later.
-    /// Tools that compress copy the time or make a later one, so an older sibling was left behind by a change.
+    /// The sibling of a file in that coding, if there is one and it is not stale: its modification time is in the same
+    /// second or later. Compression tools copy the time or set a later one, so an older sibling belongs to an older
+    /// version of the file.
     fn sibling(
         &self,
         path: &[u8],
@@ -234,7 +235,7 @@ impl FileTree {
     }
 }
 
-/// What a sibling's name has at its end.
+/// The suffix of a sibling's name.
 fn suffix(coding: Coding) -> &'static [u8] {
     match coding {
         Coding::Identity => b"",

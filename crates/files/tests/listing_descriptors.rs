@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::rig::{Answer, Rig};
+use crate::rig::{Answer, Rig, until};
 
 #[test]
 fn a_listing_is_whole_or_an_error() {
@@ -25,7 +25,7 @@ fn a_listing_is_whole_or_an_error() {
         let mut stream = rig.connect();
         // It is accepted while there is no limit yet.
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        until("the connection", || rig.count(|core| core.connections.value()) == free + 1);
         setrlimit(Resource::Nofile, Rlimit { current: Some(open_now + free), maximum }).unwrap();
         stream.write_all(b"Connection: close\r\n\r\n").unwrap();
         let mut bytes = Vec::new();

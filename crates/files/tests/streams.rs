@@ -5,7 +5,6 @@
 mod scratch;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use files::{FileOutcome, Files, Options};
 use http::Status;
@@ -60,15 +59,6 @@ fn stop(server: Server) {
     server.join().unwrap();
 }
 
-/// Waits until nothing is held for peers.
-fn assert_released(memory: &MemoryBudget) {
-    let begun = Instant::now();
-    while memory.held_bytes() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are still held", memory.held_bytes());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_thousand_files_come_over_one_connection() {
     let (_folder, server, address, memory) = serve();
@@ -98,7 +88,7 @@ fn a_thousand_files_come_over_one_connection() {
     );
     assert_eq!(client.response(none).status, "404");
     drop(client);
-    assert_released(&memory);
+    toy::assert_released(&memory);
     stop(server);
 }
 
@@ -125,7 +115,7 @@ fn clients_that_do_not_read_or_give_up_hold_what_they_were_allowed_to() {
             assert!(held < 300 * (128 * 1024 + 8 * 1024) + (1 << 20), "seed {seed}: {held} bytes");
         }
         drop(client);
-        assert_released(&memory);
+        toy::assert_released(&memory);
     }
     stop(server);
 }

@@ -1,4 +1,4 @@
-//! Bodies, decoded piece by piece (RFC 9112 sections 6 and 7).
+//! Decodes bodies piece by piece (RFC 9112 sections 6 and 7).
 
 use crate::fields::Fields;
 use crate::framing::Framing;
@@ -7,13 +7,13 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
 
-/// Chunk extensions and size lines carry no content: a body may hold this many bytes of them for free, and
-/// after that no more than eight for each byte of content (one-byte chunks have five).
+/// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for each byte
+/// of content (one-byte chunks have five).
 const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
-/// One chunk's size line, extension included, without its CRLF.
+/// Longest size line of a chunk, with its extension, without its CRLF.
 const SIZE_LINE_BYTES_MAX: u32 = 1024;
 
-/// Takes the framing off a body.
+/// Removes the framing from a body.
 #[derive(Debug, Default)]
 pub struct Body {
     state: ChunkState,
@@ -21,18 +21,18 @@ pub struct Body {
     allowed: u64,
     content: u64,
     overhead: u64,
-    /// Few bodies have one.
+    /// In a box, because few bodies have trailers.
     section: Option<Box<TrailerSection>>,
 }
 
-/// The trailer section, as far as it came.
+/// The trailer section, as far as it was received.
 #[derive(Debug, Default)]
 struct TrailerSection {
     trailers: Fields,
-    /// The line that is not whole, kept because it may come in pieces.
+    /// The bytes of a line that is not complete yet.
     line: Vec<u8>,
     cursor: Cursor,
-    /// Bytes and fields so far, those left out included.
+    /// Bytes and fields received so far, with those that were dropped.
     bytes: usize,
     fields: usize,
 }
@@ -66,7 +66,7 @@ enum ChunkState {
 /// The result of decoding some bytes: `consumed` of them were read, and of those `data` (a range) are content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes done with.
+    /// Bytes consumed.
     pub consumed: usize,
     /// Where the content begins among them.
     pub data_start: usize,
@@ -109,13 +109,13 @@ impl Body {
         }
     }
 
-    /// Whether all of it has come.
+    /// Whether all of it has been received.
     #[must_use]
     pub fn is_end(&self) -> bool {
         self.state == ChunkState::End
     }
 
-    /// The trailer fields, complete once the body has ended. Fields that would steer framing are left out.
+    /// The trailer fields, complete once the body has ended. Fields that affect framing or routing are dropped.
     #[must_use]
     pub fn trailers(&self) -> &Fields {
         static NONE: Fields = Fields::new();
@@ -132,10 +132,10 @@ impl Body {
         }
     }
 
-    /// The sender closed its side: whether the body is complete by that.
+    /// To be called when the sender has closed its side: whether that completes the body.
     ///
     /// # Errors
-    /// 400 where bytes are missing.
+    /// 400 if bytes are missing.
     pub fn eof(&mut self) -> Result<(), Reject> {
         match self.state {
             ChunkState::End => Ok(()),
@@ -260,5 +260,5 @@ impl Body {
     }
 }
 
-/// What a request is refused with whose content is longer than it may be.
+/// The refusal of a request with too long a body.
 pub const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");

@@ -2,10 +2,10 @@
 
 use crate::scan;
 
-/// A content coding that the server can produce, or none.
+/// A content coding that the server can produce, or identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Coding {
-    /// The bytes as they are.
+    /// No coding.
     #[default]
     Identity,
     /// RFC 1952.
@@ -41,7 +41,7 @@ impl Coding {
     }
 }
 
-/// What an `Accept-Encoding` field says of each coding.
+/// The weight of each coding in an `Accept-Encoding` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// Weight in thousandths of each coding that was named.
@@ -51,8 +51,8 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Reads the field's value; several fields are one, joined by commas. An element that cannot be read counts
-    /// as not sent, and of two for the same coding the first holds.
+    /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and of two
+    /// elements for the same coding the first one is used.
     #[must_use]
     pub fn parse(value: &[u8]) -> Accepted {
         let mut accepted = Accepted::default();
@@ -67,16 +67,16 @@ impl Accepted {
         accepted
     }
 
-    /// The weight of a coding in thousandths; 0 is not acceptable. Identity is acceptable unless refused, but
-    /// unnamed it stands behind every coding that was asked for.
+    /// The weight of a coding in thousandths; 0 means not acceptable. Identity is acceptable unless it is refused, but
+    /// if it is not named, every coding that is named with a weight comes first.
     #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
         let unnamed = if coding == Coding::Identity { 1 } else { 0 };
         self.named[coding as usize].or(self.others).unwrap_or(unnamed)
     }
 
-    /// The coding with the greatest weight; of equals the one that stands first in `available`.
-    /// `None` where the client refuses them all.
+    /// The coding with the greatest weight; of equal ones the first in `available`. `None` if the client refuses all of
+    /// them.
     #[must_use]
     pub fn choose(&self, available: &[Coding]) -> Option<Coding> {
         let mut best = None;
@@ -196,12 +196,11 @@ mod tests {
             "gzip", "br", "zstd", "identity", "*", ";q=", "; q=0", ",", "0.5", "1", "\"", "\\", " ", "\t",
             "=", "\u{ff}",
         ];
-        let mut state = 7u64;
+        let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..20_000 {
             let mut value = String::new();
             for _ in 0..8 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                value.push_str(PIECES[(state >> 60) as usize]);
+                value.push_str(random.choice(PIECES).unwrap());
             }
             let accepted = Accepted::parse(value.as_bytes());
             let greatest = SERVER.iter().map(|&coding| accepted.weight(coding)).max().unwrap();

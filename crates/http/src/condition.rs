@@ -1,4 +1,4 @@
-//! Conditional requests (RFC 9110 section 13): which answer the client's validators ask for.
+//! Conditional requests (RFC 9110 section 13).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ pub struct Conditions<'a> {
     pub if_range: Option<&'a [u8]>,
 }
 
-/// What the server knows of the representation that it selected.
+/// The validators of the selected representation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// The value of its `ETag` field, quotes and `W/` included.
@@ -29,19 +29,19 @@ pub struct Validators<'a> {
     pub modified_s: Option<u64>,
 }
 
-/// What the conditions come to.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Do what the method says.
+    /// Perform the method.
     Proceed,
-    /// 304: the client has it.
+    /// 304: the client has this representation already.
     NotModified,
-    /// 412: it is not what the client thinks.
+    /// 412: the representation has changed.
     Failed,
 }
 
 impl Conditions<'_> {
-    /// Whether there is no condition but perhaps `If-Range`.
+    /// Whether there is no condition other than `If-Range`.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.if_match.is_none()
@@ -50,9 +50,8 @@ impl Conditions<'_> {
             && self.if_modified_since.is_none()
     }
 
-    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. A date that
-    /// cannot be read, or that the representation has no counterpart for, counts as not sent; a list of tags
-    /// that cannot be read matches nothing.
+    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. An invalid date is
+    /// ignored, and so is a date if the representation has none; an invalid list of tags matches nothing.
     #[must_use]
     pub fn evaluate(&self, method: Method, of: &Validators<'_>) -> Verdict {
         if let Some(tags) = self.if_match {
@@ -78,8 +77,8 @@ impl Conditions<'_> {
         }
     }
 
-    /// Whether a `Range` field counts (section 13.1.5): without `If-Range` always, else only where its tag
-    /// matches strongly, or its date is exactly the representation's.
+    /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag matches
+    /// strongly, or its date is exactly the representation's.
     #[must_use]
     pub fn range_applies(&self, of: &Validators<'_>) -> bool {
         match self.if_range {
@@ -96,7 +95,7 @@ pub fn strong_match(one: &[u8], other: &[u8]) -> bool {
     one == other && is_opaque_tag(one)
 }
 
-/// Whether two entity tags are the same but for their strength.
+/// Whether two entity tags are the same, strong or weak.
 #[must_use]
 pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (opaque(one), opaque(other));

@@ -1,4 +1,4 @@
-//! Heads and chunks, as they go out.
+//! Encodes heads and chunks.
 
 use crate::fields::Fields;
 use crate::framing::{Framing, Length};
@@ -8,21 +8,21 @@ use crate::scan;
 use crate::span::Span;
 use crate::status::Status;
 
-/// How a response to one request goes out: decided once, before its head is written.
+/// The framing of a response: decided once, before its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// How the body's end is marked on the wire; `None` also where the request forbids the body.
     pub framing: Framing,
     /// The `Content-Length` to announce.
     pub length: Option<u64>,
-    /// Whether the connection lives on after it.
+    /// Whether the connection stays open after it.
     pub keep_alive: bool,
 }
 
 impl Outgoing {
-    /// Decides for a response of `status` and `length` to a request of that method and version (RFC 9112
-    /// section 6): content is left out for HEAD, 1xx, 204 and 304; an unknown length is chunked, or to a 1.0
-    /// client ended by closing.
+    /// Decides for a response of `status` and `length` to a request of that method and version (RFC 9112 section 6):
+    /// HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or for a 1.0 client ends when the
+    /// connection closes.
     #[must_use]
     pub fn decide(
         method: Method,
@@ -53,8 +53,8 @@ impl Outgoing {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes the head's beginning: the status line, `common` and what frames the message. More field lines
-    /// may follow, then the blank line.
+    /// Writes the beginning of the head: the status line, `common` and the fields that frame the message. More field
+    /// lines may follow, then the blank line.
     pub fn open(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8]) {
         match status.line() {
             Some(line) => out.extend_from_slice(line.as_bytes()),
@@ -80,8 +80,8 @@ impl Outgoing {
     }
 }
 
-/// Writes field lines into a head under way, for those who build no [`Fields`] first. What is written must come
-/// from a parsed head or from the server itself: it is not checked again, except in debug builds.
+/// Writes field lines straight into a head, without building [`Fields`] first. Names and values must come from a parsed
+/// head or from the server itself: they are checked in debug builds only.
 pub struct Lines<'o> {
     out: &'o mut Vec<u8>,
 }
@@ -99,7 +99,7 @@ impl<'o> Lines<'o> {
         self.end();
     }
 
-    /// A line whose name and value stand in `buffer` at these places; one copy where they stand side by side.
+    /// A line whose name and value are at these places in `buffer`; one copy if they are adjacent.
     pub fn spans(&mut self, buffer: &[u8], name: Span, value: Span) {
         if buffer.get(name.end()..value.start()) == Some(b": ") {
             self.part(&buffer[name.start()..value.end()]);
@@ -115,7 +115,7 @@ impl<'o> Lines<'o> {
         self.out.extend_from_slice(lines);
     }
 
-    /// Begins a line whose value follows in parts.
+    /// Starts a line; its value follows in parts.
     pub fn begin(&mut self, name: &[u8]) {
         debug_assert!(scan::is_token(name));
         self.out.extend_from_slice(name);
@@ -156,7 +156,7 @@ pub fn chunk_start(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What follows a chunk's bytes.
+/// The bytes after a chunk's content.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// The last chunk, the trailer fields and the end.
@@ -168,18 +168,7 @@ pub fn last_chunk(out: &mut Vec<u8>, trailers: &Fields) {
 
 /// `number` in decimal.
 pub fn decimal(out: &mut Vec<u8>, number: u64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    let mut rest = number;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]

@@ -3,15 +3,15 @@
 use crate::name::Name;
 use crate::scan;
 
-/// Field lines as HTTP/1 writes them (`Name: value\r\n`, repeated). HTTP/1 copies the block whole; other
-/// versions walk it with [`Fields::iter`]. Every name is a token and every value free of control bytes, by
-/// construction, so a block can never split a response.
+/// Field lines as HTTP/1 writes them (`Name: value\r\n`, repeated). HTTP/1 copies the block whole; other versions
+/// iterate with [`Fields::iter`]. Every name is a token and no value has control bytes, by construction, so a block can
+/// never split a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     bytes: Vec<u8>,
 }
 
-/// A name that is no token, or a value with a control byte.
+/// The name is not a token, or the value has a control byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidField;
 
@@ -22,10 +22,10 @@ impl Fields {
         Fields { bytes: Vec::new() }
     }
 
-    /// Adds a line whose name and value come from outside.
+    /// Adds a line with an untrusted name and value.
     ///
     /// # Errors
-    /// [`InvalidField`] where the name is no token or the value holds a control byte; nothing is added then.
+    /// [`InvalidField`] if the name is not a token or the value has a control byte; nothing is added then.
     pub fn try_push(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
         let value = scan::trim(value);
         if !scan::is_token(name) || scan::value(value) != value.len() {
@@ -38,10 +38,10 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds a line made by the server itself.
+    /// Adds a line with a name and value of the server itself.
     ///
     /// # Panics
-    /// Where name or value is invalid: that is a fault of the caller.
+    /// If name or value is invalid, which is a bug of the caller.
     pub fn push(&mut self, name: Name, value: &[u8]) {
         self.try_push(name.text().as_bytes(), value).expect("a field made by the server is valid");
     }
@@ -94,7 +94,7 @@ impl Fields {
         self.bytes.is_empty()
     }
 
-    /// Forgets all lines; keeps the memory.
+    /// Removes all lines; keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }

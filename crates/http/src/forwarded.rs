@@ -1,6 +1,6 @@
-//! Who the client is, by the word of the proxies on the way: `X-Forwarded-For` and `X-Forwarded-Proto`, or `Forwarded`
-//! (RFC 7239). Each proxy adds its own sender at the end, so the words are read from the end backwards, as long as who
-//! has spoken them is trusted.
+//! The client's address as trusted proxies report it: `X-Forwarded-For` and `X-Forwarded-Proto`, or `Forwarded` (RFC
+//! 7239). Each proxy appends the address of its own client, so the elements are read from the last one backwards, as
+//! long as the proxy that wrote the element is trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub enum Dialect {
     Standard,
 }
 
-/// What the proxies say about the client.
+/// The client as the proxies report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Its address, with port 0 where the port is unknown. `None` where the fields give no trustworthy address.
@@ -112,8 +112,8 @@ fn hop(element: &[u8]) -> Result<Claim, Reject> {
     Ok(hop)
 }
 
-/// A token or a quoted string at the beginning, and what follows it. No address or scheme needs an escape, so that it
-/// does no harm to leave them in.
+/// A token or a quoted string at the beginning, and the rest. Backslash escapes are not removed, because no address or
+/// scheme needs one.
 fn value_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
     let Some(quoted) = bytes.strip_prefix(b"\"") else {
         return match scan::token(bytes) {
@@ -181,7 +181,7 @@ mod tests {
             ("X-Forwarded-For: ::ffff:1.1.1.1\n", "1.1.1.1:0", None),
             ("X-Forwarded-Proto: HTTPS\n", "-", Some(true)),
             ("X-Forwarded-Proto: https\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", Some(true)),
-            // The client's own word stands before those of the proxies.
+            // An element that the client sent itself comes before those of the proxies.
             ("X-Forwarded-Proto: https, http\nX-Forwarded-For: 1.1.1.1\n", "1.1.1.1:0", Some(false)),
             ("X-Forwarded-Proto: https, http\nX-Forwarded-For: 1.1.1.1, 10.0.0.1\n", "1.1.1.1:0", Some(true)),
             ("Forwarded: for=1.1.1.1\n", "-", None),

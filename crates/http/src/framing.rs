@@ -6,13 +6,13 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
 
-/// How the end of a body is found.
+/// How the end of a body is marked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
     #[default]
     None,
-    /// So many bytes, more than zero.
+    /// This many bytes, more than zero.
     Length(u64),
     /// The chunked coding.
     Chunked,
@@ -21,7 +21,7 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// How much body there is by it.
+    /// The size of a body with this framing.
     #[must_use]
     pub const fn size(self) -> BodySize {
         match self {
@@ -32,7 +32,7 @@ impl Framing {
     }
 }
 
-/// How much body a message has, whatever marks its end on the wire.
+/// The size of a body, independent of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodySize {
     /// There is no body.
@@ -40,20 +40,20 @@ pub enum BodySize {
     None,
     /// So many bytes, more than zero.
     Known(u64),
-    /// A body whose length shows at its end.
+    /// A body whose length is known at its end only.
     Unknown,
 }
 
-/// How much body a sender is about to give.
+/// The length of a body that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// So many bytes.
+    /// This many bytes.
     Known(u64),
-    /// Nobody knows yet.
+    /// Not known yet.
     Unknown,
 }
 
-/// What the framing fields of a head said, taken up field by field.
+/// Collects the framing fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     length: Option<u64>,
@@ -82,7 +82,7 @@ impl Evidence {
         Ok(())
     }
 
-    /// The framing of a message with a body of its own (`fallback` where no field speaks).
+    /// The framing of a message that may have a body; `fallback` if there is no framing field.
     pub(crate) fn framing(self, is_1_0: bool, fallback: Framing) -> Result<Framing, Reject> {
         match (self.length, self.chunked) {
             (Some(_), true) => Err(Reject::bad("both Content-Length and Transfer-Encoding")),
@@ -100,7 +100,7 @@ impl Evidence {
     }
 }
 
-/// True for `chunked` alone. A coding before it is one that we would have to undo (501); all else is an attack.
+/// True for `chunked` alone. Another coding before it is not supported (501); everything else is refused as an attack.
 fn is_chunked(value: &[u8]) -> Result<bool, Reject> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(true);

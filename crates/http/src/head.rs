@@ -1,4 +1,4 @@
-//! What a request is, whatever protocol carried it.
+//! The head of a request, independent of the protocol.
 
 use crate::framing::BodySize;
 use crate::line::Field;
@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::span::Span;
 use crate::target::Target;
 
-/// The versions of HTTP, as they are logged and named in `Via`. Nothing but the code of a protocol decides by them.
+/// The versions of HTTP, for logs and `Via`. Only the code of the protocols makes decisions by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Version {
@@ -49,11 +49,11 @@ pub struct Head {
     pub method_name: Span,
     /// The target.
     pub target: Target,
-    /// What carried it, for logs and `Via`.
+    /// The version of HTTP, for logs and `Via`.
     pub version: Version,
     /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else empty.
     pub authority: Span,
-    /// All fields, in order. Where the request names an authority, `Host` is among them, whatever carried it.
+    /// All fields, in order. If the request names an authority, `Host` is among them in every version.
     pub fields: Vec<Field>,
     /// How much body follows.
     pub body: BodySize,
@@ -68,8 +68,8 @@ impl Head {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
     }
 
-    /// Whether the connection may switch to the protocol that an `Upgrade` field asks for: that is HTTP/1.1's (RFC 9110
-    /// section 7.8), and a body would stand in the way.
+    /// Whether the connection may switch to the protocol of an `Upgrade` field: only in HTTP/1.1 (RFC 9110 section
+    /// 7.8), and only for requests without a body.
     #[must_use]
     pub fn may_upgrade(&self) -> bool {
         self.version == Version::Http11 && self.body == BodySize::None

@@ -6,7 +6,7 @@ use crate::scan;
 use crate::span::Span;
 use crate::status::Status;
 
-/// What a head may cost. Byte counts include line ends.
+/// Limits of a head. Byte counts include line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the whole head; more is 431. Default 16 KiB.
@@ -15,7 +15,7 @@ pub struct Limits {
     pub start_line_bytes_max: usize,
     /// Number of fields, and of trailer fields; more is 431. Default 100.
     pub fields_max: usize,
-    /// Accept a lone LF as a line end (RFC 9112 section 2.2 allows it; attackers live on it). Default false.
+    /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default false.
     pub bare_lf: bool,
 }
 
@@ -36,15 +36,15 @@ pub struct Field {
     pub value: Span,
 }
 
-/// Where reading stands in a head: at a line, of which the first bytes need no second look. So a line that comes
-/// byte by byte costs no more than one that comes whole.
+/// How far a head has been parsed. The parser resumes inside a line, so a line that is received byte by byte costs no
+/// more than one that is received at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Offset of the line at hand; 0 is the start line.
+    /// Offset of the current line; 0 is the start line.
     pub(crate) at: usize,
     /// Length of its first part, as far as it is known: a field's name, a request's method.
     pub(crate) first: usize,
-    /// The same of its second part: a field's value, a request's target.
+    /// The same for its second part: a field's value, a request's target.
     pub(crate) second: usize,
 }
 
@@ -58,14 +58,14 @@ impl Cursor {
 /// A line of a field section.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FieldLine {
-    /// Good so far, but it does not end in the bytes at hand.
+    /// Valid so far, but not complete.
     Partial,
     Field(Field),
     /// The blank line that ends the section.
     Blank,
 }
 
-/// The line end at `at`: the offset after it, or `None` where more bytes must come.
+/// The line end at `at`: the offset after it, or `None` if more bytes are needed.
 ///
 /// # Errors
 /// 400 for a CR without LF, and for a lone LF unless `bare_lf`.
@@ -80,10 +80,11 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
     }
 }
 
-/// Reads the line at the cursor, and moves it past one that is whole.
+/// Parses the line at the cursor, and moves the cursor past it if it is complete.
 ///
 /// # Errors
-/// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and space before the colon by name.
+/// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have messages of their
+/// own.
 pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result<FieldLine, Reject> {
     let start = cursor.at;
     let Some(&first) = buffer.get(start) else { return Ok(FieldLine::Partial) };
@@ -118,7 +119,7 @@ pub(crate) fn field(buffer: &[u8], cursor: &mut Cursor, bare_lf: bool) -> Result
     Ok(FieldLine::Field(named(name, start, value, value_start)))
 }
 
-/// The field of a value that stands from `value_start` on, with the white space around it.
+/// The field whose value, with the white space around it, starts at `value_start`.
 #[inline(always)]
 fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     let value = scan::trim_end(value);
@@ -127,8 +128,8 @@ fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     Field { id: Name::of(name), name: Span::new(start, start + name.len()), value }
 }
 
-/// The line at `start` where it is whole and has nothing to be said against it, and where it ends; [`field`] finds the
-/// words for all else. It is what nearly every line is, without a thought for where reading stopped.
+/// The fast path: the line at `start` and its end, if the line is complete and valid. In all other cases [`field`]
+/// parses it again and reports what is wrong.
 #[inline(always)]
 fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
@@ -139,10 +140,10 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     (!name.is_empty()).then(|| (named(name, start, value, value_start), value_start + value.len() + 2))
 }
 
-/// Reads the field section of a head, line by line, across as many calls as its bytes need. True at the blank line.
+/// Parses the field section of a head, line by line, over as many calls as needed. True at the blank line.
 ///
 /// # Errors
-/// What [`field`] refuses; 431 for too many fields or a section that does not end inside the head's limit.
+/// The errors of [`field`]; 431 for too many fields or a section that does not end inside the head's limit.
 pub(crate) fn section(
     buffer: &[u8],
     cursor: &mut Cursor,
@@ -170,6 +171,17 @@ pub(crate) fn section(
             }
             FieldLine::Partial => return Ok(false),
         }
+    }
+}
+
+/// What `Connection` says about the connection's life (RFC 9112 section 9.3): whether it names `close`, and `keep-alive`.
+pub(crate) fn connection(value: &[u8]) -> (bool, bool) {
+    match value {
+        b"keep-alive" => (false, true),
+        b"close" => (true, false),
+        _ => scan::tokens(value).fold((false, false), |(close, keep), token| {
+            (close | token.eq_ignore_ascii_case(b"close"), keep | token.eq_ignore_ascii_case(b"keep-alive"))
+        }),
     }
 }
 

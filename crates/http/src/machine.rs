@@ -14,12 +14,13 @@ use crate::request::RequestHead;
 use crate::response::ResponseHead;
 use crate::span::Span;
 
-/// What the machine made of the bytes it was fed.
+/// The result of feeding bytes to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Feed more. Bytes of an unfinished head are not consumed: feed them again with what follows.
+    /// More bytes are needed. Bytes of an unfinished head are not consumed: feed them again together with those that
+    /// follow.
     NeedMore,
-    /// The head is whole and consumed; its spans point into the bytes just fed.
+    /// The head is complete and consumed; its spans point into the bytes just fed.
     Head,
     /// Content, at this place in the bytes just fed.
     Data(Span),
@@ -27,12 +28,12 @@ pub enum Step {
     End,
 }
 
-/// A step, and how many of the fed bytes are done with.
+/// A step, and how many of the fed bytes it consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fed {
-    /// Bytes done with; feed from the next one.
+    /// Bytes consumed; feed from the next one.
     pub consumed: usize,
-    /// What they were.
+    /// The step.
     pub step: Step,
 }
 
@@ -45,7 +46,7 @@ enum Phase {
 
 impl Phase {
     fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
-        // A span holds 32 bits: whatever is fed beyond that comes in a step of its own.
+        // A span has 32 bits: bytes beyond that are left for the next step.
         let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
         let piece = body.feed(bytes, limits)?;
         let step = match (piece.data_start < piece.data_end, body.is_end()) {
@@ -92,7 +93,7 @@ impl ServerMachine {
         Ok(())
     }
 
-    /// The body, from its head on.
+    /// The body; exists once the head is complete.
     #[must_use]
     pub fn body(&self) -> Option<&Body> {
         match &self.phase {
@@ -107,16 +108,16 @@ impl ServerMachine {
         self.body().is_some_and(Body::is_end)
     }
 
-    /// Turns to the next request.
+    /// Starts the next request.
     ///
     /// # Panics
-    /// Where the body has not ended: the rest of it would be taken for a request.
+    /// If the body has not ended: its rest would be parsed as a request.
     pub fn next(&mut self) {
         assert!(self.body_ended(), "the next request begins after the body");
         self.restart();
     }
 
-    /// Forgets everything, to serve another connection; keeps the memory.
+    /// Resets the machine for another connection; keeps the memory.
     pub fn restart(&mut self) {
         self.head.reset();
         self.phase = Phase::Head;
@@ -132,8 +133,8 @@ pub struct ClientMachine {
 }
 
 impl ClientMachine {
-    /// Takes bytes of the response to a request of that method. A 1xx head (but 101) is a message of its own:
-    /// call [`ClientMachine::next`] and read on.
+    /// Takes bytes of the response to a request of that method. A 1xx head (except 101) is a message of its own: call
+    /// [`ClientMachine::next`] and continue.
     ///
     /// # Errors
     /// A [`Reject`]: the connection is not to be used again.
@@ -153,7 +154,7 @@ impl ClientMachine {
     /// The sender closed its side, which may complete the response.
     ///
     /// # Errors
-    /// Where bytes are missing.
+    /// If bytes are missing.
     pub fn eof(&mut self) -> Result<(), Reject> {
         match &mut self.phase {
             Phase::Head => Err(Reject::bad("closed before a whole head")),
@@ -170,13 +171,14 @@ impl ClientMachine {
         }
     }
 
-    /// Whether the connection can carry another request now. After a 1xx it cannot: the answer is yet to come.
+    /// Whether the connection can carry another request now. After a 1xx it cannot: the final response is still to
+    /// come.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.head.keep_alive && !self.head.status.is_informational() && self.body().is_some_and(Body::is_end)
     }
 
-    /// Turns to the next response.
+    /// Starts the next response.
     pub fn next(&mut self) {
         self.head.reset();
         self.phase = Phase::Head;

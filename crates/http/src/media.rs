@@ -26,7 +26,7 @@ pub fn without_parameters(content_type: &[u8]) -> String {
     String::from_utf8_lossy(scan::trim(&content_type[..end])).to_ascii_lowercase()
 }
 
-/// Whether a media type is one of `patterns`: equal to it, or of its kind where it ends in a slash.
+/// Whether a media type matches one of `patterns`: it is equal to it, or begins with it if the pattern ends in a slash.
 #[must_use]
 pub fn is_any_of(media: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| is(media, pattern))
@@ -41,7 +41,7 @@ pub fn is(media: &str, pattern: &str) -> bool {
     }
 }
 
-/// Whether content of that type gains nothing by compression.
+/// Whether content of that type is compressed already.
 #[must_use]
 pub fn is_compressed(media: &str) -> bool {
     let kind = media.split('/').next().unwrap_or_default();

@@ -35,13 +35,13 @@ impl Method {
         }
     }
 
-    /// Whether the request asks for no change (RFC 9110 section 9.2.1).
+    /// Whether the method is safe (RFC 9110 section 9.2.1).
     #[must_use]
     pub const fn is_safe(self) -> bool {
         matches!(self, Method::Get | Method::Head | Method::Options | Method::Trace)
     }
 
-    /// Whether the same request sent twice means the same as once (RFC 9110 section 9.2.2).
+    /// Whether the method is idempotent (RFC 9110 section 9.2.2).
     #[must_use]
     pub const fn is_idempotent(self) -> bool {
         self.is_safe() || matches!(self, Method::Put | Method::Delete)

@@ -78,8 +78,8 @@ names! {
     XForwardedProto "X-Forwarded-Proto";
 }
 
-/// Length and three letters (case folded) place a name; the table is built, and proven free of collisions,
-/// when the crate is compiled.
+/// A perfect hash of length and three letters, without case. The table is built, and checked for collisions, at compile
+/// time.
 const fn place(name: &[u8]) -> usize {
     let middle = (name[name.len() / 2] | 0x20) as usize;
     let (first, last) = ((name[0] | 0x20) as usize, (name[name.len() - 1] | 0x20) as usize);
@@ -181,7 +181,7 @@ impl Name {
         }
     }
 
-    /// Whether the field speaks of one connection only and is never forwarded (RFC 9110 section 7.6.1).
+    /// Whether the field is hop-by-hop, so that it is never forwarded (RFC 9110 section 7.6.1).
     #[must_use]
     pub const fn is_hop_by_hop(self) -> bool {
         matches!(
@@ -204,8 +204,8 @@ impl Name {
         self.is_hop_by_hop() || matches!(self, Name::ContentLength | Name::Host)
     }
 
-    /// Whether the field is taken from a trailer section: not where it would change how a message already under way is
-    /// understood (RFC 9110 section 6.5.1).
+    /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC 9110
+    /// section 6.5.1).
     #[must_use]
     pub const fn may_stand_in_trailers(self) -> bool {
         !self.is_framing()
@@ -252,7 +252,7 @@ mod tests {
             assert_eq!(name.text(), text);
             assert_eq!(Name::of(format!("{text}x").as_bytes()), Name::Other);
             assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
-            // Any other byte in any place makes another name: also one that differs in the bit of case alone.
+            // A name with any other byte in any place is a different name, also if only the bit of case differs.
             for at in 0..text.len() {
                 for byte in 0..=255u8 {
                     let mut other = text.as_bytes().to_vec();

@@ -1,26 +1,26 @@
-//! The path of a request. There is one: what routes match, what handlers see and what upstream servers get differ in
-//! how it is written (decoded or percent-encoded), never in what it says.
+//! The path of a request. Routes, handlers and upstream servers all get the same path; only its form differs (decoded
+//! or percent-encoded).
 //!
 //! - It is decoded once: `%61` is `a`, `%2561` is `%61`. A byte beyond ASCII counts as if it were encoded.
 //! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers take for a slash) is never
-//!   decoded: it stands as `%2F` or `%5C` in both forms. [`has_encoded_slash`] says whether there is one, because most
-//!   sites refuse it.
+//!   decoded: it is `%2F` or `%5C` in both forms. [`has_encoded_slash`] says whether there is one, because most sites
+//!   refuse it.
 //! - Dot segments are resolved, encoded or not.
-//! - Empty segments (`//`) are merged, or kept but for those at the start, which read as a host to some.
-//! - Refused is what servers are known to read in two ways and no browser sends: NUL, a `%` without two digits, `..`
-//!   above the root, and a dot segment in disguise (`..;a`, `..%2Fa`).
+//! - Empty segments (`//`) are merged, or kept except at the start, where some clients would read them as a host.
+//! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL, a `%`
+//!   without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
 
 use std::borrow::Cow;
 
 use crate::reject::Reject;
 use crate::scan::{self, is_path_byte};
 
-/// How an encoded slash stands in a decoded path.
+/// An encoded slash in a decoded path.
 const SLASH: &[u8] = b"%2F";
-/// How a backslash stands in a decoded path.
+/// A backslash in a decoded path.
 const BACKSLASH: &[u8] = b"%5C";
 
-/// What becomes of empty segments: of `//` in the middle or at the end of a path.
+/// How empty segments are treated: `//` in the middle or at the end of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EmptySegments {
     /// `/a//b` is `/a/b`.
@@ -30,11 +30,11 @@ pub enum EmptySegments {
     Keep,
 }
 
-/// The path decoded: what routes match and applications see. Borrowed where nothing had to change. The path of
-/// `OPTIONS *` is `*`.
+/// The path decoded: what routes match and applications see. Borrowed if nothing had to change. The path of `OPTIONS *`
+/// is `*`.
 ///
 /// # Errors
-/// 400 for what is refused, see the head of this module.
+/// 400 for paths that are refused, see the documentation of this module.
 pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
     if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| !matches!(byte, b'%' | b'\\')) {
         return Ok(Cow::Borrowed(raw));
@@ -53,8 +53,8 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
     Ok(Cow::Owned(path))
 }
 
-/// The same path percent-encoded, for request targets and header fields: as it was sent, but for what
-/// [`normal_path`] resolves and for bytes that may not stand in a path (RFC 3986 section 3.3), which are encoded.
+/// The same path percent-encoded, for request targets and header fields: as it was sent, except that dot segments are
+/// resolved as in [`normal_path`], and bytes that are not allowed in a path (RFC 3986 section 3.3) are encoded.
 ///
 /// # Errors
 /// Those of [`normal_path`].
@@ -71,7 +71,7 @@ pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
     Ok(Cow::Owned(path))
 }
 
-/// Whether a path as sent holds an encoded slash, or a backslash in any form.
+/// Whether a path as sent has an encoded slash, or a backslash in any form.
 #[must_use]
 pub fn has_encoded_slash(raw: &[u8]) -> bool {
     Units(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
@@ -91,7 +91,7 @@ pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     Some(units.0)
 }
 
-/// A query or a target as it was sent, but for bytes beyond ASCII, which are percent-encoded.
+/// A query or a target as it was sent, with bytes beyond ASCII percent-encoded.
 #[must_use]
 pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     if bytes.is_ascii() {
@@ -102,7 +102,8 @@ pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Percent-encodes a decoded path: what may not stand in one, and `%`; but `%2F` and `%5C` are encoded already.
+/// Percent-encodes a decoded path: bytes that are not allowed in a path, and `%`, except in `%2F` and `%5C`, which are
+/// encoded already.
 #[must_use]
 pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(decoded.len());
@@ -111,6 +112,15 @@ pub fn encoded(decoded: &[u8]) -> Vec<u8> {
         encode(&mut out, byte, |byte| is_path_byte(byte) || is_kept);
     }
     out
+}
+
+/// One decoded segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
+#[must_use]
+pub fn encoded_segment(segment: &[u8]) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let mut out = Vec::with_capacity(segment.len());
+    segment.iter().for_each(|&byte| encode(&mut out, byte, is_unreserved));
+    String::from_utf8(out).expect("encoded bytes are ASCII")
 }
 
 fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
@@ -122,7 +132,7 @@ fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
     }
 }
 
-/// Whether all bytes fit, no segment but the last is empty, and none begins with a dot: nearly every path is so.
+/// The fast path: whether all bytes fit, no segment but the last is empty, and none begins with a dot.
 fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
     let mut after_slash = false;
     raw.iter().all(|&byte| {
@@ -132,7 +142,7 @@ fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
     })
 }
 
-/// Whether there is a dot segment, in a path that is known to hold none but encoded ones.
+/// Whether the path has an encoded dot segment.
 fn has_encoded_dots(raw: &[u8]) -> Result<bool, Reject> {
     if !raw.contains(&b'%') {
         return Ok(false);
@@ -145,7 +155,7 @@ fn has_encoded_dots(raw: &[u8]) -> Result<bool, Reject> {
     Ok(false)
 }
 
-/// Writes the segments that are left when dot segments are resolved, each after its slash.
+/// Resolves dot segments and writes the remaining segments, each after its slash.
 fn resolve(
     path: &mut Vec<u8>,
     raw: &[u8],
@@ -175,7 +185,7 @@ fn resolve(
     Ok(())
 }
 
-/// What stands between two slashes.
+/// A segment of a path.
 enum Segment {
     Empty,
     /// `.`
@@ -186,9 +196,10 @@ enum Segment {
 }
 
 impl Segment {
-    /// Looks at a segment as it was sent.
+    /// Classifies a segment as it was sent.
     fn of(segment: &[u8]) -> Result<Segment, Reject> {
-        // Some servers cut a segment at encoded slashes and drop what follows a semicolon, and resolve dots then.
+        // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve dot
+        // segments.
         let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
             (0, false, false, false, false);
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
@@ -220,7 +231,7 @@ impl Segment {
     }
 }
 
-/// What one byte of a path or one percent-encoded byte stands for.
+/// One byte of a path, or one percent-encoded byte, decoded.
 enum PathUnit {
     Byte(u8),
     /// `%2F`: a plain slash is a byte.
@@ -376,7 +387,7 @@ mod tests {
             ("/100%25/x", "/100%", Some("/x")),
             ("/api", "/api", Some("")),
             ("/ap", "/api", None),
-            // An encoded slash is no slash, and looks like the three characters.
+            // An encoded slash is not a slash: it stays `%2F`.
             ("/a%2fb", "/a/b", None),
             ("/a%2fb/x", "/a%2Fb", Some("/x")),
             ("/a%252Fb/x", "/a%2Fb", Some("/x")),

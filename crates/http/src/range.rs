@@ -7,26 +7,26 @@ use crate::scan;
 /// How many ranges of one request may overlap others before the request counts as an attack (RFC 9110 section
 /// 14.2 names "more than two overlapping ranges").
 const OVERLAPS_MAX: usize = 2;
-/// Ranges that lie this close become one: a part of a multipart answer costs about as much.
+/// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as much.
 const GAP_MAX: u64 = 80;
 
-/// What a `Range` field asks of a representation of known length.
+/// The result of a `Range` field for a representation of known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// No range that counts: the field is answered as if it were not there.
+    /// No valid range: the field is ignored.
     Whole,
     /// These bytes, at least one range: none empty, all inside the representation, none overlapping.
     /// In the order of the request, or ascending where ranges had to be joined.
     Parts(Vec<Range<u64>>),
-    /// 416: no range of the request touches the representation.
+    /// 416: no range of the request lies within the representation.
     Unsatisfiable,
 }
 
 /// Resolves the value of a `Range` field against `length` bytes.
 ///
-/// Ignored ([`Wanted::Whole`]) are other units than bytes, what is not a list of ranges, more than `ranges_max`
-/// of them, and more than two that overlap others. Ranges that overlap or nearly touch are joined, so that an
-/// answer never holds more bytes than the representation.
+/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it has more
+/// than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly touch are joined, so
+/// that an answer never holds more bytes than the representation.
 #[must_use]
 pub fn resolve(value: &[u8], length: u64, ranges_max: usize) -> Wanted {
     let Some(specs) = specs(value) else { return Wanted::Whole };
@@ -88,7 +88,7 @@ impl Spec {
         }
     }
 
-    /// The bytes of a representation that it names; `None` where there are none.
+    /// The bytes of a representation that the range selects; `None` if there are none.
     fn within(self, length: u64) -> Option<Range<u64>> {
         let range = match self {
             Spec::From(first) => first..length,
@@ -99,7 +99,7 @@ impl Spec {
     }
 }
 
-/// Digits alone. A position beyond every file is as good as the greatest.
+/// Parses digits. A position that does not fit is taken as the greatest one.
 fn position(digits: &[u8]) -> Option<u64> {
     let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     all_digits.then(|| {
@@ -107,7 +107,7 @@ fn position(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Joins ranges that overlap or nearly touch; `None` where too many overlap.
+/// Joins ranges that overlap or nearly touch; `None` if too many overlap.
 fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
     let mut sorted = parts.clone();
     sorted.sort_unstable_by_key(|range| (range.start, range.end));
@@ -124,7 +124,7 @@ fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
     }
     match (overlaps > OVERLAPS_MAX, joined.len() == parts.len()) {
         (true, _) => None,
-        // Nothing was joined: the client's order stands.
+        // Nothing was joined: the order of the request is kept.
         (false, true) => Some(parts),
         (false, false) => Some(joined),
     }
@@ -226,17 +226,13 @@ mod tests {
             "50-60",
             "\"",
         ];
-        let mut state = 11u64;
+        let mut random = fastrand::Rng::with_seed(11);
         let mut satisfied = 0;
         for _ in 0..50_000 {
-            let mut random = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
-            let length = [0, 1, 100, 5000, u64::MAX][random(5) as usize];
+            let length = random.choice([0, 1, 100, 5000, u64::MAX]).unwrap();
             let mut value = String::from("bytes=");
-            for _ in 0..random(12) {
-                value.push_str(PIECES[random(16) as usize]);
+            for _ in 0..random.usize(..12) {
+                value.push_str(random.choice(PIECES).unwrap());
             }
             let Wanted::Parts(mut parts) = resolve(value.as_bytes(), length, 4) else { continue };
             satisfied += 1;

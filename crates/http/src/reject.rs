@@ -1,4 +1,4 @@
-//! What a peer did wrong, as a value.
+//! An error of the peer, as a value.
 
 use crate::status::Status;
 
@@ -6,9 +6,9 @@ use crate::status::Status;
 /// After a reject the connection is closed, because where the next message begins is no longer certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// The status for the client (on the client side: what the proxy's own client gets is decided there).
+    /// The status for the client. (For a response of an upstream server, `proxy` decides what its own client gets.)
     pub status: Status,
-    /// Why, in a few words for a log line or an error page. Never holds bytes of the peer.
+    /// The reason, in a few words for a log line or an error page. Never contains bytes of the peer.
     pub reason: &'static str,
 }
 

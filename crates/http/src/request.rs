@@ -13,17 +13,17 @@ use crate::span::Span;
 use crate::status::Status;
 use crate::target::{self, Target};
 
-/// Empty lines before a request that are passed over.
+/// How many empty lines before a request are skipped.
 const EMPTY_LINES_MAX: usize = 4;
 
-/// The head of an HTTP/1 request: what every request has, in [`Head`], and what only HTTP/1 knows. Reused from request to
-/// request, so that its field list is allocated once a connection.
+/// The head of an HTTP/1 request: the protocol-independent [`Head`], and what only HTTP/1 has. Reused for each request,
+/// so that the field list is allocated once per connection.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     head: Head,
     /// How the body ends.
     pub framing: Framing,
-    /// Whether the client would send another request on this connection.
+    /// Whether the client wants the connection to stay open.
     pub keep_alive: bool,
     /// Length of the head in bytes, the blank line included.
     pub len: usize,
@@ -39,18 +39,18 @@ impl Deref for RequestHead {
 }
 
 impl RequestHead {
-    /// Forgets the request, to read the next one; keeps the memory of the field list.
+    /// Resets the head for the next request; keeps the memory of the field list.
     pub fn reset(&mut self) {
         let mut fields = std::mem::take(&mut self.head.fields);
         fields.clear();
         *self = RequestHead { head: Head { fields, ..Head::default() }, ..RequestHead::default() };
     }
 
-    /// Reads on in `buffer`, which begins with the head's first byte and has grown since the last call.
-    /// True once the head is whole.
+    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call. True
+    /// once the head is complete.
     ///
     /// # Errors
-    /// What RFC 9112 calls invalid, and what attackers make of what it leaves open: see the vectors.
+    /// Requests that RFC 9112 calls invalid, and those that it leaves open and attackers use: see the vectors.
     pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
             return Ok(false);
@@ -94,7 +94,7 @@ impl RequestHead {
         }
         let version_start = target_end + 1;
         let Some(version) = window.get(version_start..version_start + 8) else {
-            // Refuse what cannot become a version before all of it is here.
+            // Refuse early what cannot become a version.
             return match version_so_far(&window[version_start..]) {
                 true => Ok(false),
                 false => Err(Reject::bad("invalid version")),
@@ -112,7 +112,7 @@ impl RequestHead {
         Ok(true)
     }
 
-    /// What the fields say together, once all are here.
+    /// Evaluates the fields together, after the last one.
     fn check(&mut self, buffer: &[u8]) -> Result<(), Reject> {
         let is_1_0 = self.head.version == Version::Http10;
         let mut evidence = Evidence::default();
@@ -128,10 +128,9 @@ impl RequestHead {
                 }
                 Name::Host => host = Some(field.value),
                 Name::Connection => {
-                    for token in scan::tokens(field.value.of(buffer)) {
-                        close |= token.eq_ignore_ascii_case(b"close");
-                        self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
-                    }
+                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    close |= closes;
+                    self.keep_alive |= keeps;
                 }
                 Name::Expect if is_1_0 => {}
                 Name::Expect if field.value.of(buffer).eq_ignore_ascii_case(b"100-continue") => {
@@ -156,8 +155,8 @@ impl RequestHead {
     }
 }
 
-/// Where the request line begins: empty lines before it are passed over (RFC 9112 section 2.2), because old clients end a
-/// POST with some. `None` where more bytes must come.
+/// Where the request line begins. Empty lines before it are skipped (RFC 9112 section 2.2), because old clients send
+/// some after a POST. `None` if more bytes are needed.
 fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reject> {
     let mut start = 0;
     for _ in 0..EMPTY_LINES_MAX {

@@ -22,7 +22,7 @@ pub struct ResponseHead {
     pub version: Version,
     /// All fields, in order.
     pub fields: Vec<Field>,
-    /// How the body ends, seen with the method of the request.
+    /// How the body ends, which depends on the method of the request.
     pub framing: Framing,
     /// The announced `Content-Length`, also where there is no body (HEAD, 304).
     pub length: Option<u64>,
@@ -78,7 +78,7 @@ impl ResponseHead {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
     }
 
-    /// How much body the response to a request of that method has, or would have to GET.
+    /// The size of the body in response to a request of that method; for HEAD, of the body that GET would get.
     #[must_use]
     pub fn body_length(&self, method: Method) -> Length {
         match (self.framing, self.length) {
@@ -89,18 +89,18 @@ impl ResponseHead {
         }
     }
 
-    /// Forgets the response, to read the next one; keeps the memory of the field list.
+    /// Resets the head for the next response; keeps the memory of the field list.
     pub fn reset(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
         *self = ResponseHead { fields, ..ResponseHead::default() };
     }
 
-    /// Reads on in `buffer`, which begins with the head's first byte and has grown since the last call; `method`
-    /// is the request's. True once the head is whole.
+    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call; `method`
+    /// is the request's. True once the head is complete.
     ///
     /// # Errors
-    /// As for requests; every reject is 502 for whoever asked, which the proxy decides.
+    /// As for requests. For the client of the proxy each of them is 502, which `proxy` decides.
     pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
         if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
             return Ok(false);
@@ -123,7 +123,7 @@ impl ResponseHead {
     }
 
     fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
-        // What nearly every response begins with, in one look.
+        // The fast path for what nearly every response begins with.
         if let Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', b' ', code @ .., b' ']) =
             window.first_chunk::<13>()
             && let [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9'] = code
@@ -151,14 +151,14 @@ impl ResponseHead {
         let reason_start = match window.get(12) {
             None => return Ok(false),
             Some(b' ') => 13,
-            // No space and no reason: not the grammar, but common and without danger.
+            // Without the space before the reason: not valid, but common and harmless.
             Some(b'\r' | b'\n') => 12,
             Some(_) => return Err(Reject::bad("invalid status")),
         };
         self.reason_in(window, code, reason_start, bare_lf)
     }
 
-    /// What follows the three digits of the status.
+    /// The rest of the status line after the three digits.
     fn reason_in(
         &mut self,
         window: &[u8],
@@ -183,10 +183,9 @@ impl ResponseHead {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
                 Name::Connection => {
-                    for token in scan::tokens(field.value.of(buffer)) {
-                        close |= token.eq_ignore_ascii_case(b"close");
-                        keep |= token.eq_ignore_ascii_case(b"keep-alive");
-                    }
+                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    close |= closes;
+                    keep |= keeps;
                 }
                 _ => {}
             }
@@ -200,7 +199,8 @@ impl ResponseHead {
             _ if self.status.forbids_content() => Framing::None,
             _ => framing,
         };
-        // Content announced where there can be none may come all the same, and be taken for the next response.
+        // If content is announced for a response that cannot have any, the server may send it all the same, and it
+        // would be parsed as the next response.
         let astray = self.framing == Framing::None
             && method != Method::Head
             && self.status != Status::NOT_MODIFIED

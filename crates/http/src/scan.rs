@@ -26,8 +26,8 @@ const fn is_tchar(byte: u8) -> bool {
         )
 }
 
-/// What may stand in a reg-name or an IPv4 address (RFC 3986 section 3.2), but for percent-encoding; and for the comma,
-/// which no host has, and by which applications take `X-Forwarded-Host` apart.
+/// Bytes of a reg-name or an IPv4 address (RFC 3986 section 3.2), without percent-encoding, and without the comma: no
+/// host has one, and applications split `X-Forwarded-Host` at commas.
 const fn is_host_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -36,7 +36,7 @@ const fn is_host_char(byte: u8) -> bool {
         )
 }
 
-/// What stands in a path beside letters and digits (`pchar` of RFC 3986 section 3.3, and the slash).
+/// Bytes of a path besides letters and digits (`pchar` of RFC 3986 section 3.3, and the slash).
 const fn is_path_mark(byte: u8) -> bool {
     matches!(
         byte,
@@ -92,8 +92,8 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES * 0x80;
 const LOWS: u64 = ONES * 0x7f;
 
-/// Eight bytes at a time: `doubtful` gives a word's bytes that need a look, as their high bits; a byte that `fits`
-/// after all is passed.
+/// Scans eight bytes at a time: `doubtful` sets the high bit of each byte of a word that may not fit; such a byte is
+/// then checked with `fits`.
 #[inline(always)]
 fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -> bool) -> usize {
     let mut rest = bytes;
@@ -113,7 +113,7 @@ fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -
     }
 }
 
-/// How many bytes at the start of `bytes` may stand in a token (RFC 9110 section 5.6.2).
+/// How many bytes at the start of `bytes` are allowed in a token (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
     // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of every byte
@@ -134,38 +134,35 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && token(bytes) == bytes.len()
 }
 
-/// How many bytes at the start of `bytes` may stand in a request target.
+/// How many bytes at the start of `bytes` are allowed in a request target.
 #[must_use]
 pub fn target(bytes: &[u8]) -> usize {
     run(bytes, TARGET)
 }
 
-/// Whether `byte` may stand in a path as it is (RFC 3986 section 3.3), slashes included.
+/// Whether `byte` is allowed in a path without encoding (RFC 3986 section 3.3), slashes included.
 #[must_use]
 pub const fn is_path_byte(byte: u8) -> bool {
     CLASSES[byte as usize] & PATH != 0
 }
 
-/// How many bytes at the start of `bytes` may stand in a host name or IPv4 address, not counting percent-encoding.
+/// How many bytes at the start of `bytes` are allowed in a host name or IPv4 address, not counting percent-encoding.
 #[must_use]
 pub fn host(bytes: &[u8]) -> usize {
     run(bytes, HOST)
 }
 
-/// How many bytes at the start of `bytes` may stand in a field value: visible ASCII, space, tab and obs-text
-/// (RFC 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
+/// How many bytes at the start of `bytes` are allowed in a field value: visible ASCII, space, tab and obs-text (RFC
+/// 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
 #[must_use]
 pub fn value(bytes: &[u8]) -> usize {
-    // `word - 0x20` borrows into the high bit where a byte is below 0x20, and `word ^ 0x7f` is zero where it is DEL.
-    let doubtful = |word: u64| {
-        let low = word.wrapping_sub(ONES * 0x20) & !word;
-        let from_del = word ^ (ONES * 0x7f);
-        (low | (from_del.wrapping_sub(ONES) & !from_del)) & HIGHS
-    };
+    // Below 0x80, `byte - 0x20` has its high bit set where the byte is less than that, `byte + 1` where it is DEL. A carry or
+    // borrow of the byte before can only add a doubt.
+    let doubtful = |word: u64| (word.wrapping_sub(ONES * 0x20) | word.wrapping_add(ONES)) & !word & HIGHS;
     run_of_words(bytes, doubtful, is_value_byte)
 }
 
-/// Whether `byte` may stand in a field value.
+/// Whether `byte` is allowed in a field value.
 #[must_use]
 pub const fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
@@ -208,8 +205,8 @@ pub fn list(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes mean nothing in it, so that
-/// none can hide an element (`Connection`, `Transfer-Encoding`).
+/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes have no special meaning, so
+/// they cannot hide an element (`Connection`, `Transfer-Encoding`).
 pub fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
 }
@@ -252,7 +249,8 @@ pub const fn hex(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Holds a scan of eight bytes at a time against the rule for one, with each byte in each place of `usual`.
+    /// Compares a scan of eight bytes at a time with the rule for one byte, with each byte value in each place of
+    /// `usual`.
     fn agree(scan: impl Fn(&[u8]) -> usize, rule: impl Fn(u8) -> bool, usual: &[u8]) {
         for other in 0..=255u8 {
             for at in 0..usual.len() {

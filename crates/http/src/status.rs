@@ -118,7 +118,7 @@ impl Status {
         self.0 >= 400 && self.0 < 600
     }
 
-    /// Whether a response of this status never has content, whatever its fields say (RFC 9110 section 6.4.1).
+    /// Whether a response of this status never has content, also if its fields announce some (RFC 9110 section 6.4.1).
     #[must_use]
     pub const fn forbids_content(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304

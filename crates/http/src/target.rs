@@ -19,7 +19,7 @@ pub enum TargetForm {
     Asterisk,
 }
 
-/// A request target, taken apart but not decoded.
+/// A request target, split into its parts but not decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The form it was sent in.
@@ -35,10 +35,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes the target at `span` of `buffer` apart. `span` holds target bytes only (see [`scan::target`]).
+    /// Parses the target at `span` of `buffer`. `span` holds target bytes only (see [`scan::target`]).
     ///
     /// # Errors
-    /// 400 for a target that has none of the four forms, or one that does not go with the method.
+    /// 400 for a target that has none of the four forms, or a form that is not allowed with the method.
     pub fn parse(method: Method, buffer: &[u8], span: Span) -> Result<Target, Reject> {
         let bytes = span.of(buffer);
         let mut target = Target { whole: span, ..Target::default() };
@@ -103,7 +103,7 @@ impl Target {
 /// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information), or empty.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
-    // One pass for what every request has; brackets and percent-encoding take the long way.
+    // The fast path for usual hosts; brackets and percent-encoding are handled below.
     let host_len = scan::host(bytes);
     match &bytes[host_len..] {
         [] => true,
@@ -112,7 +112,7 @@ pub fn is_authority(bytes: &[u8]) -> bool {
     }
 }
 
-/// `host` and the digits of `port`, if the colon, the brackets and the digits are in order.
+/// `host` and the digits of `port`, if the colon, the brackets and the digits are valid.
 #[must_use]
 pub fn split_port(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let host_len = match bytes {

@@ -13,13 +13,12 @@ use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix
 use crate::scan;
 use crate::target::split_port;
 
-/// A property of the request that a text may name. The same name means the same everywhere; which of them make sense
-/// in a directive, the directive says.
+/// A variable in a text. A name means the same everywhere; each directive says which variables it allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Variable {
     /// `$path`: the path that routes match, percent-encoded.
     Path,
-    /// `$rest`: what the final `*` of the route's path stands for in this request's path, percent-encoded.
+    /// `$rest`: the part of the path that the final `*` of the route's path matched, percent-encoded.
     Rest,
     /// `$query`: the query with its `?`; empty if there is none. Bytes beyond ASCII are percent-encoded.
     Query,
@@ -44,7 +43,7 @@ pub enum Variable {
     Field(String),
     /// `$cookie_NAME`: the first cookie of that name.
     Cookie(String),
-    /// `$tls_version` and others: what is known of the client's TLS connection; empty without one.
+    /// `$tls_version` and others: properties of the client's TLS connection; empty without TLS.
     Tls(TlsVariable),
 }
 
@@ -57,7 +56,7 @@ pub enum TlsVariable {
     Cipher,
     /// `$tls_server_name`: the host that the client asked for (SNI).
     ServerName,
-    /// `$tls_client_verify`: `SUCCESS` where the client has shown a certificate, which is verified then; `NONE` otherwise.
+    /// `$tls_client_verify`: `SUCCESS` if the client has sent a valid certificate; `NONE` otherwise.
     ClientVerify,
     /// `$tls_client_subject`: the distinguished name of the client's certificate.
     ClientSubject,
@@ -71,13 +70,13 @@ pub enum TlsVariable {
     ClientFingerprint,
 }
 
-/// What knows the properties of a TLS connection.
+/// A source of the properties of a TLS connection.
 pub trait TlsValues {
-    /// Appends the value of a property; nothing where there is none.
+    /// Appends the value of a property; nothing if there is none.
     fn write(&self, variable: TlsVariable, out: &mut Vec<u8>);
 }
 
-/// Variables by name. The last two stand for many.
+/// Variables by name. The last two are for every field and cookie.
 static NAMED: [(&str, Variable); 23] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
@@ -170,7 +169,7 @@ impl Variable {
     }
 }
 
-/// What the variables stand for in one request.
+/// The values of the variables for one request.
 #[derive(Clone, Copy)]
 pub struct Values<'x> {
     /// The parsed head.
@@ -244,20 +243,20 @@ pub enum TemplatePart {
     Variable(Variable),
 }
 
-/// A text with variables, parsed once and filled in for each request. It holds no control character but the tab, so a
-/// field value made of it is one line.
+/// A text with variables, parsed once and filled in for each request. It has no control character but the tab, so that
+/// a field value made of it stays on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
     /// In order; no two texts are neighbours and none is empty.
     parts: Vec<TemplatePart>,
 }
 
-/// Why a text is no template, and where.
+/// Why a text is not a valid template, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError<'t> {
-    /// The bytes of the text that are wrong.
+    /// The range of the invalid bytes.
     pub at: Range<usize>,
-    /// What is wrong with them.
+    /// The error.
     pub fault: TemplateFault<'t>,
 }
 
@@ -268,7 +267,7 @@ pub enum TemplateFault<'t> {
     Unclosed,
     /// A `$` without a name behind it.
     Nameless,
-    /// This names no variable, or none that is allowed.
+    /// An unknown variable, or one that is not allowed here.
     Unknown(&'t str),
     /// A control character.
     Control,
@@ -279,7 +278,7 @@ impl Template {
     /// which variables may be named.
     ///
     /// # Errors
-    /// The first fault.
+    /// The first error.
     pub fn parse(text: &str, allowed: impl Fn(&Variable) -> bool) -> Result<Template, TemplateError<'_>> {
         if let Some((at, control)) = text.char_indices().find(|(_, c)| c.is_ascii_control() && *c != '\t') {
             return Err(TemplateError { at: at..at + control.len_utf8(), fault: TemplateFault::Control });
@@ -341,8 +340,8 @@ impl Template {
         }
     }
 
-    /// Appends the text, with the values put in. Paths and queries are percent-encoded, because decoded they may hold
-    /// any byte. A value from a parsed head holds no control character either.
+    /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because decoded they
+    /// may contain any byte. Values from a parsed head contain no control characters.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         for part in &self.parts {
             match part {
@@ -353,7 +352,7 @@ impl Template {
     }
 }
 
-/// The name after the dollar sign, and where the text behind it begins; `$` for a second dollar sign.
+/// The name after the dollar sign, and where the text after it begins; `$` for a second dollar sign.
 fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<'_>> {
     let after = &text[dollar + 1..];
     if after.starts_with('$') {

@@ -3,7 +3,7 @@
 use std::io;
 
 use config::{Action, Config};
-use net::{Bind, Cidr, Listen, Listener, Sources};
+use net::{Bind, Listen, Listener, Sources};
 use rustix::process::{Resource, getrlimit};
 
 use crate::memory;
@@ -238,9 +238,7 @@ pub(crate) fn sources(from: &[config::TrustedSource]) -> Sources {
     for source in from {
         match source {
             config::TrustedSource::Unix => sources.unix = true,
-            config::TrustedSource::Network(network) => sources.networks.push(
-                Cidr::parse(&network.to_string()).expect("the configuration holds networks that are valid"),
-            ),
+            config::TrustedSource::Network(network) => sources.networks.push(*network),
         }
     }
     sources

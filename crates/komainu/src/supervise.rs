@@ -169,7 +169,8 @@ fn first_plan(
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
     plan.https_port = https_port(listeners);
     let certificates = AutomaticCertificates::default();
-    let tls = TlsPlan::acceptor(plan.tls.as_ref(), &plan.config, certificates.store.clone())?;
+    let tls = net::TlsAcceptor::new(certificates.store.clone());
+    TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
     hosting.apply(&plan.config.apps)?;
     if replaces {
         hosting.wait_until_loaded()?;

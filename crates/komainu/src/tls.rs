@@ -69,37 +69,21 @@ impl TlsPlan {
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
         let plan = TlsPlan { options, sites, own_keys, warnings, files: all };
         // What is wrong with authorities and revocation lists shows here.
-        TlsPlan::acceptor(Some(&plan), config, CertificateStore::new())?;
+        TlsPlan::put_in_force(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
     }
 
-    /// TLS as a plan and its configuration have it; without a plan, for no site.
+    /// Puts a plan and its configuration in force; without a plan, TLS is for no site.
     ///
     /// # Errors
     /// Authorities or revocation lists that are not valid.
-    pub(crate) fn acceptor(
-        plan: Option<&TlsPlan>,
-        config: &Config,
-        store: CertificateStore,
-    ) -> io::Result<TlsAcceptor> {
-        let (options, sites) = TlsPlan::parts(plan);
-        TlsAcceptor::new(&options, finder(config), sites, store).map_err(invalid)
-    }
-
-    fn parts(plan: Option<&TlsPlan>) -> (TlsOptions, Vec<Option<TlsSite>>) {
-        plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default()
-    }
-
-    /// Puts a plan and its configuration in force where connections are accepted already.
-    ///
-    /// # Errors
-    /// As [`TlsPlan::acceptor`].
     pub(crate) fn put_in_force(
         plan: Option<&TlsPlan>,
         config: &Config,
         acceptor: &TlsAcceptor,
     ) -> io::Result<()> {
-        let (options, sites) = TlsPlan::parts(plan);
+        let (options, sites) =
+            plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
         acceptor.replace(&options, finder(config), sites).map_err(invalid)
     }
 

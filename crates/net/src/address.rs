@@ -1,11 +1,10 @@
 //! Addresses to serve on, and of those who come.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use http::Dialect;
-
-use crate::cidr::Cidr;
+use ipnet::IpNet;
 
 /// What to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl From<Bind> for Listen {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// Networks.
-    pub networks: Vec<Cidr>,
+    pub networks: Vec<IpNet>,
     /// Clients of Unix sockets.
     pub unix: bool,
 }
@@ -94,7 +93,7 @@ impl Sources {
     #[must_use]
     pub fn contains(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Tcp(address) => self.networks.iter().any(|network| network.contains(address.ip())),
+            Peer::Tcp(address) => self.networks.iter().any(|network| covers(network, address.ip())),
             Peer::Unix => self.unix,
         }
     }
@@ -103,6 +102,15 @@ impl Sources {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
+    }
+}
+
+/// Whether `address` belongs to `network`. IPv4 stands in its mapped place in IPv6 (`::ffff:a.b.c.d`): an address counts
+/// the same in either form, and so does a network.
+fn covers(network: &IpNet, address: IpAddr) -> bool {
+    match (network, address.to_canonical()) {
+        (IpNet::V6(network), IpAddr::V4(address)) => network.contains(&address.to_ipv6_mapped()),
+        (network, address) => network.contains(&address),
     }
 }
 
@@ -149,5 +157,33 @@ impl Client {
     #[must_use]
     pub fn direct(address: Peer, secure: bool) -> Client {
         Client { address, secure, vouched: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_cover_their_addresses() {
+        for (network, address, inside) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("10.1.2.3/32", "10.1.2.3", true),
+            ("10.1.2.3/32", "10.1.2.4", false),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("::/0", "2001:db8::1", true),
+            ("::/0", "203.0.113.9", true),
+            ("2001:db8::/33", "2001:db8:7fff::1", true),
+            ("2001:db8::/33", "2001:db8:8000::1", false),
+            ("10.0.0.0/8", "::ffff:10.9.9.9", true),
+            ("::ffff:10.0.0.0/104", "10.9.9.9", true),
+            ("::ffff:10.0.0.0/104", "::ffff:11.0.0.0", false),
+            ("192.168.77.1/24", "192.168.77.200", true),
+        ] {
+            let network: IpNet = network.parse().unwrap();
+            assert_eq!(covers(&network, address.parse().unwrap()), inside, "{network} {address}");
+        }
     }
 }

@@ -42,22 +42,18 @@ pub struct Exchange<'c> {
 pub struct Request<'x> {
     head: &'x Head,
     bytes: &'x [u8],
-    peer: Peer,
-    client: Client,
-    empty_segments: EmptySegments,
-    tls: Option<&'x TlsSession>,
+    state: &'x RequestState,
 }
 
 impl<'x> Request<'x> {
     pub(crate) fn of(state: &'x RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
-        let RequestState { peer, client, empty_segments, ref tls, .. } = *state;
-        Request { head, bytes, peer, client, empty_segments, tls: tls.as_deref() }
+        Request { head, bytes, state }
     }
 
     /// The client's TLS connection with this server, if it has one.
     #[must_use]
     pub fn tls(&self) -> Option<&'x TlsSession> {
-        self.tls
+        self.state.tls.as_deref()
     }
 
     /// The method.
@@ -95,7 +91,7 @@ impl<'x> Request<'x> {
     /// # Errors
     /// 400 for a path that servers read in two ways.
     pub fn normal_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
-        path::normal_path(self.path(), self.empty_segments)
+        path::normal_path(self.path(), self.state.empty_segments)
     }
 
     /// The same path percent-encoded, for request targets and header fields.
@@ -103,13 +99,13 @@ impl<'x> Request<'x> {
     /// # Errors
     /// Those of [`Request::normal_path`].
     pub fn encoded_path(&self) -> Result<Cow<'x, [u8]>, Reject> {
-        path::encoded_path(self.path(), self.empty_segments)
+        path::encoded_path(self.path(), self.state.empty_segments)
     }
 
     /// What becomes of empty segments in the path.
     #[must_use]
     pub fn empty_segments(&self) -> EmptySegments {
-        self.empty_segments
+        self.state.empty_segments
     }
 
     /// What follows the `?`, with bytes beyond ASCII percent-encoded.
@@ -173,13 +169,13 @@ impl<'x> Request<'x> {
     /// speaks the PROXY protocol, it is the peer that the proxy reports, not the proxy itself.
     #[must_use]
     pub fn peer(&self) -> Peer {
-        self.peer
+        self.state.peer
     }
 
     /// The client that sent the request: the peer, or the client that [`Exchange::set_client`] has set.
     #[must_use]
     pub fn client(&self) -> Client {
-        self.client
+        self.state.client
     }
 }
 

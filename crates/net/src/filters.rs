@@ -26,14 +26,14 @@ pub struct DefaultFields {
 impl DefaultFields {
     /// The lines of `common` (`Server`, if there is one, then `Date`) that the handler does not bring.
     pub(crate) fn of(self, common: &[u8]) -> &[u8] {
-        let date_at = match common.starts_with(b"Server:") {
+        let date_at = || match common.starts_with(b"Server:") {
             true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
             false => 0,
         };
         match (self.server, self.date) {
             (false, false) => common,
-            (true, false) => &common[date_at..],
-            (false, true) => &common[..date_at],
+            (true, false) => &common[date_at()..],
+            (false, true) => &common[..date_at()],
             (true, true) => &[],
         }
     }

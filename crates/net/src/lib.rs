@@ -9,7 +9,6 @@
 
 pub mod fault;
 pub mod clock;
-pub mod cidr;
 pub mod address;
 pub mod preface;
 mod remote;
@@ -63,7 +62,6 @@ pub mod server;
 
 pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources};
 pub use bind::{Listener, bound_address};
-pub use cidr::Cidr;
 pub use compress::Compression;
 pub use core::Core;
 pub use counters::Counters;

@@ -14,21 +14,17 @@ use rustix::io::Errno;
 use crate::core::Core;
 use crate::source::{GONE, HALF_CLOSED, READ, WRITE};
 
-/// Random numbers that a seed decides (splitmix64).
-pub(crate) struct Dice(Cell<u64>);
+/// Random numbers that a seed decides.
+pub(crate) struct Dice(RefCell<fastrand::Rng>);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Dice {
-        Dice(Cell::new(seed))
+        Dice(RefCell::new(fastrand::Rng::with_seed(seed)))
     }
 
     /// A number below `bound`, which is not zero.
     pub(crate) fn roll(&self, bound: u64) -> u64 {
-        self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
-        let mut z = self.0.get();
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        self.0.borrow_mut().u64(..bound)
     }
 
     /// True once in `times`.

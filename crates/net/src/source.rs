@@ -30,6 +30,8 @@ pub struct Source {
     /// This side has closed its sending: with the peer's end the connection is gone both ways, and yet there may be
     /// bytes that were sent before and are not read.
     pub(crate) sent_end: Cell<bool>,
+    /// It stays registered though its stream ends: the connection becomes idle, and is found by the token.
+    pub(crate) stays: Cell<bool>,
 }
 
 impl Source {
@@ -43,6 +45,7 @@ impl Source {
             deadline_ms: Cell::new(u64::MAX),
             expired: Cell::new(false),
             sent_end: Cell::new(false),
+            stays: Cell::new(false),
         }
     }
 

@@ -44,13 +44,11 @@ enum Transport {
 struct Registered {
     core: Core,
     source: Rc<Source>,
-    /// The socket stays registered: the connection becomes idle, and [`Stream::resume`] finds the source by its token.
-    stays: bool,
 }
 
 impl Registered {
     fn new(core: &Core, source: Rc<Source>) -> Registered {
-        Registered { core: core.clone(), source, stays: false }
+        Registered { core: core.clone(), source }
     }
 }
 
@@ -64,7 +62,7 @@ impl Deref for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if !self.stays {
+        if !self.source.stays.get() {
             self.core.deregister(&self.source);
         }
     }
@@ -87,11 +85,11 @@ impl Stream {
 
     /// Makes it idle: its socket, and the token by which its source stays registered. `None` for what is no socket.
     pub(crate) fn into_idle(self) -> Option<(OwnedFd, u64)> {
-        let Stream { mut source, transport, .. } = self;
+        let Stream { source, transport, .. } = self;
         match transport {
             Transport::Socket(socket) => {
                 source.forget_waiters();
-                source.stays = true;
+                source.stays.set(true);
                 Some((socket, source.token))
             }
             #[cfg(test)]
@@ -102,6 +100,7 @@ impl Stream {
     /// Resumes an idle socket whose source has stayed registered with this core.
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
+        source.stays.set(false);
         let transport = Transport::Socket(socket);
         Some(Stream { source, transport, resets: Cell::new(false), port: OnceCell::new() })
     }

@@ -7,10 +7,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
 
 use crate::fault::Fault;
+use crate::memory::MemoryBudget;
 use crate::mux::{ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest};
 
 mod connection;
@@ -32,6 +34,18 @@ static IS_SPOKEN: AtomicBool = AtomicBool::new(false);
 /// Lets all servers of this process speak it on every address.
 pub fn speak() {
     IS_SPOKEN.store(true, Ordering::Relaxed);
+}
+
+/// Waits until a server holds nothing for its peers any more.
+///
+/// # Panics
+/// If it does so after 20 s.
+pub fn assert_released(memory: &MemoryBudget) {
+    let begun = Instant::now();
+    while memory.held_bytes() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are still held", memory.held_bytes());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub(crate) fn is_spoken() -> bool {

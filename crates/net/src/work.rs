@@ -115,6 +115,12 @@ impl<P: Parser> HeldBuffers<P> {
     pub fn held(&mut self) -> Option<&mut Buffers<P>> {
         self.held.as_deref_mut()
     }
+
+    /// Whether bytes of them wait to be sent.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.held.as_ref().is_some_and(|buffers| buffers.out.backlog() > 0)
+    }
 }
 
 impl<P: Parser> Drop for HeldBuffers<P> {

@@ -292,6 +292,9 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Whether the client is so far behind that no more is read for it.
     fn is_full(&mut self) -> Result<bool, AttemptFailure> {
+        if self.x.backlog() == 0 {
+            return Ok(false);
+        }
         let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
         // Large blocks for the file, as long as memory is not short.
         let is_block = self.x.is_spilling() && !self.is_short();

@@ -344,7 +344,7 @@ pub(crate) fn named_by_connection<'x>(fields: &[Field], bytes: &'x [u8]) -> Resu
     let mut named = Vec::new();
     let is_usual = |token: &[u8]| {
         let usual: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"te"];
-        usual.iter().any(|word| word.eq_ignore_ascii_case(token))
+        usual.contains(&token) || usual.iter().any(|word| word.eq_ignore_ascii_case(token))
     };
     for field in fields.iter().filter(|field| field.id == Name::Connection) {
         let value = field.value.of(bytes);

@@ -86,7 +86,7 @@ impl UpstreamConnection {
 
     /// Whether bytes of its buffers wait to be sent, where it holds buffers.
     pub(crate) fn waits(&self) -> bool {
-        self.buffers.held().is_some_and(|buffers| buffers.out.backlog() > 0)
+        self.buffers.waits()
     }
 
     /// Sends what the upstream takes now; true where nothing is left.

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use options::Options;
 
-/// What any command of this crate may fail with: shown to a person, never matched on.
+/// Any error of a command: printed, never matched on.
 pub(crate) type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Keeps a result as NAME.md and NAME.json under `folder`, and returns the Markdown's path.
+/// Saves a result as NAME.md and NAME.json under `folder`, and returns the Markdown's path.
 fn keep(folder: &Path, name: &str, markdown: &str, json: &serde_json::Value) -> Fallible<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{name}.md"));

@@ -1,4 +1,4 @@
-//! The project's rules that a program can check. One rule is one module: a function from the tree to its findings.
+//! The project's rules that a program can check. Each rule is a module with a function from the tree to its findings.
 
 pub(crate) mod finding;
 pub(crate) mod tree;

@@ -1,4 +1,4 @@
-//! Whether ours comes to what it should.
+//! Checks whether Komainu reaches the aims of an experiment.
 
 use crate::lab::file::{Aim, Bound};
 use crate::lab::matrix::Cell;
@@ -7,18 +7,18 @@ use crate::lab::matrix::Cell;
 pub(crate) struct AimVerdict {
     /// The cell's key.
     pub(crate) cell: String,
-    /// What was found and what should have been, for people.
+    /// The figure and its bound, as text.
     pub(crate) text: String,
-    /// Whether it holds.
+    /// Whether it is reached.
     pub(crate) met: bool,
 }
 
-/// Whether the aim holds at this cell's levels.
+/// Whether the aim applies to this cell's levels.
 pub(crate) fn speaks_of(aim: &Aim, cell: &Cell) -> bool {
     cell.levels.iter().all(|(factor, level)| aim.when.get(factor).is_none_or(|levels| levels.contains(level)))
 }
 
-/// Judges `value`, which people read as `shown`; `bound` shows the bound alike.
+/// Compares `value` with the bound. `shown` is the value as text; `bound` formats the bound in the same way.
 pub(crate) fn judge(
     aim: &Aim,
     cell: &str,

@@ -1,4 +1,4 @@
-//! What a command line changes of an experiment: levels, settings of the load, other builds of this program.
+//! Changes to an experiment by the command line: levels, settings of the load, other builds of this program.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::lab::file::{LOAD, Lab};
 /// Narrows a factor to the given level, or sets a setting of the load. Each further level of a factor is added.
 ///
 /// # Errors
-/// A name that is neither, a level of which the experiment's names know nothing.
+/// A name that is neither, or a level that the experiment's names do not define.
 pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
     for (at, (name, value)) in changes.iter().enumerate() {
         let further = changes[..at].iter().any(|(before, _)| before == name);
@@ -33,7 +33,7 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
             ));
         }
     }
-    // A subject exists at those of its levels that are left.
+    // A subject keeps those of its levels that are left.
     for subject in &mut lab.subjects {
         for (factor, levels) in &mut subject.when {
             if changes.iter().any(|(name, _)| name == factor) {
@@ -44,10 +44,10 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds another build of this program: each subject that is ours once more, under its name and the build's.
+/// Adds another build of this program: a copy of each subject that is ours, named after the subject and the build.
 ///
 /// # Errors
-/// An experiment without a subject that is ours, a build that is not there.
+/// The experiment has no subject that is ours, or the build does not exist.
 pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
     let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].ours).collect();
     for (name, path) in builds {
@@ -69,10 +69,10 @@ pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The whole path of a program.
+/// The absolute path of a program.
 ///
 /// # Errors
-/// Where it is not there.
+/// If it does not exist.
 pub fn there(path: &Path) -> Result<PathBuf, String> {
     std::fs::canonicalize(path).map_err(|error| format!("no program at {}: {error}", path.display()))
 }

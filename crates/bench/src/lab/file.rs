@@ -12,13 +12,13 @@ use crate::figure::Figure;
 pub struct Lab {
     /// Its title.
     pub title: String,
-    /// What it asks, and what it reproduces; shown above the results.
+    /// Its question, and what it reproduces; shown above the results.
     pub about: String,
     /// The subject that the others are compared with, at the same levels of the factors.
     pub baseline: Option<String>,
     /// The load on every subject: the settings of `komainu bench`, as text that may hold `{{names}}`.
     pub load: LabSettings,
-    /// What the short form changes of the load.
+    /// Changes of the load in the short form.
     pub short_load: LabSettings,
     /// The factors and their levels, in order.
     pub factors: Vec<(String, Vec<String>)>,
@@ -26,37 +26,37 @@ pub struct Lab {
     pub short_factors: Vec<(String, Vec<String>)>,
     /// Names that depend on a factor: factor, level, name, value.
     pub vary: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
-    /// Files that every subject finds in its folder.
+    /// Files for the folder of every subject.
     pub files: BTreeMap<String, String>,
     /// Commands run once in the folder of the experiment before anything starts (certificates and the like).
     pub prepare: Vec<String>,
-    /// Processes that subjects need beside them.
+    /// Processes that subjects need.
     pub services: Vec<LabProcess>,
-    /// What is measured.
+    /// The subjects of the measurement.
     pub subjects: Vec<LabSubject>,
-    /// What ours should come to.
+    /// Aims of the subjects that are ours.
     pub aims: Vec<Aim>,
 }
 
-/// What a figure of the subjects that are ours should come to.
+/// An aim: a bound on a figure of the subjects that are ours.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Aim {
     /// The figure's key.
     pub figure: String,
-    /// The figure, or the multiple, that it should not go above or below.
+    /// The bound, as a figure or as a multiple.
     pub bound: Bound,
-    /// The subject of whose figure the bound is a multiple, or [`BEST`]; the figure itself where there is none.
+    /// The subject whose figure is multiplied with the bound, or [`BEST`]; `None` if the bound is a figure.
     pub of: Option<String>,
-    /// The levels at which it holds; every level of a factor that is not named.
+    /// The levels that it applies to; all levels of a factor that is not named.
     pub when: BTreeMap<String, Vec<String>>,
 }
 
-/// How far a figure may go.
+/// The kind of a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// Not above.
+    /// The figure must not be above it.
     Most(f64),
-    /// Not below.
+    /// The figure must not be below it.
     Least(f64),
 }
 
@@ -66,10 +66,10 @@ impl Default for Bound {
     }
 }
 
-/// Stands where a subject's name might: whichever subject that is not ours has the best figure, at the same levels.
+/// Used in place of a subject's name: the subject with the best figure at the same levels that is not ours.
 pub const BEST: &str = "best peer";
 
-/// Figures of a cell that are none of a run: key and heading.
+/// Figures of a cell that do not come from a run: key and heading.
 pub const BESIDE: [(&str, &str); 4] = [
     ("processes", "processes"),
     ("bytes_per_idle_connection", "idle connection"),
@@ -80,57 +80,57 @@ pub const BESIDE: [(&str, &str); 4] = [
 /// Settings by name, as text.
 pub type LabSettings = BTreeMap<String, String>;
 
-/// Something that is started.
+/// A process that the lab starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabProcess {
-    /// Its name, under which its port and socket are known to the others.
+    /// Its name, by which others refer to its port and socket.
     pub name: String,
     /// The command, run by a shell in the folder of the experiment.
     pub run: String,
-    /// What must be installed: program or file, and the package that brings it.
+    /// What must be installed: a program or file, and its package.
     pub needs: Vec<(String, String)>,
     /// Prints its version.
     pub version: Option<String>,
-    /// How it is known to be ready.
+    /// How it shows that it is ready.
     pub ready: Ready,
-    /// Files that it finds in its folder.
+    /// Files for its folder.
     pub files: BTreeMap<String, String>,
 }
 
 /// How a process shows that it is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
-    /// Its port takes connections.
+    /// Its port accepts connections.
     #[default]
     Port,
-    /// Its socket does.
+    /// Its socket accepts connections.
     Socket,
 }
 
-/// One thing to be measured.
+/// A subject of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabSubject {
     /// How it is started.
     pub process: LabProcess,
     /// Services that are started before it.
     pub with: Vec<String>,
-    /// Where it is loaded.
+    /// The address that the load is sent to.
     pub url: String,
-    /// The levels at which it exists; every level of a factor that is not named.
+    /// The levels at which it is measured; all levels of a factor that is not named.
     pub when: BTreeMap<String, Vec<String>>,
-    /// What a right answer is.
+    /// The expected response.
     pub status: u16,
-    /// Bytes of content of a right answer, where they are known; text that may hold `{{names}}`.
+    /// The expected length of the content, if it is known; text that may hold `{{names}}`.
     pub bytes: Option<String>,
-    /// Whose CPU time and memory count; everything that was started unless given.
+    /// The processes whose CPU time and memory count; default all that were started.
     pub measure: Vec<String>,
-    /// What it changes of the load.
+    /// Its changes of the load.
     pub load: LabSettings,
-    /// Why it is not measured.
+    /// The reason why it is not measured.
     pub skip: Option<String>,
-    /// Ours: drawn in colour, and judged by the aims.
+    /// Whether it is Komainu: drawn in colour, and checked against the aims.
     pub ours: bool,
-    /// The build of this program that it is, where not the one that the experiment is run with.
+    /// The build of this program, if it is not the one that runs the experiment.
     pub komainu: Option<PathBuf>,
 }
 
@@ -235,7 +235,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Refuses factors and levels that there are none of.
+    /// Refuses unknown factors and levels.
     fn check_levels(&self, at: &str, when: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
         for (of, levels) in when {
             let known = self.factors.iter().find(|(name, _)| name == of);
@@ -248,14 +248,14 @@ impl Lab {
     }
 }
 
-/// A table, and where it stands.
+/// A table, and its place in the file.
 struct Section<'t> {
     at: String,
     table: &'t dyn TableLike,
 }
 
 impl<'t> Section<'t> {
-    /// Refuses keys that mean nothing here.
+    /// Refuses unknown keys.
     fn only(&self, known: &[&str]) -> Result<(), String> {
         match self.table.iter().find(|(key, _)| !known.contains(key)) {
             Some((key, _)) => {

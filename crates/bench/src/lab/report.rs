@@ -1,4 +1,4 @@
-//! What an experiment found: as a table, as Markdown, as a page, as JSON.
+//! The results of an experiment: as a table, as Markdown, as HTML, as JSON.
 
 use serde_json::{Value, json};
 
@@ -32,21 +32,21 @@ const COLUMNS: [(&str, &str); 11] = [
 /// Figures that are also shown as a multiple of the baseline's.
 const COMPARED: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
 
-/// Everything that a report is made of.
+/// The content of a report.
 pub struct Findings<'l> {
     /// The experiment.
     pub lab: &'l Lab,
     /// Its cells that could be measured.
     pub cells: Vec<Cell>,
-    /// Subjects that could not, and why.
+    /// Subjects that could not be measured, and why.
     pub skipped: Vec<(String, String)>,
-    /// What subjects and services say they are.
+    /// The versions of subjects and services.
     pub versions: Vec<(String, String)>,
     /// What was measured.
     pub rows: Vec<Row>,
     /// The machine.
     pub machine: String,
-    /// How the load was put on, in one line.
+    /// The load, in one line.
     pub how: String,
 }
 
@@ -84,7 +84,7 @@ impl Findings<'_> {
         let same = |other: &&Cell| {
             self.lab.subjects[other.subject].process.name == of
                 && other.levels.iter().all(|(factor, level)| {
-                    // At a level where the baseline does not exist, its only one counts.
+                    // If the baseline does not exist at this level, its only level is used.
                     cell.levels.iter().any(|(f, l)| f == factor && l == level)
                         || self
                             .cells
@@ -102,7 +102,7 @@ impl Findings<'_> {
         COLUMNS.into_iter().filter(|(_, key)| has(key)).collect()
     }
 
-    /// One row a cell; `narrow` leaves out what a terminal has no room for.
+    /// One row per cell; `narrow` leaves out columns for which a terminal has no room.
     #[must_use]
     pub fn table(&self, narrow: bool) -> TextTable {
         const NARROW_WITHOUT: [&str; 4] = ["p50", "private dirty", "processes", "req/s per 1 % CPU"];
@@ -161,7 +161,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Every aim, judged in every cell of ours that it speaks of.
+    /// Every aim, checked in every cell of ours that it applies to.
     fn verdicts(&self) -> Vec<AimVerdict> {
         let mut verdicts = Vec::new();
         for aim in &self.lab.aims {
@@ -190,7 +190,7 @@ impl Findings<'_> {
         verdicts
     }
 
-    /// Subjects that are not in the table, one a line.
+    /// Subjects that are not in the table, one per line.
     fn left_out(&self) -> Vec<String> {
         let skipped = self.skipped.iter().map(|(name, why)| format!("{name}: skipped, {why}"));
         let broken = self
@@ -354,7 +354,7 @@ fn better(key: &str) -> Better {
 /// Two results of the same experiment, cell by cell.
 ///
 /// # Errors
-/// Where they have no cell in common.
+/// They have no cell in common.
 pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
     let mut table = TextTable::new(&[
         "",

@@ -76,7 +76,7 @@ impl KeptResults {
         self.rows.iter().any(|row| row.cell == cell && row.repetition == repetition)
     }
 
-    /// Keeps one more.
+    /// Saves one more.
     ///
     /// # Errors
     /// A full disk.
@@ -91,7 +91,7 @@ impl KeptResults {
     }
 }
 
-/// A line cut short by a crash is none.
+/// A line that a crash has truncated is ignored.
 fn parse(line: &str) -> Option<Row> {
     let value: Value = serde_json::from_str(line).ok()?;
     let figures = match (value["figures"].as_object(), value["broken"].as_str()) {
@@ -149,7 +149,7 @@ mod tests {
         let mut kept = KeptResults::open(&path, "f1", false).unwrap();
         assert!(kept.has("a", 0) && !kept.has("a", 1));
         assert!(!kept.has("b", 0) && kept.rows.len() == 1, "what was broken is measured again");
-        // What comes after the line that was cut short is a line of its own.
+        // What follows the truncated line is a line of its own.
         kept.add(row("c", 0, 20.0)).unwrap();
         assert!(KeptResults::open(&path, "f1", false).unwrap().has("c", 0));
         assert!(KeptResults::open(&path, "f2", false).unwrap().rows.is_empty());

@@ -24,7 +24,7 @@ use crate::quantity;
 use crate::record;
 use crate::session;
 
-/// What is wanted of a run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The experiment's file.
@@ -35,7 +35,7 @@ pub struct Options {
     pub out: PathBuf,
     /// Start over, even if there are results.
     pub fresh: bool,
-    /// Measure only subjects whose name contains one of these; all where there is none.
+    /// Measure only subjects whose name contains one of these; empty for all.
     pub only: Vec<String>,
     /// Levels and settings of the load other than the file's.
     pub set: Vec<(String, String)>,
@@ -43,14 +43,14 @@ pub struct Options {
     pub also: Vec<(String, PathBuf)>,
     /// This program, for subjects that are Komainu.
     pub komainu: PathBuf,
-    /// Draw no progress.
+    /// Show no progress.
     pub quiet: bool,
 }
 
-/// Runs it. True where every subject that is installed could be measured.
+/// Runs it. True if every installed subject could be measured.
 ///
 /// # Errors
-/// A file that is wrong, results that cannot be kept.
+/// The file is invalid, or results cannot be saved.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
@@ -168,7 +168,7 @@ fn how(lab: &Lab, short: bool) -> String {
 
 fn report(options: &Options, line: &str) {
     if !options.quiet {
-        // A terminal that has gone away is no reason to stop measuring.
+        // If the terminal is closed, the measurement continues.
         let _ = writeln!(io::stderr(), "{line}");
     }
 }
@@ -278,7 +278,7 @@ fn load_once(running: &Running, options: &Options, title: &str) -> Result<Outcom
     session::measure(&running.subject, children::stop(), &mut *live(options.quiet, title))
 }
 
-/// Holds idle connections, measures what they take, and puts the load on beside them.
+/// Holds idle connections, measures their cost, and puts the load on at the same time.
 fn beside_idle(
     running: &Running,
     idle: usize,
@@ -294,7 +294,7 @@ fn beside_idle(
     let pss = || procfs::memory(&pids()).iter().map(|memory| memory.pss).sum::<u64>();
     std::thread::sleep(SETTLE);
     let before = pss();
-    // A connection that asks once and then thinks for a day is an idle one.
+    // A connection with one request and a pause of a day after it is an idle one.
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (idle, 1, 1);
     (plan.duration, plan.requests_max, plan.warm_up) = (None, Some(idle as u64 + 1), Duration::ZERO);
@@ -358,10 +358,10 @@ fn raise_descriptor_limit() -> Result<(), String> {
     setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).map_err(|error| error.to_string())
 }
 
-/// `komainu lab compare`: two kept results of one experiment.
+/// `komainu lab compare`: compares two saved results of one experiment.
 ///
 /// # Errors
-/// What cannot be read or compared.
+/// Which result cannot be read or compared.
 pub fn compare(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =

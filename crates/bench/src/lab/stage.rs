@@ -24,7 +24,7 @@ use crate::session::{self, LoadSubject};
 use crate::tally::Tally;
 use crate::url::Url;
 
-/// For a process to take connections, and for a subject to give its first right answer.
+/// How long a process may take until it accepts connections, and a subject until its first correct response.
 const READY_MS_MAX: u64 = 20_000;
 
 /// Where an experiment takes place.
@@ -32,17 +32,17 @@ pub struct Stage {
     scratch: TempFolder,
     /// This program, for subjects that are Komainu.
     komainu: PathBuf,
-    /// Cores that this process had to begin with.
+    /// The cores of this process at its start.
     cores: CpuSet,
 }
 
 /// A cell that runs.
 pub struct Running {
-    /// What is measured, ready to be loaded.
+    /// The subject, ready for the load.
     pub subject: LoadSubject,
     /// Idle connections to hold beside the load.
     pub idle: usize,
-    /// The status of a right answer; and its length, where that is known.
+    /// The status of the expected response, and its length if it is known.
     status: u16,
     bytes: Option<u64>,
     trees: Vec<(String, ProcessTree)>,
@@ -65,7 +65,7 @@ impl Running {
         })
     }
 
-    /// The first process that has ended, which none should.
+    /// The first process that has ended; none should end before the measurement.
     pub fn dead(&mut self) -> Option<String> {
         let dead = self
             .trees
@@ -75,7 +75,7 @@ impl Running {
     }
 }
 
-/// The remedy, where something that a process needs is not installed; `{{workers}}` among it stands for the folder of
+/// The remedy, if something that a process needs is not installed; `{{workers}}` among it stands for the folder of
 /// Komainu's language modules.
 #[must_use]
 pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
@@ -92,7 +92,7 @@ pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
     })
 }
 
-/// Debian keeps servers in /usr/sbin, which not everybody's PATH names.
+/// Debian installs servers in /usr/sbin, which may not be in PATH.
 fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();
@@ -104,7 +104,7 @@ fn is_there(program: &str) -> bool {
 }
 
 impl Stage {
-    /// Lays out the experiment's files and runs its preparations.
+    /// Writes the experiment's files and runs its preparations.
     ///
     /// # Errors
     /// What cannot be written, or a preparation that fails.
@@ -165,10 +165,10 @@ impl Stage {
             .to_string()
     }
 
-    /// Starts a cell and waits for its first right answer.
+    /// Starts a cell and waits for its first correct response.
     ///
     /// # Errors
-    /// Why it does not start or answers wrongly: the cell is broken then.
+    /// Why it does not start or responds wrongly: the cell is broken then.
     pub fn start(&self, lab: &Lab, cell: &Cell, settings: &LabSettings) -> Result<Running, String> {
         let subject = &lab.subjects[cell.subject];
         let mut values = self.values();
@@ -371,7 +371,7 @@ fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Asks until the answer is right, for as long as a start may take.
+/// Sends requests until a response is correct, for as long as a start may take.
 fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), String> {
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (1, 1, 1);

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use http::Status;
-use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};
+use net::{Bind, Counters, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
 
 use files::{FileOutcome, Files, Options};
 
@@ -18,6 +18,8 @@ pub(crate) struct Rig {
     pub(crate) folder: ScratchFolder,
     address: SocketAddr,
     server: Option<Server>,
+    /// What the server holds for its clients.
+    pub(crate) memory: MemoryBudget,
 }
 
 /// An answer.
@@ -60,7 +62,9 @@ impl Rig {
         options.cache.revalidate_ms = 0;
         prepare(&folder, &mut options);
         let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+        let memory = MemoryBudget::new(1 << 40);
         let net_options = net::Options {
+            memory: memory.clone(),
             timeouts: net::Timeouts { drain_ms: 100, ..net::Timeouts::default() },
             ..net::Options::default()
         };
@@ -69,12 +73,17 @@ impl Rig {
         })
         .unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
-        Rig { folder, address, server: Some(server) }
+        Rig { folder, address, server: Some(server), memory }
     }
 
     /// A connection to it.
     pub(crate) fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).unwrap()
+    }
+
+    /// A counter of the server, over all cores.
+    pub(crate) fn count(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        self.server.as_ref().unwrap().counters().iter().map(|core| of(core)).sum()
     }
 
     /// Sends a request and hands over the connection.
@@ -154,5 +163,14 @@ impl Answer {
     pub(crate) fn expect_field(&self, name: &str, value: &str) -> &Answer {
         assert_eq!(self.field(name), value, "{name} in {}", self.head);
         self
+    }
+}
+
+/// Waits for something to become true.
+pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{what} did not come");
+        std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn chunked(bytes: &[u8]) {
     for content_max in [u64::MAX, 16] {
         let whole = decode(bytes, [bytes], content_max, &limits);
         assert_eq!(whole, decode(bytes, bytes.chunks(1), content_max, &limits), "byte by byte");
-        assert_eq!(whole, decode(bytes, random_cuts(bytes), content_max, &limits), "at random");
+        assert_eq!(whole, decode(bytes, corpus::random_cuts(bytes), content_max, &limits), "at random");
     }
     let Decoded { content, trailers, consumed: Some(consumed), .. } =
         decode(bytes, [bytes], u64::MAX, &limits)
@@ -115,21 +115,8 @@ fn setups(role: Role) -> [Setup; 2] {
 fn cuts_never_matter(setup: &Setup, bytes: &[u8]) -> Outcome {
     let whole = run(setup, [bytes]);
     assert_eq!(whole, run(setup, bytes.chunks(1)), "byte by byte");
-    assert_eq!(whole, run(setup, random_cuts(bytes)), "at random");
+    assert_eq!(whole, run(setup, corpus::random_cuts(bytes)), "at random");
     whole
-}
-
-/// The bytes in pieces of random lengths, empty ones among them.
-fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
-    let mut random = corpus::seeded(bytes);
-    let longest = [2, 8, 64, 512][random.usize(..4)];
-    let (mut pieces, mut rest) = (Vec::new(), bytes);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
-        pieces.push(piece);
-        rest = after;
-    }
-    pieces
 }
 
 fn encoded_again(role: Role, outcome: &Outcome) {

@@ -27,7 +27,7 @@ pub(crate) fn frames(bytes: &[u8]) {
     for options in [Options::default(), tight] {
         let whole = run(is_server, options, conduct, [&bytes[..]]);
         assert_eq!(whole, run(is_server, options, conduct, bytes.chunks(1)), "byte by byte");
-        assert_eq!(whole, run(is_server, options, conduct, random_cuts(&bytes)), "at random");
+        assert_eq!(whole, run(is_server, options, conduct, corpus::random_cuts(&bytes)), "at random");
     }
 }
 
@@ -74,18 +74,4 @@ fn expand(mut bytes: &[u8]) -> Vec<u8> {
         out.extend(wire::frame(kind, *flags, u32::from(*stream), payload));
     }
     out
-}
-
-/// The bytes in pieces of random lengths, empty ones among them.
-fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
-    let sum = bytes.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-    let mut random = fastrand::Rng::with_seed(sum);
-    let longest = [2, 8, 64, 512][random.usize(..4)];
-    let (mut pieces, mut rest) = (Vec::new(), bytes);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
-        pieces.push(piece);
-        rest = after;
-    }
-    pieces
 }

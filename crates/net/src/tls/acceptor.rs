@@ -1,7 +1,7 @@
 //! How the server speaks TLS to its clients: which site a name belongs to, what certificate it presents, and what it demands.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
@@ -124,8 +124,9 @@ pub struct TlsAcceptor(Arc<Shared>);
 
 struct Shared {
     store: CertificateStore,
-    table: RwLock<Arc<SiteTable>>,
-    sessions: Arc<dyn StoresServerSessions>,
+    /// `None` where no site is reached through TLS: then no memory is spent on what rustls keeps.
+    table: RwLock<Option<Arc<SiteTable>>>,
+    sessions: OnceLock<Arc<dyn StoresServerSessions>>,
 }
 
 /// Finds the site of a host, as requests do.
@@ -175,37 +176,29 @@ pub(super) enum NotAdmitted {
 }
 
 impl TlsAcceptor {
-    /// TLS for the sites that `find` finds by host (in lower case, an IP address where the client names no host): `sites` in the same order,
-    /// `None` for those that are not reached through TLS.
-    ///
-    /// # Errors
-    /// What is wrong with the authorities or lists for client certificates, in words.
-    pub fn new(
-        options: &TlsOptions,
-        find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
-        sites: Vec<Option<TlsSite>>,
-        store: CertificateStore,
-    ) -> Result<TlsAcceptor, String> {
-        let sessions: Arc<dyn StoresServerSessions> = match options.tickets {
-            Some(_) => ServerSessionMemoryCache::new(SESSIONS_MAX),
-            None => Arc::new(NoServerSessionStorage {}),
-        };
-        let table = SiteTable::new(options, Box::new(find), sites, &store, &sessions)?;
-        Ok(TlsAcceptor(Arc::new(Shared { store, table: RwLock::new(Arc::new(table)), sessions })))
+    /// TLS for no site, until [`TlsAcceptor::replace`] sets some.
+    #[must_use]
+    pub fn new(store: CertificateStore) -> TlsAcceptor {
+        TlsAcceptor(Arc::new(Shared { store, table: RwLock::default(), sessions: OnceLock::new() }))
     }
 
-    /// Replaces all that [`TlsAcceptor::new`] has set but the store: handshakes that begin from now on see it.
+    /// Replaces all that is set but the store; handshakes that begin from now on see it. TLS is for the sites that `find` finds by host
+    /// (in lower case, an IP address where the client names no host): `sites` in the same order, `None` for those that are not reached
+    /// through TLS.
     ///
     /// # Errors
-    /// As [`TlsAcceptor::new`]; then everything stays as it was.
+    /// What is wrong with the authorities or lists for client certificates, in words; then everything stays as it was.
     pub fn replace(
         &self,
         options: &TlsOptions,
         find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
         sites: Vec<Option<TlsSite>>,
     ) -> Result<(), String> {
-        let table = SiteTable::new(options, Box::new(find), sites, &self.0.store, &self.0.sessions)?;
-        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        let table = match sites.iter().any(Option::is_some) {
+            true => Some(Arc::new(self.0.site_table(options, Box::new(find), sites)?)),
+            false => None,
+        };
+        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         Ok(())
     }
 
@@ -215,13 +208,13 @@ impl TlsAcceptor {
         &self.0.store
     }
 
-    fn table(&self) -> Arc<SiteTable> {
+    fn table(&self) -> Option<Arc<SiteTable>> {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
     pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<TlsAdmission, NotAdmitted> {
-        let table = self.table();
+        let table = self.table().ok_or(NotAdmitted::UnknownName)?;
         let name = hello.server_name().unwrap_or(address);
         let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
         if is_challenge && self.0.store.challenge_of(name).is_some() {
@@ -252,14 +245,14 @@ impl fmt::Debug for TlsAcceptor {
     }
 }
 
-impl SiteTable {
-    fn new(
+impl Shared {
+    fn site_table(
+        &self,
         options: &TlsOptions,
         find: SiteFinder,
         sites: Vec<Option<TlsSite>>,
-        store: &CertificateStore,
-        sessions: &Arc<dyn StoresServerSessions>,
     ) -> Result<SiteTable, String> {
+        let store = &self.store;
         let site = |site: TlsSite| {
             let digest = site.client.as_ref().map_or_else(Vec::new, ClientCertificates::digest);
             let presented = Presented {
@@ -272,9 +265,11 @@ impl SiteTable {
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
             }
             // A session that is kept by its ID does not know which certificates it was admitted for.
-            config.session_storage = match &site.client {
-                Some(_) => Arc::new(NoServerSessionStorage {}),
-                None => sessions.clone(),
+            config.session_storage = match (&site.client, &options.tickets) {
+                (None, Some(_)) => {
+                    self.sessions.get_or_init(|| ServerSessionMemoryCache::new(SESSIONS_MAX)).clone()
+                }
+                _ => Arc::new(NoServerSessionStorage {}),
             };
             if options.tickets.is_none() {
                 config.send_tls13_tickets = 0;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -56,10 +57,10 @@ impl CertificateInfo {
         let mut info = CertificateInfo {
             subject: distinguished_name(parsed.subject()),
             issuer: distinguished_name(parsed.issuer()),
-            serial: hexadecimal(parsed.raw_serial()),
+            serial: HEXLOWER.encode(parsed.raw_serial()),
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
-            sha256: hexadecimal(aws_lc_rs_digest(der).as_ref()),
+            sha256: HEXLOWER.encode(aws_lc_rs_digest(der).as_ref()),
             ..CertificateInfo::default()
         };
         let names = parsed.subject_alternative_name().ok().flatten();
@@ -109,7 +110,7 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
                     escape(value, &mut text);
                 }
                 // Section 2.4: what has no short name, or no text, is the octets of its value.
-                _ => text.push_str(&format!("{kind}=#{}", hexadecimal(attribute.attr_value().data))),
+                _ => text.push_str(&format!("{kind}=#{}", HEXLOWER.encode(attribute.attr_value().data))),
             }
         }
     }
@@ -145,15 +146,6 @@ fn address(bytes: &[u8]) -> Option<String> {
 
 fn aws_lc_rs_digest(bytes: &[u8]) -> ::aws_lc_rs::digest::Digest {
     ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, bytes)
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 impl ServerCertificate {

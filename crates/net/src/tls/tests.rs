@@ -34,7 +34,18 @@ fn acceptor(sites: Vec<(&'static str, TlsSite)>, store: &CertificateStore) -> Tl
         let named = |pattern: &&str| super::certificate::covers(pattern, host);
         names.iter().position(named).or_else(|| names.iter().position(|name| name.is_empty()))
     };
-    TlsAcceptor::new(&TlsOptions::default(), find, sites, store.clone()).unwrap()
+    serving(&TlsOptions::default(), find, sites, store.clone())
+}
+
+fn serving(
+    options: &TlsOptions,
+    find: impl Fn(&str) -> Option<usize> + Send + Sync + 'static,
+    sites: Vec<Option<TlsSite>>,
+    store: CertificateStore,
+) -> TlsAcceptor {
+    let acceptor = TlsAcceptor::new(store);
+    acceptor.replace(options, find, sites).unwrap();
+    acceptor
 }
 
 fn site(certificates: &[ServerCertificate]) -> TlsSite {
@@ -65,45 +76,13 @@ impl Client {
         Client { config }
     }
 
-    /// Only with these signatures verified.
+    /// One that verifies only these signatures.
     fn verifying(schemes: &'static [SignatureScheme]) -> Client {
-        #[derive(Debug)]
-        struct Only(AnyCertificate, &'static [SignatureScheme]);
-        impl ServerCertVerifier for Only {
-            fn verify_server_cert(
-                &self,
-                _: &CertificateDer<'_>,
-                _: &[CertificateDer<'_>],
-                _: &ServerName<'_>,
-                _: &[u8],
-                _: UnixTime,
-            ) -> Result<ServerCertVerified, rustls::Error> {
-                Ok(ServerCertVerified::assertion())
-            }
-            fn verify_tls12_signature(
-                &self,
-                message: &[u8],
-                certificate: &CertificateDer<'_>,
-                signed: &DigitallySignedStruct,
-            ) -> Result<HandshakeSignatureValid, rustls::Error> {
-                self.0.verify_tls12_signature(message, certificate, signed)
-            }
-            fn verify_tls13_signature(
-                &self,
-                message: &[u8],
-                certificate: &CertificateDer<'_>,
-                signed: &DigitallySignedStruct,
-            ) -> Result<HandshakeSignatureValid, rustls::Error> {
-                self.0.verify_tls13_signature(message, certificate, signed)
-            }
-            fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-                self.1.to_vec()
-            }
-        }
-        let mut client = Client::new();
-        let crypto = Arc::new(provider::default_provider());
-        client.config.dangerous().set_certificate_verifier(Arc::new(Only(AnyCertificate(crypto), schemes)));
-        client
+        Client::with(|crypto| {
+            let algorithms = &mut crypto.signature_verification_algorithms;
+            let known = algorithms.mapping.iter().filter(|(scheme, _)| schemes.contains(scheme));
+            algorithms.mapping = Vec::leak(known.copied().collect());
+        })
     }
 
     fn connect(
@@ -254,6 +233,18 @@ fn what_is_negotiated() {
 }
 
 #[test]
+fn sites_may_come_and_go() {
+    let acceptor = TlsAcceptor::new(CertificateStore::new());
+    let shown = || Client::new().shown(&acceptor, "a.test").is_ok();
+    let replace = |sites| acceptor.replace(&TlsOptions::default(), |_| Some(0), sites).unwrap();
+    assert!(!shown(), "no site is reached through TLS");
+    replace(vec![Some(site(&[ecdsa(&["a.test"])]))]);
+    assert!(shown());
+    replace(vec![None]);
+    assert!(!shown());
+}
+
+#[test]
 fn a_session_resumes_on_another_server_with_the_same_secret() {
     let certificate = ecdsa(&["a.test"]);
     let server = |secret: u8| {
@@ -262,7 +253,7 @@ fn a_session_resumes_on_another_server_with_the_same_secret() {
             ..TlsOptions::default()
         };
         let sites = vec![Some(site(std::slice::from_ref(&certificate)))];
-        TlsAcceptor::new(&options, |_| Some(0), sites, CertificateStore::new()).unwrap()
+        serving(&options, |_| Some(0), sites, CertificateStore::new())
     };
     let mut client = Client::new();
     client.config.resumption = Resumption::in_memory_sessions(4);

@@ -37,7 +37,7 @@ const ALL: [Generator; 3] = [Generator::Komainu, Generator::Wrk, Generator::H2lo
 /// One run of one generator.
 #[derive(Clone, Copy, Debug)]
 struct GeneratorRun {
-    /// CPU microseconds of the generator's whole life, for each request.
+    /// CPU time of the whole run of the generator, in microseconds per request.
     cpu_us: f64,
     /// Requests a second.
     rate: f64,
@@ -52,7 +52,7 @@ impl Generator {
         }
     }
 
-    /// One thread each, keep-alive, for so many seconds; what it printed is in `log`.
+    /// Runs it with one thread and keep-alive for this many seconds; its output is in `log`.
     fn command(self, url: &str, connections: usize, options: &Options) -> Command {
         let (connections, seconds) = (connections.to_string(), options.seconds.to_string());
         let (program, arguments) = match self {
@@ -60,7 +60,7 @@ impl Generator {
             Generator::Wrk => (Path::new("wrk"), "-t 1"),
             Generator::H2load => (Path::new("h2load"), "--h1 -t 1"),
         };
-        // Off the server's core, so that neither takes from the other.
+        // On another core than the server, so that they do not compete for CPU time.
         let mut command = Command::new("taskset");
         command.args(["-c", peer::GENERATOR_CORE]).arg(program).args(arguments.split(' '));
         command.args(["-c", &connections]);
@@ -72,7 +72,7 @@ impl Generator {
         command
     }
 
-    /// Requests answered and seconds taken.
+    /// Number of responses, and the duration in seconds.
     fn figures(self, output: &str) -> Option<(f64, f64)> {
         match self {
             Generator::Komainu => {
@@ -109,7 +109,7 @@ impl Generator {
         let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
         tree.wait_until(TIME_MS_MAX, |_| None::<()>);
         let output = tree.output();
-        // The child has been waited for: its whole CPU time is in this process's account now.
+        // The child has ended and was waited for, so its CPU time is counted for this process's children.
         drop(tree);
         let cpu_ns = used_ns().saturating_sub(before_ns);
         let (requests, seconds) = self
@@ -120,13 +120,13 @@ impl Generator {
     }
 }
 
-/// CPU time of this process with that of its children that have been waited for. What it uses itself while it waits
-/// for a generator is next to nothing.
+/// CPU time of this process and of its children that have been waited for. This process itself uses next to nothing
+/// while it waits for a generator.
 fn used_ns() -> u64 {
     procfs::cpu(&[std::process::id()]).whole().total_ns
 }
 
-/// Runs the comparison, prints it, keeps it.
+/// Runs the comparison, prints it and saves it.
 pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("generator")?;
     let folder = scratch.path();
@@ -155,7 +155,7 @@ pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By generator, by round; every round begins with another one.
+/// By generator, by round; each round starts with another generator.
 fn in_turns(
     url: &str,
     connections: usize,

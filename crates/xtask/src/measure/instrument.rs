@@ -1,5 +1,5 @@
-//! `komainu bench` held against what is known beforehand: delays, stalls, errors, the kernel's own accounts, equal
-//! servers and a server that is 5 % slower.
+//! Checks `komainu bench` against known figures: delays, stalls, errors, the kernel's own accounts, equal servers and a
+//! server that is 5 % slower.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -17,29 +17,29 @@ use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
-/// A reading may differ from the kernel's by so much.
+/// Largest relative difference between a reading and the kernel's.
 const READING_OFF_MAX: f64 = 0.02;
 /// Work of a request of the servers that are compared, in microseconds.
 const WORK_US: u64 = 100;
-/// A latency may be above the known one by so much: a share of it, and milliseconds.
+/// How far a latency may be above the known one: a share of it, and milliseconds.
 const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
 /// The largest share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Comparisons of equals, unless `--rounds` says otherwise, and pairs of runs in each.
 const COMPARISONS: usize = 100;
-/// See above: short ones, so that a hundred can be made, but enough for the ranks to judge.
+/// See above: short ones, so that a hundred can be made, but enough for the rank test.
 const EQUALS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pairs", "14"];
 /// Comparisons with a server that is slower, each as long as it is by default.
 const SLOWER_COMPARISONS: usize = 10;
 /// The checks, as `--rows` names them.
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
-/// The figures on which a verdict is asked for.
+/// The figures that are compared.
 const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
-/// Figures that must show 5 % more work every time. The rate and the slowest requests belong to whatever else runs on
-/// the machine as well: they are shown.
+/// Figures that must show 5 % more work every time. The rate and the slowest requests also depend on other programs on
+/// the machine, so they are only shown.
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
-/// A server of known figures.
+/// A server with known figures.
 struct KnownServer {
     address: SocketAddr,
     tree: ProcessTree,
@@ -60,7 +60,7 @@ struct BenchRun<'o> {
     findings: Vec<CheckResult>,
 }
 
-/// Runs the checks that `--rows` names, prints them, keeps them.
+/// Runs the checks that `--rows` names, prints them and saves them.
 pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
@@ -109,7 +109,7 @@ impl BenchRun<'_> {
         }
     }
 
-    /// Runs our generator off the servers' core; what it printed.
+    /// Runs our generator on another core than the servers; returns its output.
     fn bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
@@ -132,7 +132,7 @@ impl BenchRun<'_> {
         self.found(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
     }
 
-    /// Delays, stalls and errors of which every figure is known.
+    /// Delays, stalls and errors whose figures are all known.
     fn answers(&mut self) -> Fallible<()> {
         let server = self.server("delay", &[])?;
         let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
@@ -150,7 +150,8 @@ impl BenchRun<'_> {
         let stall_ms = STALL.as_millis() as f64;
         let open = ["-c", "50", "-d", "10s", "--warm-up", "0s", "--rate", "500", "--arrivals", "constant"];
         let kept = self.bench_json(&open, server.address)?;
-        // A fifth of the requests become due in a stall, evenly: half of those wait for more than half of it.
+        // A fifth of the requests become due during a stall, evenly: half of those wait for more than half of the
+        // stall.
         self.latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
         self.latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
         let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
@@ -162,7 +163,7 @@ impl BenchRun<'_> {
         let server = self.server("errors", &[])?;
         let kept = self.bench_json(&["-c", "10", "-n", "100000"], server.address)?;
         let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_EACH);
-        // The connections that probe the server take numbers, but none of its requests is counted twice.
+        // Connections that probe the server use up request numbers, but no request is counted twice.
         self.found(
             "errors among 100,000",
             known.to_string(),
@@ -213,8 +214,8 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// So many comparisons of two servers, on the second of which a request takes `more` times the work: how many found
-    /// them apart, by figure, and of these how many found the second worse.
+    /// Compares two servers this many times; a request takes `more` times the work on the second one. Returns by figure
+    /// how many comparisons found a difference, and in how many of these the second server was worse.
     fn compared(&self, count: usize, how: &[&str], more: f64) -> Fallible<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
         let a = self.server(&format!("work:{turns}"), &[])?;
@@ -237,7 +238,7 @@ impl BenchRun<'_> {
         Ok(reported)
     }
 
-    /// A against A.
+    /// Compares a server with itself.
     fn equals(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(COMPARISONS);
         let reported = self.compared(count, &EQUALS, 1.0)?;
@@ -267,7 +268,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-/// User and system time of a process, in seconds, as its line in /proc has it.
+/// User and system time of a process, in seconds, from its file in /proc.
 fn ticks_s(pid: u32) -> Fallible<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = line.rsplit_once(')').ok_or("no stat line")?.1;
@@ -285,7 +286,7 @@ fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     Ok(each.sum())
 }
 
-/// Asks a server of known figures to end.
+/// Stops a server with known figures.
 fn quit(address: SocketAddr) -> Fallible<()> {
     use std::io::{Read, Write};
     let mut stream = TcpStream::connect(address)?;

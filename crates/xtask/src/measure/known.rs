@@ -16,17 +16,17 @@ use crate::measure::Fallible;
 const BALLAST_BYTES: usize = 64 << 20;
 /// One request in this many is answered with an error.
 pub(crate) const ERROR_EACH: u64 = 100;
-/// Every so often it stalls, for so long.
+/// How often the server stalls, and for how long.
 pub(crate) const STALL_EACH: Duration = Duration::from_secs(5);
 /// See above.
 pub(crate) const STALL: Duration = Duration::from_secs(1);
-/// Of a hundred requests, in turn: so many are delayed by so many milliseconds.
+/// Of a hundred requests in sequence: how many are delayed, and by how many milliseconds.
 pub(crate) const DELAYS: [(u64, u64); 3] = [(90, 5), (9, 20), (1, 80)];
 
-/// What a request meets.
+/// What delays a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Work: so many turns of a loop.
+    /// Work: iterations of a loop.
     Work(u64),
     /// [`DELAYS`].
     Delay,
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-/// Work that takes CPU time alone.
+/// Work that needs only CPU time.
 fn work(turns: u64) {
     let mut state = 1u64;
     for _ in 0..turns {
@@ -56,7 +56,7 @@ fn work(turns: u64) {
     }
 }
 
-/// How many turns of [`work`] fill `us` microseconds on this machine: the least of several tries.
+/// How many iterations of [`work`] take `us` microseconds on this machine: the fewest of several tries.
 pub(crate) fn turns_in(us: u64) -> u64 {
     const TRIED: u64 = 1_000_000;
     let once = || {
@@ -117,7 +117,7 @@ fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io:
     }
 }
 
-/// What request `number` meets; its status.
+/// Delays request `number`; returns its status.
 fn meet(way: Way, began: Instant, number: u64) -> &'static str {
     match way {
         Way::Work(turns) => work(turns),
@@ -130,7 +130,7 @@ fn meet(way: Way, began: Instant, number: u64) -> &'static str {
             thread::sleep(Duration::from_millis(ms.unwrap_or(0)));
         }
         Way::Stall => {
-            // The stall ends each stretch, so that a run does not begin in one.
+            // The stall is at the end of each period, so that a run does not begin with one.
             let into = Duration::from_nanos((began.elapsed().as_nanos() % STALL_EACH.as_nanos()) as u64);
             if into >= STALL_EACH - STALL {
                 thread::sleep(STALL_EACH - into);

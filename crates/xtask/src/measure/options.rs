@@ -7,9 +7,9 @@ use crate::measure::Fallible;
 /// The options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Rounds, or comparisons, when not the comparison's own number. At least 1.
+    /// Number of rounds or comparisons, in place of the comparison's own. At least 1.
     pub(crate) rounds: Option<usize>,
-    /// Length of one turn. At least 1.
+    /// Length of one run, in seconds. At least 1.
     pub(crate) seconds: u64,
     /// Names of the rows or checks; all when empty.
     pub(crate) rows: Vec<String>,
@@ -51,7 +51,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Rounds as given, or this many.
+    /// The number of rounds that was given, or this one.
     pub(crate) fn rounds_or(&self, own: usize) -> usize {
         self.rounds.unwrap_or(own)
     }

@@ -1,16 +1,16 @@
-//! What is written down: in step with the code, free of one machine's traces, and free of promises.
+//! Documents: generated ones are up to date, none names paths of one machine, none makes promises.
 
 use std::path::Path;
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
-/// Written so that this file does not find itself.
+/// Split, so that this rule does not find its own file.
 const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// A document that comes from the code whole.
+/// A document that is generated from the code.
 pub(crate) struct Generated {
     pub(crate) file: &'static str,
     pub(crate) text: fn() -> String,
@@ -25,7 +25,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> =
         GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
     for (name, text) in tree.files() {
-        // The examples that a newcomer starts from must be right.
+        // The examples must be valid configurations.
         if name.starts_with("demo/") && name.ends_with(".toml") {
             findings.extend(mistakes(name, text));
         }

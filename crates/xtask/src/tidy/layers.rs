@@ -1,4 +1,5 @@
-//! Imports go strictly down: what each crate may use, what it must not touch, and that it says so itself.
+//! Imports go strictly down: which crates each crate may use, which paths it must not name, and that its documentation
+//! says what it owns.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::modules::{Named, collect, roots};

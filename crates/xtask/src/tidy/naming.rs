@@ -1,4 +1,4 @@
-//! Names without meaning.
+//! Finds names without meaning.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;

@@ -1,4 +1,4 @@
-//! Inside a crate, too, imports go down: a file uses only modules declared above its own.
+//! Imports inside a crate go down as well: a file uses only modules that are declared above its own.
 
 use std::collections::HashMap;
 

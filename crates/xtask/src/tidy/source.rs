@@ -1,4 +1,4 @@
-//! A Rust file as rules look at it: code without comments and literals, comments by line, tokens, and which lines are
+//! A Rust file as the rules see it: code without comments and literals, comments by line, tokens, and which lines are
 //! tests.
 
 /// A parsed source file.

@@ -1,4 +1,4 @@
-//! The repository's text files, in memory, so that a rule is a pure function and its tests are a few lines.
+//! The repository's text files in memory, so that rules are pure functions and easy to test.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ impl SourceTree {
         Ok(SourceTree { files: names.split('\0').filter(|name| !name.is_empty()).filter_map(text).collect() })
     }
 
-    /// A tree of a test's own.
+    /// A tree for a test.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> SourceTree {
         SourceTree { files: files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect() }
