@@ -1,6 +1,7 @@
 //! A client's wish to switch to WebSocket (RFC 6455 section 4.2.1): read, and answered.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use data_encoding::BASE64;
 use http::{Fields, Method, Name, Status, scan};
 use net::Request;
 
@@ -10,7 +11,6 @@ use crate::deflate::{self, Agreement};
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// 16 bytes in base64.
 const KEY_BYTES: usize = 24;
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// A valid WebSocket handshake.
 #[derive(Debug)]
@@ -84,21 +84,15 @@ fn has_token(list: &[u8], wanted: &[u8]) -> bool {
 fn is_key(key: &[u8]) -> bool {
     key.len() == KEY_BYTES
         && key.ends_with(b"==")
-        && key[..KEY_BYTES - 2].iter().all(|byte| ALPHABET.contains(byte))
+        && key[..KEY_BYTES - 2].iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte))
 }
 
 /// Section 4.2.2: base64 of the SHA-1 of the key and a constant. SHA-1 keeps no secret here; it shows that the server
 /// has understood.
 fn accept(key: &[u8]) -> [u8; 28] {
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());
-    let mut text = [b'='; 28];
-    for (at, bytes) in hash.as_ref().chunks(3).enumerate() {
-        let bits =
-            bytes.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - bytes.len()));
-        for place in 0..=bytes.len() {
-            text[4 * at + place] = ALPHABET[(bits >> (18 - 6 * place)) as usize & 63];
-        }
-    }
+    let mut text = [0; 28];
+    BASE64.encode_mut(hash.as_ref(), &mut text);
     text
 }
 

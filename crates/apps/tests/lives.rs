@@ -117,13 +117,13 @@ fn a_full_queue_refuses_the_oldest() {
     rig.ready(1);
     let mut busy = rig.connect();
     busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
-    // So that the worker has taken it before the others come.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // The worker has it before the others come.
+    rig.logged("sleeps 1");
     let mut waiting: Vec<_> = (0..4)
-        .map(|_| {
+        .map(|at| {
             let mut client = rig.connect();
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            rig.handed(2 + at);
             client
         })
         .collect();
@@ -144,7 +144,7 @@ fn nobody_waits_for_ever() {
     rig.ready(1);
     let mut busy = rig.connect();
     busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    rig.logged("sleeps 1");
     let refused = rig.get("/");
     assert_eq!((refused.status, refused.field("retry-after")), (503, Some("1")));
     assert_eq!(busy.answer().status, 200);
@@ -159,9 +159,10 @@ fn a_client_that_left_costs_no_work() {
     rig.ready(1);
     let mut busy = rig.connect();
     busy.send("GET /sleep?2 HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    rig.logged("sleeps 2");
     let mut gone = rig.connect();
     gone.send("GET /errors HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.handed(2);
     drop(gone);
     assert_eq!(busy.answer().status, 200);
     assert_eq!(rig.get("/").status, 200);
@@ -196,7 +197,7 @@ fn a_long_request_is_finished_by_the_generation_that_began_it() {
     let old = rig.ready(1)[0];
     let mut long = rig.connect();
     long.send("GET /sleep?1.5 HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    rig.logged("sleeps 1.5");
     rig.app.reload();
     rig.logged("generation 2 takes over");
     assert_ne!(rig.get("/").text(), format!("hello from {old}"));
@@ -254,11 +255,13 @@ fn it_does_not_spin() {
     let app =
         Changing::new("spin", "open my $f, '>>', __FILE__ . '.count'; print $f 'x'; close $f; die 'no'");
     let _ = std::fs::remove_file(app.0.with_extension("psgi.count"));
+    let since = std::time::Instant::now();
     let rig = Rig::perl_file(&app.0, |_| {});
     rig.logged("does not load: no");
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    let attempts = std::fs::metadata(app.0.with_extension("psgi.count")).unwrap().len();
-    assert!((2..=6).contains(&attempts), "{attempts}");
+    let count = app.0.with_extension("psgi.count");
+    until("four attempts", || std::fs::metadata(&count).unwrap().len() >= 4);
+    // With pauses of 100, 200 and 400 ms between them.
+    assert!(since.elapsed() >= std::time::Duration::from_millis(700), "{:?}", since.elapsed());
 }
 
 #[test]
@@ -402,7 +405,7 @@ fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
     until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != worker));
     let mut next = rig.connect();
     next.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    rig.logged("sleeps 1");
     assert!(slow.rest().len() < 32 << 20, "it was cut short");
     next.stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     assert_eq!(next.answer().status, 200);
@@ -460,7 +463,6 @@ fn a_prototype_that_is_stuck_is_replaced() {
     let prototype = rig.pids("prototype")[0];
     assert!(kill(prototype, "-STOP") && kill(worker, "-KILL"));
     until("its end", || !is_alive(worker));
-    std::thread::sleep(std::time::Duration::from_millis(1_000));
     until("an answer", || rig.get("/").status == 200);
     assert_ne!(rig.pids("prototype"), [prototype]);
     assert!(!is_alive(prototype));

@@ -153,6 +153,7 @@ fn an_upload_whose_worker_dies_before_it_begins_goes_to_another() {
     // It holds the only worker, which dies with the next request in hand at most.
     let mut busy = rig.connect();
     busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig.logged("sleeps 1");
     let body = vec![b'x'; 500_000];
     let mut client = rig.connect();
     client.send("PUT /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n");

@@ -4,10 +4,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fastrand::Rng;
 use http::Version;
 use net::{Dial, TlsClient, TlsClientOptions};
 
-use crate::random::Random;
 use crate::request::{self, Ask, RequestManner, WireRequest};
 
 /// Which load to put on which servers: all options of a run.
@@ -235,7 +235,7 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
     }
     if asks.iter().any(|ask| ask.weight > 1) {
         // Requests of great weight are spread over the order instead of being sent in a row; always in the same way.
-        Random::new(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
+        Rng::with_seed(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
+
 /// `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a bare number is seconds.
 ///
 /// # Errors
@@ -82,16 +84,11 @@ pub fn bytes(count: f64) -> String {
 /// A time since 1970 as `2026-11-21 09:05 UTC`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
-    // Days in eras of 400 years that begin on 1 March, so that leap days come last (Howard Hinnant's way).
-    let days = unix_s / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", unix_s / 3_600 % 24, unix_s / 60 % 60)
+    let time = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
+    // Only a machine whose clock stands beyond the year 9999 has no such time.
+    let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (date, hour, minute) = (time.date(), time.hour(), time.minute());
+    format!("{date} {hour:02}:{minute:02} UTC")
 }
 
 /// Three digits that count: `7.46`, `74.6`, `746`.

@@ -145,7 +145,7 @@ fn student(freedom: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use fastrand::Rng;
 
     #[test]
     fn the_median_ignores_order_and_one_outlier() {
@@ -158,13 +158,13 @@ mod tests {
     }
 
     /// About normal, by the sum of twelve.
-    fn noise(random: &mut Random) -> f64 {
-        (0..12).map(|_| random.unit()).sum::<f64>() - 6.0
+    fn noise(random: &mut Rng) -> f64 {
+        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
     }
 
     /// How many of 2,000 comparisons of eight pairs call the two distinct, and how many cover the truth.
     fn trials(truth: f64, compare: fn(&[(f64, f64)]) -> Option<Ratio>) -> (usize, usize) {
-        let mut random = Random::new(42);
+        let mut random = Rng::with_seed(42);
         let (mut distinct, mut covered) = (0, 0);
         for _ in 0..2_000 {
             let pairs: Vec<(f64, f64)> = (0..8)
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn noise_with_heavy_tails_keeps_the_level_and_the_power() {
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         let (mut equal, mut slower) = (0, 0);
         for _ in 0..500 {
             let mut value = |factor: f64| {
                 // In one run of ten, another program uses up to half of the machine.
-                let struck = if random.unit() < 0.1 { 1.0 + random.unit() } else { 1.0 };
+                let struck = if random.f64() < 0.1 { 1.0 + random.f64() } else { 1.0 };
                 factor * struck * (0.02 * noise(&mut random)).exp()
             };
             let mut reported = |factor| {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use fastrand::Rng;
 use net::Core;
 use net::client::Alarm;
 
@@ -13,7 +14,7 @@ use crate::jobs;
 use crate::lane::LoadConnection;
 use crate::moment::{now_ns, thread_cpu_ns};
 use crate::plan::{Arrivals, Pace, Plan};
-use crate::random::Random;
+use crate::random::exponential;
 use crate::streams::MultiplexedConnection;
 use crate::tally::Tally;
 use crate::world::{RunState, World};
@@ -68,7 +69,7 @@ pub(crate) fn run(part: ThreadPart, reports: &Sender<ThreadReport>) {
 
 fn load(part: ThreadPart, reports: Sender<ThreadReport>) -> std::io::Result<ThreadReport> {
     let core = Core::for_client(1)?;
-    let seed = Random::new(part.plan.seed.wrapping_add(part.number as u64)).bits();
+    let seed = Rng::with_seed(part.plan.seed.wrapping_add(part.number as u64)).u64(..);
     let world = Rc::new(World::new(&core, part.plan.clone(), part.shared.clone(), seed));
     let main = conduct(world.clone(), part, reports, seed);
     let (cpu_ns, wall_ns) = core.run_until_end(main)?;
@@ -172,11 +173,11 @@ fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
 async fn pace(world: Rc<World>, number: usize, rate: f64, arrivals: Arrivals, schedule: Schedule, seed: u64) {
     let threads = world.plan.threads as f64;
     let mean_ns = 1e9 * threads / rate;
-    let mut random = Random::new(seed ^ 0xa55a_a55a);
+    let mut random = Rng::with_seed(seed ^ 0xa55a_a55a);
     // Constant arrivals of several threads lie evenly between each other.
     let mut due_ns = match arrivals {
         Arrivals::Constant => mean_ns * number as f64 / threads,
-        Arrivals::Poisson => random.exponential(mean_ns),
+        Arrivals::Poisson => exponential(&mut random, mean_ns),
     };
     let Ok(alarm) = Alarm::new(&world.core) else {
         world.end();
@@ -192,7 +193,7 @@ async fn pace(world: Rc<World>, number: usize, rate: f64, arrivals: Arrivals, sc
             world.tally.borrow_mut().lateness.record(now_ns - at_ns);
             due_ns += match arrivals {
                 Arrivals::Constant => mean_ns,
-                Arrivals::Poisson => random.exponential(mean_ns),
+                Arrivals::Poisson => exponential(&mut random, mean_ns),
             };
             at_ns = schedule.begin_ns + due_ns as u64;
         }

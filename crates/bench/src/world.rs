@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use fastrand::Rng;
 use http::{Limits, Method};
 use net::Core;
 use net::client::Bell;
 
 use crate::moment::now_ns;
 use crate::plan::Plan;
-use crate::random::Random;
 use crate::tally::{ErrorKind, Tally};
 
 /// Bytes read at once; also the most that a response's head may have.
@@ -84,7 +84,7 @@ pub(crate) struct World {
     /// The end of the latest response.
     pub(crate) last_ns: Cell<u64>,
     walks: RefCell<Vec<Walk>>,
-    random: RefCell<Random>,
+    random: RefCell<Rng>,
     /// Requests that may still be started.
     quota: Cell<u64>,
     over: Cell<bool>,
@@ -114,7 +114,7 @@ impl World {
             },
             known: RefCell::default(),
             last_ns: Cell::new(0),
-            random: RefCell::new(Random::new(seed)),
+            random: RefCell::new(Rng::with_seed(seed)),
             quota: Cell::new(u64::MAX),
             over: Cell::new(false),
             in_flight: Cell::new(0),
@@ -171,7 +171,7 @@ impl World {
             return only;
         }
         let at = match self.plan.at_random {
-            true => self.random.borrow_mut().below(walk.requests.len()),
+            true => self.random.borrow_mut().usize(..walk.requests.len()),
             false => {
                 let at = walk.at;
                 walk.at = (at + 1) % walk.requests.len();

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use instant_acme::CertificateIdentifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -54,7 +55,7 @@ impl CertificateFacts {
             issuer: named.and_then(|name| name.as_str().ok()).unwrap_or("?").to_owned(),
             not_before: time(validity.not_before.timestamp()),
             not_after: time(validity.not_after.timestamp()),
-            serial: certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+            serial: HEXLOWER.encode(certificate.raw_serial()),
             public_key: certificate.public_key().raw.to_vec(),
         })
     }

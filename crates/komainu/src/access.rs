@@ -6,6 +6,8 @@ use config::AccessLog;
 use http::Name;
 use http::path::encode_beyond_ascii;
 use net::{Request, RequestRecord};
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::sink::{Collector, LogSink};
 
@@ -57,10 +59,9 @@ impl Access {
     fn stamp(&self, unix_s: u64) -> String {
         let mut stamp = self.stamp.borrow_mut();
         if stamp.0 != unix_s || stamp.1.is_empty() {
-            let time = Utc::at(unix_s);
             let text = match self.format {
-                AccessLog::Json => time.rfc3339(),
-                _ => time.combined(),
+                AccessLog::Json => rfc3339(unix_s),
+                _ => combined_time(unix_s),
             };
             *stamp = (unix_s, text);
         }
@@ -140,48 +141,22 @@ fn json(out: &mut Vec<u8>, record: &RequestRecord<'_>, time: &str) {
     out.push(b'\n');
 }
 
-/// A time taken apart, in UTC.
-pub(crate) struct Utc {
-    year: u64,
-    month: usize,
-    day: u64,
-    second_of_day: u64,
+/// `2026-11-21T09:00:00Z`: the time, so many seconds after 1970, as RFC 3339 writes it.
+pub(crate) fn rfc3339(unix_s: u64) -> String {
+    utc(unix_s).format(&Rfc3339).expect("RFC 3339 writes every year up to 9999")
 }
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+/// `21/Nov/2026:09:00:00 +0000`, as the combined format has it.
+fn combined_time(unix_s: u64) -> String {
+    let time = utc(unix_s);
+    let (month, (hour, minute, second)) = (time.month().to_string(), time.to_hms());
+    format!("{:02}/{:.3}/{:04}:{hour:02}:{minute:02}:{second:02} +0000", time.day(), month, time.year())
+}
 
-impl Utc {
-    /// Howard Hinnant's civil-from-days: years begin in March, so that the leap day comes last.
-    pub(crate) fn at(unix_s: u64) -> Utc {
-        let (days, second_of_day) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era =
-            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-        let year = year_of_era + era * 400 + u64::from(month <= 2);
-        Utc { year, month: month as usize, day, second_of_day }
-    }
-
-    fn clock(&self) -> (u64, u64, u64) {
-        (self.second_of_day / 3600, self.second_of_day / 60 % 60, self.second_of_day % 60)
-    }
-
-    /// `2026-11-21T09:00:00Z`
-    pub(crate) fn rfc3339(&self) -> String {
-        let (hour, minute, second) = self.clock();
-        format!("{:04}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", self.year, self.month, self.day)
-    }
-
-    /// `21/Nov/2026:09:00:00 +0000`
-    fn combined(&self) -> String {
-        let (hour, minute, second) = self.clock();
-        let month = MONTHS[self.month - 1];
-        format!("{:02}/{month}/{:04}:{hour:02}:{minute:02}:{second:02} +0000", self.day, self.year)
-    }
+/// Clocks beyond the year 9999 are shown as its last second.
+fn utc(unix_s: u64) -> OffsetDateTime {
+    let time = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
+    time.unwrap_or(PrimitiveDateTime::MAX.replace_nanosecond(0).expect("zero is valid").assume_utc())
 }
 
 #[cfg(test)]
@@ -190,15 +165,15 @@ mod tests {
 
     #[test]
     fn times_in_both_formats() {
-        for (unix_s, rfc3339, combined) in [
+        for (unix_s, of_rfc, of_combined) in [
             (0, "1970-01-01T00:00:00Z", "01/Jan/1970:00:00:00 +0000"),
             (951_782_399, "2000-02-28T23:59:59Z", "28/Feb/2000:23:59:59 +0000"),
             (951_782_400, "2000-02-29T00:00:00Z", "29/Feb/2000:00:00:00 +0000"),
             (1_795_251_661, "2026-11-21T09:01:01Z", "21/Nov/2026:09:01:01 +0000"),
             (4_107_542_400, "2100-03-01T00:00:00Z", "01/Mar/2100:00:00:00 +0000"),
+            (u64::MAX, "9999-12-31T23:59:59Z", "31/Dec/9999:23:59:59 +0000"),
         ] {
-            let time = Utc::at(unix_s);
-            assert_eq!((time.rfc3339().as_str(), time.combined().as_str()), (rfc3339, combined));
+            assert_eq!((rfc3339(unix_s).as_str(), combined_time(unix_s).as_str()), (of_rfc, of_combined));
         }
     }
 

@@ -2,28 +2,26 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use coding::Effort;
 use config::matcher::Routes;
-use config::{Action, Config, EncodedSlashes, StatusPattern};
+use config::{Action, Config, EncodedSlashes};
 use files::Files;
 use http::{Coding, EmptySegments, Fields, Name, Status};
-use net::{Compression, Core, ErrorPages, FieldEdits, Page, SpillStore};
+use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::notice::ErrorLog;
+use crate::pages::SitePages;
 use crate::router::{Handler, Route, RouteEdits, RouteTable, SiteHttps, Strip, TemplateEdits};
 use crate::tls::TlsPlan;
 use crate::upstreams::GroupPlan;
-
-/// Error pages are kept in memory; a larger one is refused when the server starts.
-const PAGE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The proxies that may send forwarding fields; `None` if there are none.
 fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
@@ -136,7 +134,7 @@ pub(crate) fn table(
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
-    let server_pages = error_pages([&config.error_pages]);
+    let server_pages = SitePages::read([&config.error_pages]);
     let server_pages = server_pages.map_err(|error| placed("error_pages", "file", 0, &error))?;
     let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
@@ -146,8 +144,8 @@ pub(crate) fn table(
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
         sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
-        let own = error_pages([&site.error_pages, &config.error_pages]);
-        pages.push(own.map_err(|error| placed("error_pages", "site", site.line, &error))?);
+        let own = SitePages::read([&site.error_pages, &config.error_pages]);
+        pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line, &error))?));
         let settings = config.settings(Some(site_index), None);
         edits.push(secure_edits(&settings.response_headers, site));
         empty_segments.push(self::empty_segments(settings.merge_slashes));
@@ -157,7 +155,7 @@ pub(crate) fn table(
             policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
         });
     }
-    pages.push(server_pages);
+    pages.push(Rc::new(server_pages));
     edits.push(self::edits(&config.settings(None, None).response_headers));
     empty_segments.push(self::empty_segments(config.merge_slashes));
     let introducers = introducers(&config.trusted_proxies);
@@ -402,40 +400,6 @@ fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRul
         }
     };
     files::CacheRule { applies, value: value.clone() }
-}
-
-/// The error pages of several levels, the nearest first.
-fn error_pages<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<Option<Rc<ErrorPages>>> {
-    let mut pages = ErrorPages::default();
-    let mut any = false;
-    for level in levels.into_iter().rev() {
-        for (pattern, path) in level {
-            let page = page(path)?;
-            any = true;
-            match pattern {
-                StatusPattern::One(code) => pages.insert(*code, page),
-                StatusPattern::Class(class) => pages.insert_class(u16::from(*class), page),
-            }
-        }
-    }
-    Ok(any.then(|| Rc::new(pages)))
-}
-
-fn page(path: &Path) -> io::Result<Page> {
-    let named = |error: io::Error| {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
-    };
-    if std::fs::metadata(path).map_err(named)?.len() > PAGE_BYTES_MAX {
-        return Err(named(io::Error::other("larger than 1 MiB")));
-    }
-    let body = std::fs::read(path).map_err(named)?;
-    let content_type = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("json") => "application/json",
-        Some("txt") => "text/plain; charset=utf-8",
-        _ => "text/html; charset=utf-8",
-    };
-    Ok(Page { content_type: content_type.into(), body })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use bench::table::TextTable;
 use control::{LocalAuthority, StateFolder, TrustReport, TrustStores};
 use serde_json::Value;
 
-use crate::access::Utc;
+use crate::access::rfc3339;
 use crate::certificates::{default_state_folder, host_name};
 use crate::cli::{Cert, CertPlace, Trust};
 use crate::control as socket;
@@ -92,7 +92,7 @@ fn own_state_folder() -> PathBuf {
 
 /// A moment, in UTC.
 fn moment(value: &Value) -> Option<String> {
-    value.as_u64().map(|unix_s| Utc::at(unix_s).rfc3339())
+    value.as_u64().map(rfc3339)
 }
 
 /// A span of time, in its largest unit.

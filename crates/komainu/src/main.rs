@@ -11,6 +11,7 @@ mod sink;
 mod access;
 mod burst;
 mod notice;
+mod pages;
 mod clients;
 mod memory;
 mod sandbox;

@@ -9,7 +9,7 @@ use config::Level;
 use files::RootState;
 use proxy::{HealthChange, UpstreamError, UpstreamEvent};
 
-use crate::access::Utc;
+use crate::access::rfc3339;
 use crate::burst::LogThrottles;
 use crate::sink::LogSink;
 
@@ -160,7 +160,7 @@ impl ErrorLog {
         }
         let unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        self.sink.write(format!("{} {name}: {text}\n", Utc::at(unix_s).rfc3339()).into_bytes());
+        self.sink.write(format!("{} {name}: {text}\n", rfc3339(unix_s)).into_bytes());
     }
 }
 

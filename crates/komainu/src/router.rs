@@ -21,6 +21,7 @@ use crate::access::Access;
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
 use crate::notice::ErrorLog;
+use crate::pages::SitePages;
 
 /// The kinds of handlers.
 pub(crate) enum Handler {
@@ -169,7 +170,7 @@ pub(crate) struct RouteTable {
     /// How empty segments in paths are treated, by site; the last is for requests that match no site.
     pub(crate) empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are for requests that match no site.
-    pub(crate) pages: Vec<Option<Rc<ErrorPages>>>,
+    pub(crate) pages: Vec<Rc<SitePages>>,
     /// Edits of response fields if no route matches: by site, and the last for requests that match no site.
     pub(crate) edits: Vec<RouteEdits>,
     /// What sites demand of connections, by site.
@@ -433,6 +434,10 @@ pub(crate) struct SharedRouter(pub(crate) Rc<Router>);
 impl Service for SharedRouter {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         self.0.answer(exchange).await
+    }
+
+    fn error_pages(&self) -> Rc<dyn ErrorPages> {
+        Rc::new(SitePages::default())
     }
 
     fn log(&self, record: &RequestRecord<'_>) {

@@ -12,7 +12,7 @@ use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
 
-use crate::access::Utc;
+use crate::access::rfc3339;
 use crate::config_files::ConfigFiles;
 
 /// What a configuration says about TLS with clients, with its files read.
@@ -166,7 +166,7 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
         return doubts;
     }
     let now_unix_s = i64::try_from(now_unix_s).unwrap_or(i64::MAX);
-    let moment = |unix_s: i64| Utc::at(u64::try_from(unix_s).unwrap_or_default()).rfc3339();
+    let moment = |unix_s: i64| rfc3339(u64::try_from(unix_s).unwrap_or_default());
     for (path, certificate) in files {
         let info = certificate.info();
         let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };

@@ -98,13 +98,12 @@ fn killing(language: Language, time: Duration) {
     let rig = language.serve("workers = 4\nqueue = 16");
     ready(&rig, 4);
     let load = Load::start(&rig, 16, "/");
-    let (mut killed, mut random) = (0, 12_345_usize);
+    let (mut killed, mut random) = (0, fastrand::Rng::with_seed(12_345));
     let until = Instant::now() + time;
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(100));
         let there = workers(&rig);
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let Some(victim) = there.get((random >> 33) % there.len().max(1)) else { continue };
+        let Some(victim) = random.choice(&there) else { continue };
         killed += usize::from(kill(*victim, "-KILL"));
     }
     load.wait_for_good(100);
@@ -268,13 +267,11 @@ fn quick_requests_do_not_wait_behind_slow_ones_in_full() {
         let clients = (0..20_u64).map(|number| {
             let address = rig.address;
             std::thread::spawn(move || {
-                let (mut client, mut random, mut times) = (Client::new(address), number + 1, Vec::new());
+                let (mut client, mut random, mut times) =
+                    (Client::new(address), fastrand::Rng::with_seed(number), Vec::new());
                 while Instant::now() < until {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
-                    std::thread::sleep(Duration::from_millis(500 + random % 1000));
-                    if (random >> 20).is_multiple_of(10) {
+                    std::thread::sleep(Duration::from_millis(random.u64(500..1500)));
+                    if random.u8(..10) == 0 {
                         assert_eq!(client.get("/sleep?1").0, 200);
                         continue;
                     }

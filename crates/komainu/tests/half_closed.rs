@@ -13,20 +13,25 @@ use origin::{Origin, ok};
 use rig::{Folder, Rig, eventually, read_answer};
 use rustix::net::sockopt;
 
-// Each leaves a file named by the query when it begins, takes a while, and returns the length of the body.
+// Each leaves a file named by the query when it begins, takes a while (one whose name ends in `busy`: until there is a file
+// with `.go` behind that name), and returns the length of the body.
 const PERL: &str = "sub { my $env = shift; my $mark = $env->{QUERY_STRING};
     if ($mark) { open my $file, '>', $mark or die $!; }
     select undef, undef, undef, 0.4;
+    select undef, undef, undef, 0.01 while $mark =~ /busy$/ && !-e \"$mark.go\";
     my $body = ''; $env->{'psgi.input'}->read($body, 1 << 20); [200, [], ['body ' . length $body]] }";
 const RUBY: &str = "run ->(env) { mark = env['QUERY_STRING']
     File.write(mark, '') unless mark.empty?
     sleep 0.4
+    sleep 0.01 while mark.end_with?('busy') && !File.exist?(mark + '.go')
     [200, {}, [\"body #{env['rack.input'].read.to_s.bytesize}\"]] }";
-const WSGI: &str = "import time
+const WSGI: &str = "import os, time
 def app(env, start):
     if env['QUERY_STRING']:
         open(env['QUERY_STRING'], 'w').close()
     time.sleep(0.4)
+    while env['QUERY_STRING'].endswith('busy') and not os.path.exists(env['QUERY_STRING'] + '.go'):
+        time.sleep(0.01)
     start('200 OK', [])
     return [b'body %d' % len(env['wsgi.input'].read())]
 ";
@@ -131,6 +136,16 @@ fn a_half_closed_client_gets_its_answer() {
     assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
 }
 
+/// Whether the server's end of the connection from this port of a client is still open.
+fn is_open(rig: &Rig, client_port: u16) -> bool {
+    let ends = (format!(":{:04X}", rig.address.port()), format!(":{client_port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).any(|line| {
+        // Established, or closed by the client alone.
+        line[1].ends_with(&ends.0) && line[2].ends_with(&ends.1) && ["01", "08"].contains(&line[3])
+    })
+}
+
 /// Reads up to and with `end`.
 fn read_until(stream: &mut TcpStream, end: &str) {
     let mut bytes = Vec::new();
@@ -171,7 +186,12 @@ fn where_that_is_configured_a_closed_request_is_not_begun() {
         busy.write_all(get(&format!("{handler}-busy")).as_bytes()).unwrap();
         let name = format!("{handler}-busy");
         eventually("the worker is busy", || rig.folder.at(&name).exists());
-        rig.connect().write_all(get(&format!("{handler}-never")).as_bytes()).unwrap();
+        let mut never = rig.connect();
+        let port = never.local_addr().unwrap().port();
+        never.write_all(get(&format!("{handler}-never")).as_bytes()).unwrap();
+        drop(never);
+        eventually("the server has closed it too", || !is_open(&rig, port));
+        rig.folder.write(&format!("{handler}-busy.go"), "");
         read_answer(&mut busy).expect_status(200);
         // One that came later is answered, so the one before it has been passed over.
         rig.get(&format!("/{handler}/at")).expect(200, "body 0");

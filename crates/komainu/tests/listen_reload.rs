@@ -9,18 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use hosted::{Client, status};
-use rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
-
-/// How a server is started: in one process, and with a supervisor, where that can be tested.
-fn kinds() -> Vec<&'static str> {
-    let mut kinds = vec![as_we_are()];
-    if is_root() {
-        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
-    } else {
-        eprintln!("SKIPPED: only root can start a server with a supervisor");
-    }
-    kinds
-}
+use rig::{Folder, Rig, eventually, is_root, komainu, text};
 
 fn start(kind: &str) -> Rig {
     let folder = Folder::new();
@@ -67,7 +56,7 @@ fn serves(address: SocketAddr) {
 
 #[test]
 fn addresses_come_and_go_and_stay() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let rig = start(kind);
         let mut kept = Client::new(rig.address);
         assert_eq!(kept.get("/a").0, 200);
@@ -98,7 +87,7 @@ fn addresses_come_and_go_and_stay() {
 
 #[test]
 fn an_address_that_is_not_free_changes_nothing() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let rig = start(kind);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let blocker = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -117,7 +106,7 @@ fn an_address_that_is_not_free_changes_nothing() {
 
 #[test]
 fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let rig = start(kind);
         let with = "{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
         reload_in_order(&rig, &config(kind, with));
@@ -139,7 +128,7 @@ fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
 
 #[test]
 fn a_connection_that_waits_in_the_queue_is_served() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let rig = start(kind);
         // Connections all the time, while addresses come and go.
         let address = rig.address;

@@ -20,11 +20,8 @@ fn www() -> Folder {
     let folder = Folder::new();
     folder.write("www/small", "S").write("www/medium", vec![b'm'; 30_000]);
     // Text that gains little by compression.
-    let mut seed = 1_u32;
-    let text = std::iter::repeat_with(|| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        b' ' + (seed >> 24) as u8 % 95
-    });
+    let mut random = fastrand::Rng::with_seed(1);
+    let text = std::iter::repeat_with(|| random.u8(b' '..=b'~'));
     folder.write("www/large.txt", text.take(LARGE_BYTES).collect::<Vec<u8>>());
     folder
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hosted::{is_alive, kill, modules, server, status};
-use rig::{Folder, PATIENCE, Rig, as_we_are, eventually, komainu, text};
+use rig::{Folder, PATIENCE, Rig, eventually, komainu, text};
 
 /// Binds sockets, a TCP one and one for each path, and becomes the server, as systemd would.
 const ACTIVATE: &str = "
@@ -32,17 +32,6 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(held)), LISTEN
 os.execv(command[0], command)
 ";
 
-/// How a server is started: in one process, and with a supervisor, where that can be tested.
-fn kinds() -> Vec<&'static str> {
-    let mut kinds = vec![as_we_are()];
-    if rig::is_root() {
-        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
-    } else {
-        eprintln!("SKIPPED: only root can start a server with a supervisor");
-    }
-    kinds
-}
-
 fn ask(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -53,7 +42,7 @@ fn ask(path: &Path) -> String {
 
 #[test]
 fn sockets_of_systemd_are_taken_in_place_of_binding() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let folder = Folder::new();
         let (unix, other) = (folder.at("web.sock"), folder.at("other.sock"));
         folder.write("www/a", "A").write(
@@ -153,7 +142,7 @@ impl NotifySocket {
 
 #[test]
 fn systemd_is_notified_of_what_the_service_does() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let folder = Folder::new();
         folder.write("www/a", "A");
         let config = format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n");

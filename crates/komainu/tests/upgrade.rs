@@ -185,17 +185,6 @@ fn folder() -> Folder {
     folder
 }
 
-/// How a server is started: in one process, and with a supervisor, where that can be tested.
-fn kinds() -> Vec<&'static str> {
-    let mut kinds = vec![as_we_are()];
-    if rig::is_root() {
-        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
-    } else {
-        eprintln!("SKIPPED: only root can start a server with a supervisor");
-    }
-    kinds
-}
-
 /// How often the loaded server is upgraded; `KOMAINU_UPGRADES` for more.
 fn upgrades() -> usize {
     std::env::var("KOMAINU_UPGRADES").ok().and_then(|count| count.parse().ok()).unwrap_or(5)
@@ -203,7 +192,7 @@ fn upgrades() -> usize {
 
 #[test]
 fn no_request_fails_while_servers_take_over() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         let traffic = Traffic::start(line.rig.address, &["/files/a", "/app"]);
         traffic.continues(100);
@@ -225,7 +214,7 @@ fn no_request_fails_while_servers_take_over() {
 
 #[test]
 fn what_runs_is_finished_by_the_old_server() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         let old_worker = line.rig.get("/").text();
         let mut slow = Client::new(line.rig.address);
@@ -264,7 +253,7 @@ fn what_runs_is_finished_by_the_old_server() {
 
 #[test]
 fn a_server_that_does_not_start_changes_nothing() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let line = Line::start(folder(), &config(kind));
         let worker = |line: &Line| line.rig.get("/").expect_status(200).text();
         worker(&line);
@@ -342,7 +331,7 @@ fn another_program_at_the_same_place_takes_over() {
 
 #[test]
 fn a_signal_does_the_same() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         line.rig.get("/files/a").expect(200, "A");
         line.rig.signal("-USR2");
@@ -358,7 +347,7 @@ fn a_signal_does_the_same() {
 
 #[test]
 fn a_stop_ends_the_one_that_is_about_to_take_over() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         line.rig.get("/").expect_status(200);
         line.rig.folder.write("app.psgi", "sleep 600; sub {}");
@@ -375,7 +364,7 @@ fn a_stop_ends_the_one_that_is_about_to_take_over() {
 
 #[test]
 fn unix_sockets_stay_and_addresses_change() {
-    for kind in kinds() {
+    for kind in rig::kinds() {
         let folder = folder();
         let (stays, goes) = (folder.at("stays.sock"), folder.at("goes.sock"));
         let config = |sockets: &[&Path]| {

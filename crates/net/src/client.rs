@@ -24,7 +24,7 @@ impl Core {
     /// # Errors
     /// Where the kernel gives no descriptor.
     pub fn for_client(blocking_threads_max: usize) -> io::Result<Core> {
-        Core::new(Clock::new(""), OffloadPool::new(blocking_threads_max))
+        Core::new(Clock::new(), OffloadPool::new(blocking_threads_max))
     }
 
     /// Runs `main` and every task of this core until `main` ends; what still runs then is dropped. To be called

@@ -1,7 +1,6 @@
 //! Time, as one core sees it: it moves once a tick.
 
-use std::cell::{Cell, RefCell};
-use std::time::{Duration, UNIX_EPOCH};
+use std::cell::Cell;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -10,16 +9,13 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Clock {
     now_ms: Cell<u64>,
     unix_s: Cell<u64>,
-    /// `Server` and `Date` lines, rebuilt each second.
-    common: RefCell<Vec<u8>>,
-    server: &'static str,
 }
 
 impl Clock {
-    /// A clock at the time of the machine. `server` is the value of the `Server` field; empty leaves it out.
+    /// A clock at the time of the machine.
     #[must_use]
-    pub fn new(server: &'static str) -> Clock {
-        let clock = Clock { now_ms: Cell::new(0), unix_s: Cell::new(0), common: RefCell::default(), server };
+    pub fn new() -> Clock {
+        let clock = Clock { now_ms: Cell::new(0), unix_s: Cell::new(0) };
         clock.tick();
         clock
     }
@@ -46,24 +42,12 @@ impl Clock {
     /// Sets the time: what tests do instead of [`Clock::tick`].
     pub(crate) fn set(&self, now_ms: u64, unix_s: u64) {
         self.now_ms.set(now_ms);
-        if self.unix_s.replace(unix_s) == unix_s && !self.common.borrow().is_empty() {
-            return;
-        }
-        let mut common = self.common.borrow_mut();
-        common.clear();
-        if !self.server.is_empty() {
-            common.extend_from_slice(b"Server: ");
-            common.extend_from_slice(self.server.as_bytes());
-            common.extend_from_slice(b"\r\n");
-        }
-        common.extend_from_slice(b"Date: ");
-        common
-            .extend_from_slice(httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s)).as_bytes());
-        common.extend_from_slice(b"\r\n");
+        self.unix_s.set(unix_s);
     }
+}
 
-    /// The field lines that every response carries.
-    pub(crate) fn with_common<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        f(&self.common.borrow())
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
     }
 }

@@ -14,11 +14,11 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, Compress
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::file;
-use crate::filters::DefaultFields;
+use crate::filters::{DefaultFields, FieldEdits};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
-use crate::page::{self, ErrorPages, FieldEdits};
+use crate::page::ErrorPages;
 use crate::state::{self, ReplyState, RequestState};
 use crate::tls::TlsSession;
 
@@ -228,9 +228,9 @@ impl<'c> Exchange<'c> {
         self.state.filters.compression = compression;
     }
 
-    /// Pages for [`Exchange::refuse`].
-    pub fn set_pages(&mut self, pages: Option<Rc<ErrorPages>>) {
-        self.state.pages = pages;
+    /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
+    pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
+        self.state.pages = Some(pages);
     }
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
@@ -399,7 +399,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// An error page: the site's own for this status, or a plain one that gives the reason.
+    /// An error page, as the site has it for this status and reason.
     ///
     /// # Errors
     /// As [`Exchange::write`].
@@ -423,15 +423,8 @@ impl<'c> Exchange<'c> {
             fields.extend(more);
             return self.reply(Status::OK, &fields, b"").await;
         }
-        let plain;
-        let pages = self.state.pages.clone();
-        let page = match pages.as_ref().and_then(|pages| pages.find(status)) {
-            Some(page) => page,
-            None => {
-                plain = page::plain(status, reason, self.request().field(Name::Accept));
-                &plain
-            }
-        };
+        let pages = self.state.pages.as_ref().unwrap_or(self.lane.error_pages()).clone();
+        let page = pages.page(status, reason, self.request().field(Name::Accept));
         let mut fields = Fields::new();
         fields.push(Name::ContentType, page.content_type.as_bytes());
         fields.extend(more);

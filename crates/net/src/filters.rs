@@ -5,14 +5,14 @@
 //! ```
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use http::{Fields, Length, Method, Name, Status};
 
 use crate::compress::{self, Compressing, Compression, CompressionInput};
 use crate::fault::Fault;
-use crate::page::FieldEdits;
 
 /// Which of the lines that every response carries the handler brings itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,19 +23,82 @@ pub struct DefaultFields {
     pub date: bool,
 }
 
-impl DefaultFields {
-    /// The lines of `common` (`Server`, if there is one, then `Date`) that the handler does not bring.
-    pub(crate) fn of(self, common: &[u8]) -> &[u8] {
-        let date_at = || match common.starts_with(b"Server:") {
-            true => common.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1),
-            false => 0,
-        };
-        match (self.server, self.date) {
-            (false, false) => common,
-            (true, false) => &common[date_at()..],
-            (false, true) => &common[..date_at()],
-            (true, true) => &[],
+/// The lines of `Server` and `Date`, made once a second.
+pub(crate) struct DefaultLines {
+    /// The value of `Server`; empty for none.
+    server: &'static str,
+    unix_s: Cell<u64>,
+    lines: RefCell<Vec<u8>>,
+    /// Where the line of `Date` begins.
+    date_at: Cell<usize>,
+}
+
+impl DefaultLines {
+    pub(crate) fn new(server: &'static str) -> DefaultLines {
+        DefaultLines { server, unix_s: Cell::new(0), lines: RefCell::default(), date_at: Cell::new(0) }
+    }
+
+    /// Passes on the lines, at that second of the Unix clock, that the handler does not bring.
+    pub(crate) fn with<R>(&self, unix_s: u64, own: DefaultFields, f: impl FnOnce(&[u8]) -> R) -> R {
+        if self.unix_s.get() != unix_s || self.lines.borrow().is_empty() {
+            self.make(unix_s);
         }
+        let (lines, date_at) = (self.lines.borrow(), self.date_at.get());
+        f(match (own.server, own.date) {
+            (false, false) => &lines,
+            (true, false) => &lines[date_at..],
+            (false, true) => &lines[..date_at],
+            (true, true) => &[],
+        })
+    }
+
+    fn make(&self, unix_s: u64) {
+        let mut fields = Fields::new();
+        if !self.server.is_empty() {
+            fields.push(Name::Server, self.server.as_bytes());
+        }
+        self.date_at.set(fields.wire().len());
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s));
+        fields.push(Name::Date, date.as_bytes());
+        *self.lines.borrow_mut() = fields.wire().to_vec();
+        self.unix_s.set(unix_s);
+    }
+}
+
+/// Fields that a route removes from, sets on and adds to every response.
+#[derive(Clone, Debug, Default)]
+pub struct FieldEdits {
+    remove: Vec<Vec<u8>>,
+    /// Fields to write in place of those that [`FieldEdits::replace`] drops.
+    pub set: Fields,
+    /// Fields to add beside those of the same name.
+    pub add: Fields,
+}
+
+impl FieldEdits {
+    /// Drops every field of that name: the response's own, and what earlier edits set or added.
+    pub fn replace(&mut self, name: &[u8]) {
+        self.set.remove(name);
+        self.add.remove(name);
+        self.remove.push(name.to_ascii_lowercase());
+    }
+
+    /// The edited copy of a response's fields.
+    #[must_use]
+    pub fn apply(&self, fields: &Fields) -> Fields {
+        let mut edited = fields.clone();
+        for name in &self.remove {
+            edited.remove(name);
+        }
+        edited.extend(&self.set);
+        edited.extend(&self.add);
+        edited
+    }
+
+    /// Whether a line that every response carries (`Server`) is removed or set here.
+    pub(crate) fn replaces(&self, name: Name) -> bool {
+        let name = name.text().as_bytes();
+        self.remove.iter().any(|other| other.eq_ignore_ascii_case(name))
     }
 }
 
@@ -112,5 +175,32 @@ impl Filters {
     /// Bytes of memory that they hold.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_may_bring_its_own_default_fields() {
+        let text = |lines: &DefaultLines, unix_s: u64, server: bool, date: bool| {
+            lines.with(unix_s, DefaultFields { server, date }, |lines| {
+                String::from_utf8(lines.into()).unwrap()
+            })
+        };
+        const SERVER: &str = "Server: Test\r\n";
+        const DATE: &str = "Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+        let lines = DefaultLines::new("Test");
+        assert_eq!(text(&lines, 0, false, false), format!("{SERVER}{DATE}"));
+        assert_eq!(text(&lines, 0, true, false), DATE);
+        assert_eq!(text(&lines, 0, false, true), SERVER);
+        assert_eq!(text(&lines, 0, true, true), "");
+        assert_eq!(text(&lines, 86_400, true, false), "Date: Fri, 02 Jan 1970 00:00:00 GMT\r\n");
+        let nameless = DefaultLines::new("");
+        assert_eq!(
+            (text(&nameless, 0, false, false), text(&nameless, 0, false, true)),
+            (DATE.into(), String::new())
+        );
     }
 }

@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
+use crate::page::ErrorPages;
 use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
@@ -117,6 +118,14 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => &conn.context().encoders,
             Lane::Stream(stream) => &stream.conn().context().encoders,
+        }
+    }
+
+    /// The pages of errors for requests whose site is not known.
+    pub(crate) fn error_pages(&self) -> &Rc<dyn ErrorPages> {
+        match self {
+            Lane::H1(conn) => &conn.context().pages,
+            Lane::Stream(stream) => &stream.conn().context().pages,
         }
     }
 

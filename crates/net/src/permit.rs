@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::filters::DefaultLines;
 use crate::options::{Limits, Timeouts};
+use crate::page::ErrorPages;
 use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
 
@@ -29,6 +31,10 @@ pub(crate) struct Context {
     pub(crate) connection_limit: ConnectionLimit,
     /// How many responses are being compressed.
     pub(crate) encoders: Rc<Cell<usize>>,
+    /// `Server` and `Date` of every response.
+    pub(crate) default_lines: DefaultLines,
+    /// The pages of errors where no site is known yet.
+    pub(crate) pages: Rc<dyn ErrorPages>,
 }
 
 /// How many connections a core may hold, and the tasks that wait for one to end.

@@ -22,8 +22,9 @@ impl Conn {
     ) -> BodySize {
         let (method, version) = (self.work.machine.head.method, self.version());
         let outgoing = Outgoing::decide(method, version, status, length, self.may_keep_alive());
-        let out = &mut self.work.out;
-        self.link.core().clock().with_common(|common| outgoing.open(out, version, status, own.of(common)));
+        let (out, unix_s) = (&mut self.work.out, self.link.core().unix_s());
+        let default_lines = &self.permit.context().default_lines;
+        default_lines.with(unix_s, own, |default| outgoing.open(out, version, status, default));
         lines(&mut Lines::new(out));
         out.extend_from_slice(b"\r\n");
         self.keep_alive = outgoing.keep_alive;

@@ -12,6 +12,7 @@ use crate::bind::Listener;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::filters::DefaultLines;
 use crate::listener::{Door, DoorOrders, Listeners, OpenDoors};
 use crate::offload::OffloadPool;
 use crate::options::Options;
@@ -121,7 +122,7 @@ impl Server {
         let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
         let name = format!("komainu-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let core = Core::within(Clock::new(options.server), pool, options.memory.clone())?;
+            let core = Core::within(Clock::new(), pool, options.memory.clone())?;
             let service = service(&core)?;
             let orders = Arc::new(DoorOrders::new(core.remote()));
             // Fails only where nobody waits for it any more.
@@ -203,6 +204,8 @@ fn run_core<S: Service>(
         draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
         encoders: Rc::default(),
+        default_lines: DefaultLines::new(options.server),
+        pages: service.error_pages(),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
     core.spawn(keep_house(context.clone(), options.release_memory));

@@ -12,6 +12,7 @@ use crate::address::{Client, Peer};
 use crate::core::Core;
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::page::{ErrorPages, PlainText};
 use crate::permit::Context;
 use crate::source::{GONE, Source};
 use crate::state::RequestState;
@@ -24,6 +25,12 @@ pub trait Service: 'static {
 
     /// Called once for each request, after its response. Must not block.
     fn log(&self, record: &RequestRecord<'_>);
+
+    /// The pages of errors for requests that no handler has seen: bytes that are no valid request, want of memory.
+    /// [`Exchange::set_pages`] replaces them for one request. Default: status and reason in plain text.
+    fn error_pages(&self) -> Rc<dyn ErrorPages> {
+        Rc::new(PlainText)
+    }
 
     /// Called where a client's TLS handshake has failed. Must not block.
     fn handshake_failed(&self, _peer: Peer, _failure: &HandshakeFailure) {}

@@ -40,8 +40,8 @@ pub(crate) struct RequestState {
     pub(crate) body_sent: u64,
     /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
     pub(crate) filters: Filters,
-    /// The site's pages for errors.
-    pub(crate) pages: Option<Rc<ErrorPages>>,
+    /// What makes the pages of errors, once the request's site is known.
+    pub(crate) pages: Option<Rc<dyn ErrorPages>>,
     /// Bytes of memory that the handler holds.
     pub(crate) handler_bytes: usize,
 }

@@ -53,6 +53,15 @@ fn stop(server: Server) {
     server.join().unwrap();
 }
 
+/// Waits for something to become true.
+fn until(what: &str, is_true: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 fn body(n: usize) -> Vec<u8> {
     (0..n * 97).map(|at| b'a' + ((at * 7 + n) % 26) as u8).collect()
 }
@@ -88,11 +97,7 @@ fn a_thousand_requests_are_relayed_over_one_connection() {
         }
     }
     // Where the origin is slow to accept, connections are closed instead of kept: so those that are open are counted.
-    let began = Instant::now();
-    while origin.open() > 30 {
-        assert!(began.elapsed() < Duration::from_secs(10), "{} connections", origin.open());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("30 connections", || origin.open() <= 30);
     drop(client);
     stop(server);
 }
@@ -125,11 +130,7 @@ fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
     client.finish().unwrap();
     assert_eq!(client.response(last).status, "200");
     drop(client);
-    let begun = Instant::now();
-    while memory.held_bytes() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are still held", memory.held_bytes());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    toy::assert_released(&memory);
     stop(server);
 }
 
@@ -167,11 +168,7 @@ fn a_response_that_a_stream_does_not_take_goes_to_a_file_and_comes_from_there() 
             got.body.len()
         );
     }
-    let begun = Instant::now();
-    while used.used() > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are left in files", used.used());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("an end of all files", || used.used() == 0);
     drop(client);
     stop(server);
 }

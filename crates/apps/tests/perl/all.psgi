@@ -133,7 +133,13 @@ my %paths = (
     '/empty' => sub { return [204, [], []] },
     '/exit' => sub { print STDERR "exits\n"; exit 0 },
     '/kill' => sub { print STDERR "is killed\n"; kill KILL => $$; sleep 1 },
-    '/sleep' => sub { my ($env) = @_; select undef, undef, undef, $env->{QUERY_STRING}; return [200, [], ["slept in $$"]] },
+    # Says when it begins: by then the request is in the worker's hands.
+    '/sleep' => sub {
+        my ($env) = @_;
+        $env->{'psgi.errors'}->print("sleeps $env->{QUERY_STRING}\n");
+        select undef, undef, undef, $env->{QUERY_STRING};
+        return [200, [], ["slept in $$"]];
+    },
     '/eat' => sub { our $eaten = 'x' x (64 << 20); return [200, [], ['full']] },
 );
 

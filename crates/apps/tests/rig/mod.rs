@@ -15,18 +15,24 @@ use net::{Bind, Exchange, Fault, RequestRecord, Service};
 /// Nothing here takes this long, unless it never ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Only(Handle, Arc<Mutex<Vec<String>>>);
+struct Only {
+    handle: Handle,
+    /// Requests handed to the application so far.
+    handed: Arc<AtomicUsize>,
+    log: Arc<Mutex<Vec<String>>>,
+}
 
 impl Service for Only {
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         let path = x.request().normal_path()?.into_owned();
         let mount = Mount { prefix: b"", path: &path, scheme: "http", host: b"localhost", target: b"" };
-        self.0.serve(x, &mount).await
+        self.handed.fetch_add(1, Ordering::SeqCst);
+        self.handle.serve(x, &mount).await
     }
 
     fn log(&self, record: &RequestRecord<'_>) {
         if let Some(fault) = record.fault {
-            self.1
+            self.log
                 .lock()
                 .unwrap()
                 .push(format!("{:?} after {} bytes: {fault:?}", record.status, record.body_bytes));
@@ -39,6 +45,7 @@ pub(crate) struct Rig {
     pub(crate) app: Arc<App>,
     server: Option<net::Server>,
     pub(crate) address: SocketAddr,
+    handed: Arc<AtomicUsize>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
@@ -83,14 +90,16 @@ impl Rig {
             ..net::Options::default()
         };
         let next = AtomicUsize::new(0);
-        let (served, faults) = (app.clone(), log.clone());
+        let handed = Arc::<AtomicUsize>::default();
+        let (served, counted, faults) = (app.clone(), handed.clone(), log.clone());
         let server =
             net::Server::start(&net_options, &[Bind::Tcp(([127, 0, 0, 1], 0).into())], move |core| {
-                Ok(Only(served.handle(core, next.fetch_add(1, Ordering::Relaxed)), faults.clone()))
+                let handle = served.handle(core, next.fetch_add(1, Ordering::Relaxed));
+                Ok(Only { handle, handed: counted.clone(), log: faults.clone() })
             })
             .unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
-        Rig { app, server: Some(server), address, log }
+        Rig { app, server: Some(server), address, handed, log }
     }
 
     /// A new connection.
@@ -114,6 +123,12 @@ impl Rig {
     /// All lines of the log so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
+    }
+
+    /// Waits until so many requests have been handed to the application, in its queue at least. Those of one core stand
+    /// there in the order in which this returned.
+    pub(crate) fn handed(&self, count: usize) {
+        until(&format!("request {count}"), || self.handed.load(Ordering::SeqCst) >= count);
     }
 
     /// Waits until the log has this.

@@ -32,7 +32,11 @@ run lambda { |env|
     Thread.new do
       io.write(HEAD)
       sent = 0
-      loop { sent += io.write("x" * 65_536) }
+      loop do
+        sent += io.write_nonblock("x" * 65_536)
+      rescue IO::WaitWritable
+        warn "the flood stands still" unless io.wait_writable(0.2)
+      end
     rescue Errno::EPIPE, Errno::ECONNRESET
       warn "flood ended after #{sent}"
     ensure

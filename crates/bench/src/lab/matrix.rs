@@ -1,8 +1,9 @@
 //! The cells of an experiment, and the order in which they are measured.
 
+use fastrand::Rng;
+
 use crate::lab::file::{Lab, LabSubject};
 use crate::lab::template::TemplateValues;
-use crate::random::Random;
 
 /// One subject at one level of each factor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: 
 /// so that what drifts over time hits all cells alike.
 #[must_use]
 pub fn order(cells: usize, repetitions: usize, seed: u64) -> Vec<(usize, usize)> {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let mut order = Vec::with_capacity(cells * repetitions);
     for repetition in 0..repetitions {
         let mut round: Vec<usize> = (0..cells).collect();

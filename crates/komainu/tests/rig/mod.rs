@@ -105,6 +105,17 @@ pub fn as_we_are() -> &'static str {
     if is_root() { "user = \"root\"\n" } else { "" }
 }
 
+/// How a server is started: in one process, and with a supervisor, where that can be tested.
+pub fn kinds() -> Vec<&'static str> {
+    let mut kinds = vec![as_we_are()];
+    if is_root() {
+        kinds.push("user = \"65534\"\ngroup = \"65534\"\n");
+    } else {
+        eprintln!("SKIPPED: only root can start a server with a supervisor");
+    }
+    kinds
+}
+
 /// The binary, not yet running. Its allocator uses no huge pages: where tests measure memory, one page more would be 2 MiB.
 pub fn komainu() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_komainu"));

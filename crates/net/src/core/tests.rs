@@ -25,7 +25,7 @@ impl Core {
 }
 
 fn core() -> Core {
-    Core::new(Clock::new("Test"), OffloadPool::new(1)).unwrap()
+    Core::new(Clock::new(), OffloadPool::new(1)).unwrap()
 }
 
 /// Moves the clock and fires what is due.

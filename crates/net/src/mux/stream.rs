@@ -267,7 +267,8 @@ impl StreamLane {
     ) -> BodySize {
         let outgoing = Outgoing::decide(self.head.method, Version::Http2, status, length, true);
         let mut block = Vec::new();
-        self.conn.core.clock().with_common(|common| block.extend_from_slice(own.of(common)));
+        let default_lines = &self.conn.context().default_lines;
+        default_lines.with(self.conn.core.unix_s(), own, |default| block.extend_from_slice(default));
         if let Some(length) = outgoing.length {
             let mut lines = Lines::new(&mut block);
             lines.begin(b"Content-Length");

@@ -414,8 +414,8 @@ impl Response {
     /// The reason on a page that the proxy made itself.
     pub fn refused(&self) -> (u16, String) {
         let text = self.text();
-        let reason = text.split("<p>").nth(1).and_then(|rest| rest.split("</p>").next());
-        (self.status, reason.unwrap_or("").to_owned())
+        let reason = text.trim_end().split_once(": ").map_or("", |(_, reason)| reason);
+        (self.status, reason.to_owned())
     }
 }
 

@@ -24,7 +24,7 @@ const TWINS: &[Twin] = &[
     Twin { name: "Balance", reason: SETTING },
     Twin { name: "Coding", reason: SETTING },
     Twin { name: "Effort", reason: SETTING },
-    Twin { name: "ErrorPages", reason: SETTING },
+    Twin { name: "ErrorPages", reason: "the setting (`config`), and what makes the pages of it (`net`)" },
     Twin {
         name: "Facts",
         reason: "what is known of a machine (`bench`) and of a head (`http2`), for the same use: to decide once",

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::filters::DefaultLines;
 use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::offload::OffloadPool;
@@ -44,7 +45,8 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
-        let core = Core::new(Clock::new("Test"), OffloadPool::new(1)).unwrap();
+        let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
+        let service = Zoo::new();
         let context = Rc::new(Context {
             core: core.clone(),
             limits,
@@ -55,8 +57,10 @@ impl Rig {
             draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
             encoders: std::rc::Rc::default(),
+            default_lines: DefaultLines::new("Test"),
+            pages: service.error_pages(),
         });
-        let engine = Rc::new(Engine { context, service: Zoo::new() });
+        let engine = Rc::new(Engine { context, service });
         let began_ms = core.now_ms();
         Rig { core, engine, wires: RefCell::default(), began_ms }
     }
