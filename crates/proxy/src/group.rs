@@ -208,8 +208,9 @@ impl GroupState {
         let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
         // Boxed, as it is seldom: what it needs would make the future of every request larger.
         let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
+        let (link, address) = dialling.await?;
+        // Only now: what waits for the server's listen queue does not wait for a worker.
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
-        let (link, address) = beside(&room, dialling).await?;
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }
 

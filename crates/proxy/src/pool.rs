@@ -28,6 +28,9 @@ const CROWDED_MS: u64 = 10_000;
 /// Consecutive new connections that must wait for a worker before the pool concludes that. One alone may have waited for
 /// another reason.
 const SHOWN_BY: u32 = 4;
+/// For so long after a server has answered a new connection of its own accord it does not count as short of workers: one that accepts a
+/// connection in each turn of its loop has many waiting at first.
+const ADMITTING_MS: u64 = 250;
 /// One millisecond in the unit of [`CorePool::typical`].
 const MS: u32 = 64;
 
@@ -44,6 +47,10 @@ pub(crate) struct IdleEntry {
     helped: AtomicU32,
     /// New connections that have received their first response head.
     admitted: AtomicU64,
+    /// When one last did without others having been closed shortly before.
+    admitted_ms: AtomicU64,
+    /// When one was last closed for others.
+    closed_ms: AtomicU64,
     /// Until when the server counts as short of workers.
     crowded_until_ms: AtomicU64,
     /// The usual time to the response head in milliseconds, plus 1; 0 while unknown.
@@ -110,24 +117,33 @@ impl IdleEntry {
     }
 
     /// Whether to close a connection because others wait for a worker. If true, it is counted as closed.
-    fn closes_for_others(&self) -> bool {
+    fn closes_for_others(&self, now_ms: u64) -> bool {
         if self.starved_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let mut starved = self.starved();
         let any = !starved.queue.is_empty();
         if any {
-            self.count_closed(&mut starved);
+            self.count_closed(&mut starved, now_ms);
         }
         any
     }
 
-    fn count_closed(&self, starved: &mut Starved) {
+    fn count_closed(&self, starved: &mut Starved, now_ms: u64) {
         starved.closed += 1;
+        self.closed_ms.store(now_ms, Ordering::Relaxed);
         while starved.queue.front().is_some_and(|first| first.until_closed <= starved.closed) {
             starved.queue.pop_front();
         }
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
+    }
+
+    /// Counts a new connection that the server has answered.
+    fn admit(&self, now_ms: u64) {
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+        if now_ms >= self.closed_ms.load(Ordering::Relaxed) + ADMITTING_MS {
+            self.admitted_ms.store(now_ms, Ordering::Relaxed);
+        }
     }
 
     fn progress(&self) -> ServerProgress {
@@ -144,8 +160,9 @@ impl IdleEntry {
 
     /// Whether a connection that has waited since `before` is passed over: connections idle, or more requests than were under way have
     /// been answered on kept ones. A server that is merely busy, or stands still for a moment, answers it among those.
-    fn passes_over(&self, before: ServerProgress, now: ServerProgress) -> bool {
+    fn passes_over(&self, before: ServerProgress, now: ServerProgress, now_ms: u64) -> bool {
         now.admitted <= before.admitted
+            && now_ms >= self.admitted_ms.load(Ordering::Relaxed) + ADMITTING_MS
             && (self.total() > 0
                 || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
     }
@@ -210,7 +227,7 @@ impl CorePool {
 
     /// Keeps a connection; closes the oldest if there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
-        if self.idle.closes_for_others() {
+        if self.idle.closes_for_others(self.core.now_ms()) {
             return;
         }
         self.mine.links.put(link, rested);
@@ -249,7 +266,7 @@ impl CorePool {
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
         match reused {
             true => change(&self.mine.answered, 1),
-            false => _ = self.idle.admitted.fetch_add(1, Ordering::Relaxed),
+            false => self.idle.admit(self.core.now_ms()),
         }
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
@@ -285,7 +302,7 @@ impl CorePool {
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
                     let now = self.idle.progress();
-                    if !crowded && !self.idle.passes_over(before, now) {
+                    if !crowded && !self.idle.passes_over(before, now, self.core.now_ms()) {
                         began_ms = self.core.now_ms();
                         before.admitted = now.admitted.max(before.admitted);
                         continue;
@@ -294,7 +311,7 @@ impl CorePool {
                     asks.starved = !crowded;
                     asks.ask((CLOSED_MAX >> round).max(1));
                     if self.close_oldest() {
-                        self.idle.count_closed(&mut self.idle.starved());
+                        self.idle.count_closed(&mut self.idle.starved(), self.core.now_ms());
                     }
                     round += 1;
                 }

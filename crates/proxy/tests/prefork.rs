@@ -3,7 +3,8 @@
 
 mod rig;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::thread;
@@ -136,6 +137,39 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
         assert_eq!(rig.get("/").text(), "ok");
     }
     assert_eq!(rig.shared.standing(0, 1), proxy::health::ServerState::Up);
+}
+
+#[test]
+fn a_server_that_accepts_one_connection_in_each_turn_keeps_its_connections() {
+    // One thread: in each turn it accepts one connection, and answers a request of each that it has.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = rig::server(listener.local_addr().unwrap());
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = accepted.clone();
+    thread::spawn(move || {
+        listener.set_nonblocking(true).unwrap();
+        let mut connections: Vec<TcpStream> = Vec::new();
+        loop {
+            if let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true).unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                connections.push(stream);
+            }
+            connections.retain_mut(|stream| match stream.read(&mut [0; 4096]) {
+                Ok(0) => false,
+                Ok(_) => {
+                    thread::sleep(Duration::from_micros(20));
+                    stream.write_all(OK.as_bytes()).is_ok()
+                }
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            });
+        }
+    });
+    let rig = Rig::on(1, Options::to(vec![server]));
+    load(&rig, 1, 20);
+    load(&rig, 400, 20);
+    let accepted = accepted.load(Ordering::SeqCst);
+    assert!(accepted < 700, "{accepted}");
 }
 
 /// Three threads that each serve one connection until it ends, in the order in which the kernel hands them out. The
