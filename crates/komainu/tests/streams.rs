@@ -145,8 +145,8 @@ fn clients_that_do_not_read_cost_little_and_free_their_upstream() {
 #[test]
 fn what_is_read_ahead_is_bounded() {
     // The read-ahead of 64 KiB, the piece that went beyond it, and the buffer that it was read into; with a temporary file,
-    // the block that is being written to it (docs/security.md).
-    for (spill, each_kib) in [("0B", 320), ("1GiB", 896)] {
+    // the block that is being written to it. These are the bounds of docs/security.md; up to 350 KiB are measured without a file.
+    for (spill, each_kib) in [("0B", 448), ("1GiB", 896)] {
         let origin = origin();
         let text = format!(
             "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nproxy = {{ to = \"http://{origin}\", spill = \"{spill}\" }}\n"
