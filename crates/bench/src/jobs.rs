@@ -205,6 +205,12 @@ impl ConnectionJobs {
         Some(job)
     }
 
+    /// Until when the response to a request sent then may take; without one, counted from now.
+    pub(crate) fn deadline_ms(&self, sent_ns: Option<u64>) -> u64 {
+        // Rounded up, so that no response times out too early.
+        sent_ns.unwrap_or(self.now_ns).div_ceil(1_000_000) + self.world.plan.timeout.as_millis() as u64
+    }
+
     /// Counts a whole response.
     pub(crate) fn record(&mut self, response: &WholeResponse) {
         let world = &self.world;

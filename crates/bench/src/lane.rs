@@ -120,9 +120,7 @@ impl LoadConnection {
 
     /// Until when the response at the front may take.
     fn deadline_ms(&self) -> u64 {
-        let sent_ns = self.under_way.front().map_or(self.jobs.now_ns, |sent| sent.sent_ns);
-        // Rounded up, so that no response times out too early.
-        sent_ns.div_ceil(1_000_000) + self.jobs.world.plan.timeout.as_millis() as u64
+        self.jobs.deadline_ms(self.under_way.front().map(|sent| sent.sent_ns))
     }
 
     /// Reads the bytes that have arrived.

@@ -171,8 +171,7 @@ impl MultiplexedConnection {
 
     /// Until when the response to the oldest request may take.
     fn deadline_ms(&self) -> u64 {
-        let sent_ns = self.under_way.front().map_or(self.jobs.now_ns, |sent| sent.sent_ns);
-        sent_ns.div_ceil(1_000_000) + self.jobs.world.plan.timeout.as_millis() as u64
+        self.jobs.deadline_ms(self.under_way.front().map(|request| request.sent_ns))
     }
 
     /// Reads what is there.

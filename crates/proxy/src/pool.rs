@@ -148,14 +148,16 @@ impl IdleEntry {
 
     fn progress(&self) -> ServerProgress {
         let closed = self.starved().closed;
-        let sum = |count: fn(&CoreList) -> &AtomicU64| {
-            self.lists().iter().map(|list| count(list).load(Ordering::Relaxed)).sum()
-        };
-        ServerProgress {
+        let mut progress = ServerProgress {
             admitted: self.admitted.load(Ordering::Relaxed).cast_signed() - closed.cast_signed(),
-            answered: sum(|list| &list.answered),
-            in_use: sum(|list| &list.in_use),
+            answered: 0,
+            in_use: 0,
+        };
+        for list in self.lists().iter() {
+            progress.answered += list.answered.load(Ordering::Relaxed);
+            progress.in_use += list.in_use.load(Ordering::Relaxed);
         }
+        progress
     }
 
     /// Whether a connection that has waited since `before` is passed over: connections idle, or more requests than were under way have
