@@ -274,9 +274,9 @@ impl TlsStream {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Err(Fault::Gone),
             }
-            if !self.receive()? {
-                // A wait to read ends also when it could be written, as long as something is left to send.
-                self.flush()?;
+            // A wait to read ends also when it could be written, as long as something is left to send. Where that fails, the peer
+            // may have sent something since and closed: it is read before the end.
+            if !self.receive()? && (self.flush().is_ok() || !self.receive()?) {
                 return Ok(None);
             }
         }
