@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
@@ -77,6 +77,28 @@ impl WebClient {
         let request = request.map_err(|error| error.to_string())?;
         let response = self.send(request).await.map_err(|error| format!("{url}: {error}"))?;
         Ok(response.status().as_u16())
+    }
+
+    /// The body of the response with status 200 to a POST request.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn post(
+        &self,
+        url: &str,
+        media_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Bytes, String> {
+        let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+        let request = Request::post(uri)
+            .header(CONTENT_TYPE, HeaderValue::from_static(media_type))
+            .body(http_body_util::Full::new(Bytes::from(body)));
+        let request = request.map_err(|error| error.to_string())?;
+        let response = self.send(request).await.map_err(|error| error.to_string())?;
+        match response.status().as_u16() {
+            200 => Ok(response.into_body()),
+            status => Err(format!("a response with status {status}")),
+        }
     }
 
     async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
