@@ -239,6 +239,65 @@ mod tests {
         assert!(runtime.block_on(client.get(&url)).unwrap_err().contains("no response within"));
     }
 
+    /// Serves one connection with pieces until the client closes it, or there were so many; returns the URL and the bytes that were
+    /// taken.
+    fn drip(
+        first: &'static [u8],
+        piece: &'static [u8],
+        pause_ms: u64,
+    ) -> (String, std::sync::mpsc::Receiver<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/ask?domain=a", listener.local_addr().unwrap());
+        let (sender, taken) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.read(&mut [0; 4096]);
+            let mut sent = 0;
+            let mut next = first;
+            while sent < 1 << 28 && client.write_all(next).is_ok() {
+                sent += next.len();
+                next = piece;
+                std::thread::sleep(Duration::from_millis(pause_ms));
+            }
+            sender.send(sent).unwrap();
+        });
+        (url, taken)
+    }
+
+    #[test]
+    fn a_server_that_never_ends_costs_bounded_time_and_memory() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let filler: &[u8] = &[b'x'; 16 * 1024];
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
+        for (first, piece, pause_ms, request_max, cause) in [
+            // Heads and bodies without an end, and announced ones.
+            (&b"HTTP/1.1 200 OK\r\nX: "[..], filler, 0, long, "too large"),
+            (b"HTTP/1.1 200 OK\r\n\r\n", filler, 0, long, "limit"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", filler, 0, long, "limit"),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0, long, "limit"),
+            (
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                1,
+                short,
+                "no response within",
+            ),
+            // A byte now and then.
+            (b"HTTP/1.1 200 OK\r\nX: ", b"x", 5, short, "no response within"),
+            (b"HTTP/1.1 200 OK\r\n\r\n", b"x", 5, short, "no response within"),
+        ] {
+            let client = WebClient::new(b"", request_max).unwrap();
+            let (url, taken) = drip(first, piece, pause_ms);
+            let error = runtime.block_on(client.get(&url)).unwrap_err();
+            assert!(error.contains(cause), "{error}");
+            // What the kernel buffered on the way included.
+            assert!(taken.recv_timeout(long).unwrap() < 32 << 20, "{error}");
+        }
+        // It goes where the URL says, and nowhere else.
+        let moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(get(moved, long).0, Ok(302));
+    }
+
     #[test]
     fn retry_after_is_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);

@@ -23,6 +23,7 @@ const SHA1: &[u8] = &[0x30, 9, 6, 5, 0x2b, 0x0e, 3, 2, 0x1a, 5, 0];
 const SEQUENCE: u8 = 0x30;
 const OCTETS: u8 = 0x04;
 const INTEGER: u8 = 0x02;
+const BITS: u8 = 0x03;
 const TIME: u8 = 0x18;
 
 /// What a response is to be about.
@@ -146,8 +147,12 @@ impl CertificateId {
         let basic = basic(der).ok_or_else(malformed)?.map_err(str::to_owned)?;
         let mut parts = Der(Der(basic).take(SEQUENCE).ok_or_else(malformed)?);
         let (_, data, signed) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
-        let (_, _, algorithm) = parts.next().ok_or_else(malformed)?;
-        let (_, _, signature) = parts.next().ok_or_else(malformed)?;
+        let (_, _, algorithm) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
+        // Its bits are whole bytes.
+        let (_, _, signature) = parts
+            .next()
+            .filter(|(tag, bits, _)| *tag == BITS && bits.first() == Some(&0))
+            .ok_or_else(malformed)?;
         let certificates = parts.optional(0xa0).unwrap_or_default();
         self.verify(signed, algorithm, signature, certificates, now)?;
         let single = self.single(data).ok_or("a response about another certificate")?;
@@ -387,7 +392,11 @@ mod tests {
         for place in 0..good.len() {
             let mut changed = good.clone();
             changed[place] ^= 1;
-            assert!(id.staple(&changed, now()).is_err(), "{place}");
+            assert!(
+                id.staple(&changed, now()).is_err(),
+                "{place}: {:02x?}",
+                &good[place.saturating_sub(4)..place + 4]
+            );
         }
         let mut longer = good;
         longer.push(0);

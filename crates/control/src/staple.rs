@@ -164,7 +164,9 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
             (certificate.staple)(None);
             (environment.warn)(&unstapled(&certificate, "the last response has expired"));
         }
-        let due = current.as_ref().map(renew_at).into_iter().chain(retry_at).max();
+        // A pause that is longer than any was begun before the clock was set back.
+        let pause_end = retry_at.filter(|at| *at <= now + environment.retry_max);
+        let due = current.as_ref().map(renew_at).into_iter().chain(pause_end).max();
         if due.is_none_or(|due| due <= now) {
             match fetch(&state, &certificate, &id).await {
                 Ok(staple) => {

@@ -106,7 +106,7 @@ impl RunningCertificates {
         match options {
             Ok(renewer) => {
                 let missing = renewer.missing_names();
-                missed.report_missing(move |name| missing.report(name));
+                missed.report_missing(move |name, client| missing.report(name, client));
                 Some(RunningCertificates { renewer, is_system })
             }
             Err(error) => {

@@ -1,6 +1,7 @@
 //! How the server speaks TLS to its clients: which site a name belongs to, what certificate it presents, and what it demands.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -247,8 +248,14 @@ impl TlsAcceptor {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
-    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<TlsAdmission, NotAdmitted> {
+    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host; `client` is the
+    /// client's.
+    pub(super) fn admit(
+        &self,
+        hello: &ClientHello<'_>,
+        address: &str,
+        client: Option<IpAddr>,
+    ) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table().ok_or(NotAdmitted::UnknownName)?;
         let name = hello.server_name().unwrap_or(address);
         let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
@@ -261,7 +268,7 @@ impl TlsAcceptor {
         let first = *first.ok_or(NotAdmitted::NoCipher)?;
         let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
-                self.0.store.miss(name);
+                self.0.store.miss(name, client);
             }
         })?;
         let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };
