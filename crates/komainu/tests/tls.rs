@@ -471,7 +471,7 @@ fn a_bad_file_for_client_certificates_is_named_with_the_remedy() {
         let said = text(&checked.stderr);
         assert!(!checked.status.success(), "{client}");
         let place = folder.at(file).display().to_string();
-        assert!(said.contains("`tls` (the site in line 3): ") && said.contains(&place), "{said}");
+        assert!(said.contains("`tls` (the site in line 2): ") && said.contains(&place), "{said}");
         assert!(said.contains(words) && said.lines().count() == 1, "{said}");
     }
 }
