@@ -75,9 +75,10 @@ fn the_document_has_the_table() {
     let table = format!("{}{lines}", bounds::table::HEAD);
     let document = read("../../docs/security.md");
     assert!(document.contains(&table), "docs/security.md must have this table:\n{table}");
-    let tests = ["security.rs", "security_sockets.rs", "security_tls.rs", "security_work.rs"]
-        .map(|name| read(&format!("tests/{name}")))
-        .concat();
+    let tests =
+        ["security.rs", "security_h2.rs", "security_sockets.rs", "security_tls.rs", "security_work.rs"]
+            .map(|name| read(&format!("tests/{name}")))
+            .concat();
     for row in bounds::table::ROWS {
         assert!(tests.contains(&format!("fn {}()", row.test)), "no test {}", row.test);
         assert!(tests.contains(&format!("\"{}\"", row.state)), "no test measures {:?}", row.state);
