@@ -142,8 +142,8 @@ fn users_test_their_own_server() {
     let url = rig.url("/small");
     let only = ["--only", "rapid-reset", "--only", "zero-window", "--only", "slow-loris"];
     let output = attack(&[&["--json", &url], &only[..]].concat());
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let attacks = told["attacks"].as_array().unwrap_or_else(|| panic!("{}", text(&output.stderr)));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let attacks = report["attacks"].as_array().unwrap_or_else(|| panic!("{}", text(&output.stderr)));
     assert_eq!(attacks.len(), 3);
     for attack in attacks {
         assert!(

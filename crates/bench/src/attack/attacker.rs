@@ -65,7 +65,7 @@ impl Attacker {
         let is_open = self.exchange(&mut link, &mut scan, &mut room).await.is_ok();
         let until_ms = self.core.now_ms() + LOOK_BACK_MS;
         let mut is_over = !is_open;
-        // What is still to be read tells why it ended.
+        // What is still to be read states why it ended.
         while !self.attack.reads || is_over {
             match link.try_read(&mut room) {
                 Ok(Some(len @ 1..)) if self.core.now_ms() < until_ms => {

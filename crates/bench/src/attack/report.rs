@@ -17,7 +17,7 @@ const MEMORY_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What an ordinary client got: two connections, a request every 5 ms on each.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Beside {
+pub struct ClientFigures {
     /// Responses of a status below 400.
     pub responses: u64,
     /// Requests that failed, and responses of a status from 400 on.
@@ -30,15 +30,15 @@ pub struct Beside {
     pub p99_ns: u64,
 }
 
-impl Beside {
+impl ClientFigures {
     /// From the figures of a load.
     #[must_use]
-    pub fn of(measured: &Measured) -> Beside {
+    pub fn of(measured: &Measured) -> ClientFigures {
         let tally = &measured.tally;
         let failure =
             tally.errors.iter().find(|(_, count, _)| *count > 0).map(|(_, _, example)| example.to_string());
         let refused = tally.statuses().into_iter().find(|(code, _)| *code >= 400);
-        Beside {
+        ClientFigures {
             responses: tally.responses.saturating_sub(tally.refusals()),
             failed: tally.errors.total() + tally.refusals(),
             failure: failure.or(refused.map(|(code, _)| format!("status {code}"))).unwrap_or_default(),
@@ -50,7 +50,7 @@ impl Beside {
 
 /// How the server bore an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AttackVerdict {
     /// The ordinary client noticed little.
     Survived,
     /// It was served, but requests failed or were much slower, or the server's memory grew by 512 MiB or more.
@@ -59,14 +59,14 @@ pub enum Verdict {
     DidNotAnswer,
 }
 
-impl Verdict {
+impl AttackVerdict {
     /// In words.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            Verdict::Survived => "survived",
-            Verdict::Degraded => "degraded",
-            Verdict::DidNotAnswer => "did not answer",
+            AttackVerdict::Survived => "survived",
+            AttackVerdict::Degraded => "degraded",
+            AttackVerdict::DidNotAnswer => "did not answer",
         }
     }
 }
@@ -85,9 +85,9 @@ pub struct AttackReport {
     /// How the server ended them.
     pub ends: Ends,
     /// The ordinary client alone.
-    pub before: Beside,
+    pub before: ClientFigures,
     /// The ordinary client beside the attack.
-    pub during: Beside,
+    pub during: ClientFigures,
     /// Whether the server's processes were found: else the next two are 0.
     pub is_watched: bool,
     /// How much more memory the server had at most.
@@ -99,19 +99,19 @@ pub struct AttackReport {
 impl AttackReport {
     /// How the server bore it.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> AttackVerdict {
         let (before, during) = (&self.before, &self.during);
         if during.responses == 0 {
-            return Verdict::DidNotAnswer;
+            return AttackVerdict::DidNotAnswer;
         }
         let is_slow = during.p50_ns > (before.p50_ns * SLOWER).max(SLOW_NS)
             || during.p99_ns > STALL_NS && before.p99_ns <= STALL_NS;
         let is_degraded = is_slow || during.failed > 0 || self.memory_bytes >= MEMORY_BYTES;
-        if is_degraded { Verdict::Degraded } else { Verdict::Survived }
+        if is_degraded { AttackVerdict::Degraded } else { AttackVerdict::Survived }
     }
 
     fn cells(&self) -> Vec<String> {
-        let latency = |client: &Beside| match client.responses {
+        let latency = |client: &ClientFigures| match client.responses {
             0 => "-".to_string(),
             _ => format!("{} / {}", time(client.p50_ns as f64), time(client.p99_ns as f64)),
         };
@@ -130,7 +130,7 @@ impl AttackReport {
     }
 
     fn json(&self) -> Value {
-        let client = |client: &Beside| {
+        let client = |client: &ClientFigures| {
             json!({ "responses": client.responses, "failed": client.failed, "p50_ns": client.p50_ns,
                 "p99_ns": client.p99_ns })
         };
@@ -159,7 +159,7 @@ impl Selftest {
     /// Whether the server survived all of them.
     #[must_use]
     pub fn is_survived(&self) -> bool {
-        self.reports.iter().all(|report| report.verdict() == Verdict::Survived)
+        self.reports.iter().all(|report| report.verdict() == AttackVerdict::Survived)
     }
 
     /// As a table with a line that sums it up.
@@ -189,15 +189,15 @@ impl Selftest {
         }
         text.push('\n');
         for report in &self.reports {
-            if report.verdict() != Verdict::Survived && !report.during.failure.is_empty() {
+            if report.verdict() != AttackVerdict::Survived && !report.during.failure.is_empty() {
                 text += &format!("  {}: the client beside it: {}\n", report.name, report.during.failure);
             }
         }
         text + &format!(
             "  {} survived, {} degraded, {} did not answer\n",
-            count(Verdict::Survived),
-            count(Verdict::Degraded),
-            count(Verdict::DidNotAnswer)
+            count(AttackVerdict::Survived),
+            count(AttackVerdict::Degraded),
+            count(AttackVerdict::DidNotAnswer)
         )
     }
 
@@ -212,14 +212,19 @@ impl Selftest {
 mod tests {
     use super::*;
 
-    fn report(during: Beside, memory_bytes: u64) -> AttackReport {
+    fn report(during: ClientFigures, memory_bytes: u64) -> AttackReport {
         AttackReport {
             name: "ping-flood",
             about: "",
             sent_bytes: 2_000_000,
             connections: 4,
             ends: Ends { closed: 4, ..Ends::default() },
-            before: Beside { responses: 100, p50_ns: 100_000, p99_ns: 900_000, ..Beside::default() },
+            before: ClientFigures {
+                responses: 100,
+                p50_ns: 100_000,
+                p99_ns: 900_000,
+                ..ClientFigures::default()
+            },
             during,
             is_watched: true,
             memory_bytes,
@@ -229,14 +234,22 @@ mod tests {
 
     #[test]
     fn a_server_is_judged_by_what_an_ordinary_client_gets() {
-        let good = Beside { responses: 90, p50_ns: 900_000, p99_ns: 9_000_000, ..Beside::default() };
-        assert_eq!(report(good.clone(), 0).verdict(), Verdict::Survived);
-        assert_eq!(report(good.clone(), 1 << 30).verdict(), Verdict::Degraded);
-        assert_eq!(report(Beside { failed: 1, ..good.clone() }, 0).verdict(), Verdict::Degraded);
-        assert_eq!(report(Beside { p50_ns: 60_000_000, ..good.clone() }, 0).verdict(), Verdict::Degraded);
-        assert_eq!(report(Beside { p99_ns: 2_000_000_000, ..good.clone() }, 0).verdict(), Verdict::Degraded);
-        let none = Beside { failed: 1, failure: "no connection in time".into(), ..Beside::default() };
-        assert_eq!(report(none.clone(), 0).verdict(), Verdict::DidNotAnswer);
+        let good =
+            ClientFigures { responses: 90, p50_ns: 900_000, p99_ns: 9_000_000, ..ClientFigures::default() };
+        assert_eq!(report(good.clone(), 0).verdict(), AttackVerdict::Survived);
+        assert_eq!(report(good.clone(), 1 << 30).verdict(), AttackVerdict::Degraded);
+        assert_eq!(report(ClientFigures { failed: 1, ..good.clone() }, 0).verdict(), AttackVerdict::Degraded);
+        assert_eq!(
+            report(ClientFigures { p50_ns: 60_000_000, ..good.clone() }, 0).verdict(),
+            AttackVerdict::Degraded
+        );
+        assert_eq!(
+            report(ClientFigures { p99_ns: 2_000_000_000, ..good.clone() }, 0).verdict(),
+            AttackVerdict::Degraded
+        );
+        let none =
+            ClientFigures { failed: 1, failure: "no connection in time".into(), ..ClientFigures::default() };
+        assert_eq!(report(none.clone(), 0).verdict(), AttackVerdict::DidNotAnswer);
         let selftest = Selftest { url: "http://a/".into(), reports: vec![report(good, 0), report(none, 0)] };
         let text = selftest.text();
         assert!(

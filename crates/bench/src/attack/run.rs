@@ -12,7 +12,7 @@ use net::{Core, Dial};
 
 use super::attacker::{Attacker, Progress};
 use super::attacks::Attack;
-use super::report::{AttackReport, Beside, Selftest};
+use super::report::{AttackReport, ClientFigures, Selftest};
 use super::wire::AttackTarget;
 use crate::load;
 use crate::plan::{LoadTarget, Pace, Plan, Reach};
@@ -78,10 +78,10 @@ fn plan(options: &Options, is_http2: bool) -> Result<Plan, String> {
 }
 
 /// What the ordinary client gets. Where it cannot even connect, that is one failure.
-fn beside(plan: &Plan) -> Beside {
+fn beside(plan: &Plan) -> ClientFigures {
     match load::run(plan, &AtomicBool::new(false), &mut ()) {
-        Ok(measured) => Beside::of(&measured),
-        Err(error) => Beside { failed: 1, failure: error, ..Beside::default() },
+        Ok(measured) => ClientFigures::of(&measured),
+        Err(error) => ClientFigures { failed: 1, failure: error, ..ClientFigures::default() },
     }
 }
 
@@ -94,7 +94,7 @@ pub fn run(
     attacks: &[Attack],
     mut begins: impl FnMut(&Attack),
 ) -> Result<Selftest, String> {
-    let mut before: [Option<Beside>; 2] = [None, None];
+    let mut before: [Option<ClientFigures>; 2] = [None, None];
     let mut reports = Vec::new();
     let mut pids = options.server_pids.clone();
     for attack in attacks {
@@ -126,7 +126,7 @@ fn assault(
     options: &Options,
     attack: &Attack,
     plan: &Plan,
-    before: &Beside,
+    before: &ClientFigures,
     pids: &[u32],
 ) -> Result<AttackReport, String> {
     let (memory_before, cpu_before) = (procfs::rss(pids), procfs::cpu(pids));

@@ -20,11 +20,11 @@ pub struct Row {
 
 pub const HEAD: &str =
     "| state | memory | limited by | file | CPU | attack | test |\n|---|---:|---|---|---:|---|---|\n";
-const KIB: u64 = 1024;
-const US: u64 = 1000;
+pub const KIB: u64 = 1024;
+pub const US: u64 = 1000;
 
 pub fn row(state: &str) -> &'static Row {
-    ROWS.iter().find(|row| row.state == state).unwrap_or_else(|| panic!("no row {state:?}"))
+    rows().find(|row| row.state == state).unwrap_or_else(|| panic!("no row {state:?}"))
 }
 
 impl Row {
@@ -42,7 +42,7 @@ impl Row {
         format!("| {state} | {memory} | {limit} | {file} | {cpu} {unit} | {attack} | `{test}` |\n")
     }
 }
-const fn r(
+pub const fn r(
     state: &'static str,
     (memory_bytes, limit): (u64, &'static str),
     file: &'static str,
@@ -53,7 +53,12 @@ const fn r(
     Row { state, memory_bytes, limit, file, cpu_ns, unit, attack, test }
 }
 
-pub const ROWS: &[Row] = &[
+/// All rows.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(super::table_h2::ROWS)
+}
+
+const ROWS: &[Row] = &[
     r(
         "connected, silent",
         (2 * KIB, "`limits.connections`; closed after `timeouts.head`"),
@@ -309,174 +314,6 @@ pub const ROWS: &[Row] = &[
         (2_500 * US, "a connection"),
         "50 connections, 1,000 key updates each",
         "tls_floods",
-    ),
-    r(
-        "HTTP/2, idle after a request",
-        (24 * KIB, "`limits.connections`; closed after `timeouts.idle`"),
-        "",
-        (200 * US, "a connection"),
-        "500 connections, one `GET` each",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, 128 responses, windows of 0",
-        (3_072 * KIB, "4 KiB of each file; `timeouts.write`"),
-        "",
-        (12_000 * US, "a connection"),
-        "128 files of 3 MB each, nothing read",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, 128 responses, nothing read",
-        (6_144 * KIB, "64 KiB of each file, 16 KiB from 1 MiB on; `timeouts.write`"),
-        "",
-        (16_000 * US, "a connection"),
-        "128 files of 3 MB each, the largest windows",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, 128 bodies byte by byte",
-        (2_048 * KIB, "windows of 64 KiB and 256 KiB; `timeouts.body`"),
-        "",
-        (8_000 * US, "a connection"),
-        "128 bodies, 8 bytes of each",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, header block begun",
-        (96 * KIB, "`limits.head` and 16 KiB; `timeouts.head`"),
-        "",
-        (300 * US, "a connection"),
-        "200 header blocks of 32 KB that do not end",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, heads that unpack to 28 KB",
-        (2_560 * KIB, "2 MiB a connection; from half on one stream at a time"),
-        "",
-        (6_000 * US, "a connection"),
-        "128 requests of 28 bytes",
-        "streams_of_one_client",
-    ),
-    r(
-        "HTTP/2, rapid reset",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (10_000 * US, "a connection"),
-        "`GET` and RST_STREAM (CVE-2023-44487)",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, MadeYouReset",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (10_000 * US, "a connection"),
-        "`GET` and a window increment of 0 (CVE-2025-8671)",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, CONTINUATION frames without end",
-        (0, "`limits.head` and 16 KiB; then ENHANCE_YOUR_CALM"),
-        "",
-        (10_000 * US, "a connection"),
-        "fields of 5 bytes",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, empty CONTINUATION frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (10_000 * US, "a connection"),
-        "frames of 9 bytes",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, heads that unpack to 48 MB",
-        (0, "`limits.head`; credit"),
-        "",
-        (250_000 * US, "a connection"),
-        "12,000 references to a field of 4,000 bytes",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, references to a large field, windows of 0",
-        (0, "2 MiB, credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (12_000 * US, "a connection"),
-        "heads of 12 KB unpacked (CVE-2026-49975)",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, empty DATA frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "frames of 9 bytes (RUSTSEC-2026-0258)",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, PING frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "frames of 17 bytes",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, SETTINGS frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "100 values a frame",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, PRIORITY frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "frames of 14 bytes",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, PRIORITY_UPDATE frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "frames of 16 bytes, streams to come",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, WINDOW_UPDATE frames",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "increments of 1",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, windows opened byte by byte",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (10_000 * US, "a connection"),
-        "100 streams, a byte for each in turn",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, changes of the table's size",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (5_000 * US, "a connection"),
-        "0 and 4,096 in turn",
-        "http_2_floods",
-    ),
-    r(
-        "HTTP/2, GOAWAY frames between requests",
-        (0, "credit; then ENHANCE_YOUR_CALM"),
-        "",
-        (12_000 * US, "a connection"),
-        "`POST`, GOAWAY, two RST_STREAM",
-        "http_2_floods",
     ),
     r(
         "WebSocket, idle",
