@@ -38,7 +38,7 @@ test: ## everything that is checked: format, lints, house rules, tests, fuzz smo
 	cargo xtask tidy
 	@scripts/audit
 	@scripts/fuzz 5
-	{ scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 cargo test --locked --workspace --no-fail-fast && scripts/tls; } 2>&1 | scripts/tally
+	{ scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 scripts/again cargo test --locked --workspace --no-fail-fast && scripts/tls; } 2>&1 | scripts/tally
 
 check: ## the quick part of `test`: format, lints, house rules
 	@scripts/setup build
