@@ -92,7 +92,7 @@ fn an_upload_gets_the_window_that_its_round_trip_wants() {
     assert_eq!(sender.driven.machine.window_size(0) as usize, 256 * KIB + 4 * MIB);
     // What a handler does not read by then may be unread without harm.
     sender.driven.conduct = Conduct::Keeps;
-    (0..4).for_each(|_| drop(sender.round()));
+    (0..4).for_each(|_| _ = sender.round());
     assert!(sender.driven.machine.held_bytes() > 3 * MIB);
 }
 
