@@ -13,6 +13,7 @@ pub mod url;
 pub mod request;
 pub mod list;
 pub mod plan;
+pub mod handshakes;
 pub mod tally;
 mod failure;
 mod dial;

@@ -141,9 +141,15 @@ struct Asking {
     /// The name for SNI and for the certificate, instead of the URL's host
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// Make a full TLS handshake each time
-    #[arg(long)]
+    /// Make a full TLS handshake each time, as `openssl s_time -new` does with --no-keepalive
+    #[arg(long, visible_alias = "no-resume")]
     no_resumption: bool,
+    /// Offer only this version of TLS
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    tls_version: Option<String>,
+    /// Offer these groups of the key exchange, the preferred one first: X25519MLKEM768, X25519, P-256, P-384, MLKEM1024
+    #[arg(long, value_name = "GROUP,…", value_delimiter = ',', visible_alias = "groups")]
+    tls_groups: Vec<String>,
     /// Compare each response's content with the first one's
     #[arg(long)]
     verify: bool,
@@ -303,6 +309,8 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
         ca: asking.ca.clone(),
         server_name: asking.sni.clone(),
         no_resumption: asking.no_resumption,
+        tls_version: asking.tls_version.clone(),
+        tls_groups: asking.tls_groups.clone(),
     };
     let mut plan = Plan::new(&asks, &manner, &reach)?;
     let compared = showing.vs.is_some() || showing.vs_cmd.is_some();
