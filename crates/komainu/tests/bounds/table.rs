@@ -165,7 +165,7 @@ const ROWS: &[Row] = &[
     ),
     r(
         "slow reader of a proxied response, in memory",
-        (448 * KIB, "`read_ahead`, a buffer of 64 KiB"),
+        (448 * KIB, "`read_ahead`, a buffer of 128 KiB"),
         "",
         (6_000 * US, "a connection"),
         "a response of 10 MB, nothing read, `spill` 0",
