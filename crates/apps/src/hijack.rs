@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use net::{Exchange, Fault, Link, Stream};
+use net::{Exchange, Fault, Link, Stream, TunnelEnd};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::ForeignRawFd;
@@ -29,5 +29,5 @@ pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String>
 /// Either side is gone.
 pub(crate) async fn relay(x: &mut Exchange<'_>, socket: OwnedFd, idle_ms: u64) -> Result<(), Fault> {
     let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
-    net::tunnel(x, &mut link, b"", idle_ms).await
+    net::tunnel(x, TunnelEnd::Link(&mut link), b"", idle_ms).await
 }
