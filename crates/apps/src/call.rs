@@ -314,11 +314,7 @@ impl<'c> Call<'c> {
         let (socket, idle_ms) = match taken {
             Ok(taken) if x.take_over() => taken,
             Ok(_) => {
-                let why = match x.request().version() {
-                    http::Version::Http2 => "a connection of HTTP/2 cannot be taken over",
-                    _ => "it took a connection over before it had read the request",
-                };
-                self.app_log.report(AppLogLevel::Error, why);
+                self.app_log.report(AppLogLevel::Error, hijack::refusal(x.request().version()));
                 return bad(x);
             }
             Err(why) => {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use http::Version;
 use net::{Exchange, Fault, Link, Stream, TunnelEnd};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -20,6 +21,14 @@ pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String>
     match is_stream && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) {
         true => Ok(socket),
         false => Err("what the worker wants to be handed the connection is no Unix socket".into()),
+    }
+}
+
+/// Why a connection of that version cannot be taken over, for the log.
+pub(crate) fn refusal(version: Version) -> &'static str {
+    match version {
+        Version::Http2 => "it wants to take over a connection of HTTP/2, which other requests share",
+        _ => "it took a connection over before it had read the request",
     }
 }
 

@@ -218,7 +218,7 @@ fn feed<S: Service>(
     goes_away: bool,
 ) -> Result<(), Fault> {
     let limits = conn.context().limits;
-    if let Some((id, request)) = wire.held.take_if(|_| admit(conn) != Admission::Hold) {
+    if let Some((id, request)) = wire.held.take_if(|_| admit(conn) != RequestAdmission::Hold) {
         begin(engine, conn, id, *request);
     }
     while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
@@ -234,14 +234,14 @@ fn feed<S: Service>(
             wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
             match event {
                 None => {}
-                Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == Admission::Refuse => {
+                Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == RequestAdmission::Refuse => {
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
                 Some(MuxEvent::Request(id, request)) => {
                     wire.moved_bytes += REQUEST_WEIGHT_BYTES;
                     *served = served.saturating_add(1);
                     match admit(conn) {
-                        Admission::Hold => wire.held = Some((id, request)),
+                        RequestAdmission::Hold => wire.held = Some((id, request)),
                         _ => begin(engine, conn, id, *request),
                     }
                 }
@@ -270,7 +270,7 @@ fn feed<S: Service>(
 
 /// Whether a request may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
+enum RequestAdmission {
     Begin,
     /// Once a task has ended whose stream counts no more for the client.
     Hold,
@@ -280,16 +280,16 @@ enum Admission {
 
 /// Counts as the client does (RFC 9113 section 5.1.2): a stream is closed once both have sent its end, or one has reset it. Its task
 /// may still run then.
-fn admit(conn: &MuxConn) -> Admission {
+fn admit(conn: &MuxConn) -> RequestAdmission {
     let (live, max) = (conn.live(), conn.context().limits.streams_max);
     if live < max {
-        return Admission::Begin;
+        return RequestAdmission::Begin;
     }
     let (whole, reset) = conn.ending();
     match live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_MORE {
-        true => Admission::Refuse,
-        false if whole > 0 => Admission::Hold,
-        false => Admission::Begin,
+        true => RequestAdmission::Refuse,
+        false if whole > 0 => RequestAdmission::Hold,
+        false => RequestAdmission::Begin,
     }
 }
 

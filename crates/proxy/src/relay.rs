@@ -3,7 +3,9 @@
 use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
 
-use net::{websocket, BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota};
+use net::{
+    BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota, websocket,
+};
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
@@ -410,7 +412,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         if let Some(key) = &self.sent.key
             && response::value(head, bytes, SEC_WEBSOCKET_ACCEPT) != Some(&websocket::accept(key)[..])
         {
-            return Err(AttemptFailure::Invalid("the upstream's Sec-WebSocket-Accept is not that of the key"));
+            return Err(AttemptFailure::Invalid(
+                "the upstream's Sec-WebSocket-Accept is not that of the key",
+            ));
         }
         if is_stream {
             named.push(SEC_WEBSOCKET_ACCEPT);

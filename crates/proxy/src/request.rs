@@ -235,13 +235,7 @@ impl RequestRules {
     }
 
     /// Whether a field is forwarded unchanged.
-    fn passes(
-        &self,
-        field: &Field,
-        ask: &TemplateContext<'_>,
-        named: &[&[u8]],
-        is_for_stream: bool,
-    ) -> bool {
+    fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]], is_for_stream: bool) -> bool {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {

@@ -54,7 +54,8 @@ impl Proxy {
     ) -> Result<Reached<'_>, AttemptFailure> {
         let upstream = &self.group.shared.servers[server];
         let context = requester.context(&upstream.authority);
-        let (head, sent) = self.rules.request.stream_head(&context, waits, connects).map_err(Fault::Reject)?;
+        let (head, sent) =
+            self.rules.request.stream_head(&context, waits, connects).map_err(Fault::Reject)?;
         let protocol = sent.upgrade.then_some(&head.protocol[..]);
         let (method, method_name) = match protocol {
             Some(_) => (Method::Connect, &b"CONNECT"[..]),
