@@ -369,7 +369,7 @@ fn a_stream_that_nobody_reads_is_bounded_and_alone() {
     let (many, other) = (client.open("/many"), client.open("/"));
     assert_eq!(many, 1);
     // Its window is used up.
-    client.wait(|streams| streams.got[&many].data.len() == 65_536);
+    client.wait(|streams| streams.got[&many].data.len() >= 65_536);
     for n in 0..50u8 {
         client.send(other, frame(FIN | TEXT, &[b'a' + n % 26; 1000]));
         assert_eq!(client.next(other).1, [b'a' + n % 26; 1000]);
@@ -378,7 +378,8 @@ fn a_stream_that_nobody_reads_is_bounded_and_alone() {
     assert!(held < 1 << 20, "{held} bytes are held");
     assert!(!rig.log().contains("/many sent"), "{}", rig.log());
     client.stalled.clear();
-    client.machine.grant(many, 65_536);
+    let unread = client.got[&many].data.len();
+    client.machine.grant(many, unread);
     let mut sum = 0;
     while sum < 20_000_000 {
         sum += client.next(many).1.len();

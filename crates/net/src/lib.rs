@@ -89,8 +89,8 @@ pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
     CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
-    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions,
-    TlsSession, TlsSite, TlsStream,
+    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
+    TlsOptions, TlsSession, TlsSite, TlsStream,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;
