@@ -41,5 +41,6 @@ pub mod html;
 pub mod children;
 pub mod job;
 pub mod lab;
+pub mod attack;
 
 pub use world::Facts;

@@ -6,9 +6,10 @@ use http::{Fields, ResponseHead};
 use http2::{ErrorCode, Event};
 
 use super::options::StreamFailure;
-use super::shared::{ClientConn, ClientState, Frames};
+use super::shared::{ClientConn, ClientState};
 use crate::conn::OUT_BYTES_MAX;
 use crate::fault::Fault;
+use crate::h2::Frames;
 use crate::link::Link;
 use crate::source::READ;
 use crate::wait::{self, Interest};
@@ -78,6 +79,8 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
 
 async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     loop {
+        let growth = u32::try_from(conn.core.memory().window_growth_max()).unwrap_or(u32::MAX);
+        conn.frames.borrow_mut().machine.limit_growth(growth);
         feed(conn, wire)?;
         conn.fill_out(OUT_BYTES_MAX);
         write(conn, wire)?;
