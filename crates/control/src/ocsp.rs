@@ -24,6 +24,7 @@ const SEQUENCE: u8 = 0x30;
 const OCTETS: u8 = 0x04;
 const INTEGER: u8 = 0x02;
 const BITS: u8 = 0x03;
+const OBJECT: u8 = 0x06;
 const TIME: u8 = 0x18;
 
 /// What a response is to be about.
@@ -147,7 +148,10 @@ impl CertificateId {
         let basic = basic(der).ok_or_else(malformed)?.map_err(str::to_owned)?;
         let mut parts = Der(Der(basic).take(SEQUENCE).ok_or_else(malformed)?);
         let (_, data, signed) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
-        let (_, _, algorithm) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
+        let (_, _, algorithm) = parts
+            .next()
+            .filter(|(tag, name, _)| *tag == SEQUENCE && name.first() == Some(&OBJECT))
+            .ok_or_else(malformed)?;
         // Its bits are whole bytes.
         let (_, _, signature) = parts
             .next()
@@ -246,7 +250,7 @@ fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
         _ => return None,
     }
     let mut bytes = Der(Der(response.take(0xa0)?).take(SEQUENCE)?);
-    (bytes.take(0x06)? == BASIC).then_some(())?;
+    (bytes.take(OBJECT)? == BASIC).then_some(())?;
     Some(Ok(bytes.take(OCTETS)?))
 }
 
@@ -254,7 +258,7 @@ fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
 fn same_id(one: &[u8], other: &[u8]) -> bool {
     let parts = |id| {
         let mut id = Der(id);
-        let algorithm = Der(id.take(SEQUENCE)?).take(0x06)?;
+        let algorithm = Der(id.take(SEQUENCE)?).take(OBJECT)?;
         Some((algorithm, id.take(OCTETS)?, id.take(OCTETS)?, id.take(INTEGER)?))
     };
     parts(one).is_some_and(|one| parts(other) == Some(one))
