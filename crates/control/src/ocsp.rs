@@ -198,7 +198,7 @@ impl CertificateId {
         None
     }
 
-    /// Verifies the signature: by the issuer itself, or by whom it has delegated it to (section 4.2.2.2).
+    /// Verifies the signature: by the issuer itself, or by a responder that it has delegated this to (section 4.2.2.2).
     fn verify(
         &self,
         signed: &[u8],

@@ -59,11 +59,11 @@ pub enum StapleOwner {
     Name(String),
 }
 
-type Watch = (StapleOwner, Vec<StapledCertificate>);
+type WatchCommand = (StapleOwner, Vec<StapledCertificate>);
 
 /// The handle of the thread, which ends when this is dropped.
 pub struct OcspStapler {
-    watches: Option<UnboundedSender<Watch>>,
+    watches: Option<UnboundedSender<WatchCommand>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -112,7 +112,11 @@ struct StaplerState {
     fetched: Mutex<HashMap<Vec<u8>, Staple>>,
 }
 
-async fn run(environment: StapleEnvironment, client: WebClient, mut watches: UnboundedReceiver<Watch>) {
+async fn run(
+    environment: StapleEnvironment,
+    client: WebClient,
+    mut watches: UnboundedReceiver<WatchCommand>,
+) {
     let permits = Semaphore::new(REQUESTS_MAX);
     let state = Arc::new(StaplerState { environment, client, permits, fetched: Mutex::default() });
     let mut tasks: HashMap<StapleOwner, Vec<(Vec<u8>, AbortHandle)>> = HashMap::new();
