@@ -158,6 +158,11 @@ impl MuxProtocol for H2Server {
         self.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
     }
 
+    fn shrink(&mut self) {
+        self.out.shrink_to_fit();
+        self.machine.shrink();
+    }
+
     fn out(&mut self) -> &mut Vec<u8> {
         self.machine.flush(&mut self.out);
         &mut self.out

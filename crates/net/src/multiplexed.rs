@@ -190,7 +190,12 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
     let waited = wait::any(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
     conn.news.clear(READ);
     match waited {
-        Err(Fault::Timeout) => Ok(()),
+        Err(Fault::Timeout) => {
+            if conn.live() == 0 && !waits {
+                conn.shrink();
+            }
+            Ok(())
+        }
         waited => waited,
     }
 }

@@ -100,6 +100,9 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Sets how many bytes windows may grow by beyond their first sizes where the measured rate wants it, and shrinks larger ones.
     fn limit_growth(&mut self, _bytes_max: usize) {}
 
+    /// Releases memory that a connection without streams does not need.
+    fn shrink(&mut self) {}
+
     /// Bytes to send.
     fn out(&mut self) -> &mut Vec<u8>;
 
