@@ -96,8 +96,6 @@ impl Connection {
                 return Some((event, content));
             }
             self.input.drain(..consumed);
-            // Windows grow and shrink at any time.
-            self.machine.limit_growth([0, 1 << 16, 1 << 20][self.random.usize(..3)]);
             self.send();
             if self.pipe.write_all(&std::mem::take(&mut self.out)).await.is_err() {
                 return None;

@@ -192,6 +192,10 @@ impl MuxProtocol for H2Server {
         self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
     }
 
+    fn is_measuring(&self) -> bool {
+        self.machine.is_measuring()
+    }
+
     fn shrink(&mut self) {
         self.out.shrink_to_fit();
         self.machine.shrink();
