@@ -193,12 +193,12 @@ impl MuxProtocol for H2Server {
     }
 
     fn is_measuring(&self) -> bool {
-        self.machine.is_measuring()
+        self.frames.machine.is_measuring()
     }
 
     fn shrink(&mut self) {
-        self.out.shrink_to_fit();
-        self.machine.shrink();
+        self.frames.out.shrink_to_fit();
+        self.frames.machine.shrink();
     }
 
     fn out(&mut self) -> &mut Vec<u8> {
