@@ -469,6 +469,29 @@ fn check_warns_of_names_that_get_no_certificate_by_themselves() {
 }
 
 #[test]
+fn a_bad_file_for_client_certificates_is_named_with_the_remedy() {
+    let folder = folder(&[("a.test", "ec")]);
+    openssl(&folder, "openssl x509 -in ca.pem -outform der -out ca.der");
+    folder.write("broken.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
+    for (client, file, words) in [
+        ("{ ca = \"a.test.key\" }", "a.test.key", "no certificate"),
+        ("{ ca = [\"ca.pem\", \"ca.der\"] }", "ca.der", "openssl x509 -inform der"),
+        ("{ ca = \"ca.pem\", crl = \"ca.pem\" }", "ca.pem", "openssl ca -gencrl"),
+        ("{ ca = \"ca.pem\", crl = \"ca.der\" }", "ca.der", "openssl crl -inform der"),
+        ("{ ca = \"ca.pem\", crl = \"broken.crl\" }", "broken.crl", "openssl crl -noout -text"),
+    ] {
+        let tls =
+            format!("tls = {{ certificate = \"a.test.pem\", key = \"a.test.key\", client = {client} }}");
+        folder.write("komainu.toml", format!("{LISTEN}{}", site("a.test", &tls)));
+        let checked = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        let place = folder.at(file).display().to_string();
+        assert!(said.contains("`tls` (the site in line 2): ") && said.contains(&place), "{said}");
+        assert!(!checked.status.success() && said.contains(words), "{said}");
+    }
+}
+
+#[test]
 fn a_request_to_renegotiate_is_refused() {
     let rig = https("");
     let mut client = Command::new("openssl")
