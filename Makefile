@@ -32,13 +32,14 @@ run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@exec $(KOMAINU) start -c demo/komainu.toml
 
 test: ## everything that is checked: format, lints, house rules, tests, fuzz smoke
-	@scripts/setup test
+	@TIMEFORMAT='setup: %0R s'; time scripts/setup test
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo xtask tidy
-	@scripts/audit
-	@scripts/fuzz 5
-	{ scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 cargo test --locked --workspace --no-fail-fast && scripts/tls; } 2>&1 | scripts/tally
+	@TIMEFORMAT='lints: %0R s'; time cargo clippy --locked --workspace --all-targets -- -D warnings
+	@TIMEFORMAT='house rules: %0R s'; time cargo xtask tidy
+	@TIMEFORMAT='audit: %0R s'; time scripts/audit
+	@TIMEFORMAT='fuzz smoke: %0R s'; time scripts/fuzz 5
+	@TIMEFORMAT='building tests: %0R s'; time KOMAINU_TEST_ALL=1 cargo build --locked --workspace --tests
+	@TIMEFORMAT='tests: %0R s'; time { scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 scripts/again cargo test --locked --workspace --no-fail-fast && scripts/tls; } 2>&1 | scripts/tally
 
 check: ## the quick part of `test`: format, lints, house rules
 	@scripts/setup build

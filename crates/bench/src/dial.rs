@@ -1,6 +1,6 @@
 //! Making connections to the plan's origins.
 
-use net::{Core, Fault, Link, Stream, TlsStream};
+use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -13,8 +13,8 @@ use crate::tally::ErrorKind;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectTimes {
     pub(crate) connect_ns: u64,
-    /// The TLS handshake, if there was one.
-    pub(crate) tls_ns: Option<u64>,
+    /// The TLS handshake, if there was one, and what it came to.
+    pub(crate) tls: Option<(u64, TlsAgreement)>,
 }
 
 /// A connection to `origin`.
@@ -32,7 +32,7 @@ pub(crate) async fn link(
     })?;
     let connect_ns = now_ns() - began_ns;
     let Some(tls) = &origin.tls else {
-        return Ok((Link::Plain(stream), ConnectTimes { connect_ns, tls_ns: None }));
+        return Ok((Link::Plain(stream), ConnectTimes { connect_ns, tls: None }));
     };
     let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
         Fault::Timeout => RequestFailure::new(ErrorKind::Tls, "no handshake in time"),
@@ -41,8 +41,8 @@ pub(crate) async fn link(
         }
         fault => RequestFailure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
     })?;
-    let tls_ns = Some(now_ns() - began_ns - connect_ns);
-    Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls_ns }))
+    let tls = Some((now_ns() - began_ns - connect_ns, shaken.agreement()));
+    Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls }))
 }
 
 /// Why the connection failed, and what may help.

@@ -108,6 +108,18 @@ pub const ALL: &[Figure] = figures![
         let times = &o.measured.tally.tls;
         (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
     }),
+    ("tls-p99", "tls_p99_us", "TLS p99", Us, Less, |o| {
+        let times = &o.measured.tally.tls;
+        (times.count() > 0).then(|| times.percentile(99.0) as f64 / 1e3)
+    }),
+    ("handshakes", "tls_handshakes", "TLS handshakes", Count, Less, |o| {
+        let handshakes = &o.measured.tally.handshakes;
+        (handshakes.total() > 0).then(|| handshakes.total() as f64)
+    }),
+    ("resumed", "tls_resumed_share", "TLS handshakes resumed", Share, More, |o| {
+        let handshakes = &o.measured.tally.handshakes;
+        (handshakes.total() > 0).then(|| handshakes.resumed() as f64 / handshakes.total() as f64)
+    }),
     ("responses", "responses", "responses", Count, More, |o| Some(o.measured.tally.responses as f64)),
     ("errors", "errors", "errors", Count, Less, |o| Some(o.errors() as f64)),
     ("differ", "responses_differ", "responses unlike the first", Count, Less, |o| {

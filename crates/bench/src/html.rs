@@ -249,22 +249,14 @@ fn how_often(latency: &Times) -> Vec<(f64, f64)> {
 }
 
 fn latencies(outcome: &Outcome) -> TextTable {
-    let tally = &outcome.measured.tally;
     let mut table =
         TextTable::new(&["", "count", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
-    for (name, times) in [
-        ("Latency", &tally.latency),
-        ("First byte", &tally.first_byte),
-        ("Connect", &tally.connect),
-        ("TLS", &tally.tls),
-    ] {
-        if times.count() > 0 {
-            let mut cells = vec![name.to_string(), thousands(times.count() as f64)];
-            let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
-            cells.extend(percentiles.map(|percent| quantity::time(times.percentile(percent) as f64)));
-            cells.push(quantity::time(times.mean()));
-            table.row(cells);
-        }
+    for (name, times) in outcome.measured.tally.parts() {
+        let mut cells = vec![name.to_string(), thousands(times.count() as f64)];
+        let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
+        cells.extend(percentiles.map(|percent| quantity::time(times.percentile(percent) as f64)));
+        cells.push(quantity::time(times.mean()));
+        table.row(cells);
     }
     table
 }
@@ -280,6 +272,12 @@ fn answers(outcome: &Outcome) -> TextTable {
         .for_each(|(kind, count, example)| row(format!("Failed, {}: {example}", kind.name()), count));
     row("Connections made".into(), tally.connections);
     row("On a connection that had carried another".into(), tally.reused);
+    for (names, count) in tally.handshakes.kinds() {
+        row(format!("TLS handshakes: {}", names.join(" ")), count);
+    }
+    if tally.handshakes.total() > 0 {
+        row("TLS handshakes that resumed a session".into(), tally.handshakes.resumed());
+    }
     table
 }
 

@@ -159,8 +159,8 @@ impl ConnectionJobs {
         let mut tally = world.tally.borrow_mut();
         tally.connections += 1;
         tally.connect.record(spent.connect_ns);
-        if let Some(tls_ns) = spent.tls_ns {
-            tally.tls.record(tls_ns);
+        if let Some((ns, agreed)) = spent.tls {
+            tally.count_handshake(agreed, ns);
         }
         Ok(link)
     }

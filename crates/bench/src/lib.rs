@@ -13,6 +13,7 @@ pub mod url;
 pub mod request;
 pub mod list;
 pub mod plan;
+pub mod handshakes;
 pub mod tally;
 mod failure;
 mod dial;
@@ -40,5 +41,6 @@ pub mod html;
 pub mod children;
 pub mod job;
 pub mod lab;
+pub mod attack;
 
 pub use world::Facts;

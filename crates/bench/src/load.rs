@@ -272,10 +272,7 @@ impl Gathering {
             ThreadReport::Broken(error) => return Err(error),
             ThreadReport::Slice { warm_up: true, tally, .. } => {
                 // Connections that were made before the measured part are used in it.
-                let total = &mut self.measured.tally;
-                total.connections += tally.connections;
-                total.connect.add(&tally.connect);
-                total.tls.add(&tally.tls);
+                self.measured.tally.add_connections(&tally);
             }
             ThreadReport::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
             ThreadReport::Over { from_ns } => {

@@ -101,6 +101,10 @@ pub struct Reach {
     pub server_name: Option<String>,
     /// Make a full handshake each time.
     pub no_resumption: bool,
+    /// The only TLS version to offer, `1.2` or `1.3`, instead of both.
+    pub tls_version: Option<String>,
+    /// The groups of the key exchange to offer, the preferred one first, instead of all.
+    pub tls_groups: Vec<String>,
 }
 
 /// Maximum length of the order; weights are reduced if it would be longer.
@@ -261,11 +265,14 @@ fn tls_client(host: &str, reach: &Reach, version: Version) -> Result<TlsClient, 
         }
         None => None,
     };
+    let groups: Vec<&str> = reach.tls_groups.iter().map(String::as_str).collect();
     TlsClient::new(&TlsClientOptions {
         name: reach.server_name.as_deref().unwrap_or(host),
         roots_pem: ca.as_deref(),
         insecure: reach.insecure,
         no_resumption: reach.no_resumption,
+        version: reach.tls_version.as_deref(),
+        groups: &groups,
         http2: version == Version::Http2,
         ..TlsClientOptions::default()
     })

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::handshakes::Handshakes;
 use crate::outcome::Outcome;
 use crate::procfs::{self, ProcessMemory};
 use crate::server::Spent;
@@ -50,8 +51,21 @@ pub fn json(outcome: &Outcome) -> Value {
         "warnings": advice::warnings(outcome),
         "points": points,
         "latency_buckets_us": buckets,
+        "tls": (tally.handshakes.total() > 0).then(|| tls_json(&tally.handshakes)),
         "server": outcome.server.as_ref().map(server_json),
     })
+}
+
+fn tls_json(handshakes: &Handshakes) -> Value {
+    let agreed: Vec<Value> = handshakes
+        .kinds()
+        .iter()
+        .map(|([version, cipher, group], count)| {
+            json!({ "version": version, "cipher": cipher, "group": group, "handshakes": count })
+        })
+        .collect();
+    json!({ "full": handshakes.total() - handshakes.resumed(), "resumed": handshakes.resumed(),
+        "retried": handshakes.retried(), "agreed": agreed })
 }
 
 fn server_json(spent: &Spent) -> Value {

@@ -1,6 +1,9 @@
 //! The counters of a run: latencies, statuses, errors.
 
 use hdrhistogram::Histogram;
+use net::TlsAgreement;
+
+use crate::handshakes::Handshakes;
 
 /// The longest time that is recorded; longer ones count as this.
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -194,8 +197,14 @@ pub struct Tally {
     pub first_byte: Times,
     /// Making connections, TLS not counted.
     pub connect: Times,
-    /// TLS handshakes.
+    /// TLS handshakes, all of them.
     pub tls: Times,
+    /// Those that were full ones.
+    pub tls_full: Times,
+    /// Those that resumed a session.
+    pub tls_resumed: Times,
+    /// How many there were, and what they agreed on.
+    pub handshakes: Handshakes,
     /// Open loop: how much later than due the generator itself started a request.
     pub lateness: Times,
     /// Responses, of whatever status.
@@ -228,6 +237,45 @@ impl Tally {
         }
     }
 
+    /// Takes in the connections of `other` and nothing else.
+    pub fn add_connections(&mut self, other: &Tally) {
+        for (into, from) in [
+            (&mut self.connect, &other.connect),
+            (&mut self.tls, &other.tls),
+            (&mut self.tls_full, &other.tls_full),
+            (&mut self.tls_resumed, &other.tls_resumed),
+        ] {
+            into.add(from);
+        }
+        self.handshakes.add(&other.handshakes);
+        self.connections += other.connections;
+    }
+
+    /// Counts a TLS handshake.
+    pub fn count_handshake(&mut self, agreed: TlsAgreement, ns: u64) {
+        self.tls.record(ns);
+        if agreed.resumed { &mut self.tls_resumed } else { &mut self.tls_full }.record(ns);
+        self.handshakes.count(agreed, 1);
+    }
+
+    /// The distributions of a connection's and a request's parts, for people; those of full and of resumed handshakes only where there
+    /// are both.
+    #[must_use]
+    pub fn parts(&self) -> Vec<(&'static str, &Times)> {
+        let both = self.tls_full.count() > 0 && self.tls_resumed.count() > 0;
+        let mut parts = vec![
+            ("Latency", &self.latency),
+            ("First byte", &self.first_byte),
+            ("Connect", &self.connect),
+            ("TLS", &self.tls),
+        ];
+        if both {
+            parts.extend([("TLS, full", &self.tls_full), ("TLS, resumed", &self.tls_resumed)]);
+        }
+        parts.retain(|(_, times)| times.count() > 0);
+        parts
+    }
+
     /// Status codes and their counts, by code.
     #[must_use]
     pub fn statuses(&self) -> Vec<(u16, u64)> {
@@ -247,17 +295,15 @@ impl Tally {
         for (into, from) in [
             (&mut self.latency, &other.latency),
             (&mut self.first_byte, &other.first_byte),
-            (&mut self.connect, &other.connect),
-            (&mut self.tls, &other.tls),
             (&mut self.lateness, &other.lateness),
         ] {
             into.add(from);
         }
+        self.add_connections(other);
         self.responses += other.responses;
         self.bytes_in += other.bytes_in;
         self.content_bytes += other.content_bytes;
         self.bytes_out += other.bytes_out;
-        self.connections += other.connections;
         self.reused += other.reused;
         self.lengths_differ += other.lengths_differ;
         self.contents_differ += other.contents_differ;

@@ -6,7 +6,6 @@ use crate::outcome::Outcome;
 use crate::quantity::{bytes, digits, thousands, time};
 use crate::server::Spent;
 use crate::table::TextTable;
-use crate::tally::Times;
 
 /// Everything about one run.
 #[must_use]
@@ -54,6 +53,9 @@ pub fn report(outcome: &Outcome) -> String {
             tally.reused as f64 * 100.0 / tally.responses.max(1) as f64
         ),
     );
+    if tally.handshakes.total() > 0 {
+        line("Handshakes", tally.handshakes.text());
+    }
     text.push('\n');
     text += &latencies(outcome);
     if let Some(spent) = &outcome.server {
@@ -74,21 +76,14 @@ pub fn report(outcome: &Outcome) -> String {
 }
 
 fn latencies(outcome: &Outcome) -> String {
-    let tally = &outcome.measured.tally;
     let mut table = TextTable::new(&["", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
-    let mut row = |name: &str, times: &Times| {
-        if times.count() > 0 {
-            let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
-            let mut cells = vec![name.to_string()];
-            cells.extend(percentiles.map(|percent| time(times.percentile(percent) as f64)));
-            cells.push(time(times.mean()));
-            table.row(cells);
-        }
-    };
-    row("Latency", &tally.latency);
-    row("First byte", &tally.first_byte);
-    row("Connect", &tally.connect);
-    row("TLS", &tally.tls);
+    for (name, times) in outcome.measured.tally.parts() {
+        let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
+        let mut cells = vec![name.to_string()];
+        cells.extend(percentiles.map(|percent| time(times.percentile(percent) as f64)));
+        cells.push(time(times.mean()));
+        table.row(cells);
+    }
     if table.is_empty() { String::new() } else { table.plain("  ") }
 }
 

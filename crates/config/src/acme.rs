@@ -3,9 +3,10 @@
 use crate::check::{Checker, InvalidValue};
 use crate::node::Node;
 use crate::record::{brief, directives, table};
-use crate::shape::{Maybe, OneOrMore, PathShape, Text, Word};
+use crate::shape::{Maybe, OneOrMore, PathShape, Text, Time, Word};
 use data_encoding::BASE64URL_NOPAD;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How the server shows an authority that it has a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,15 @@ pub enum AcmeChallenge {
     TlsAlpn01,
     /// By a TXT record (RFC 8555 section 8.4).
     Dns01,
+}
+
+/// Where a DNS server is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DnsAddress {
+    /// Its name or IP address, without brackets.
+    pub host: String,
+    /// Its TCP port.
+    pub port: u16,
 }
 
 /// Names of directories, and their URLs.
@@ -51,14 +61,16 @@ directives! {
         /// or `"shortlived"` for six days.
         "profile" profile: Option<String> = absent("what the authority chooses"), Maybe(PROFILE);
         /// How the server shows that it has a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
-        /// `"dns-01"` `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
-        "challenge" challenges: Vec<AcmeChallenge> = absent("all that the addresses in `listen` and `dns_hook` allow"),
+        /// `"dns-01"` `dns` or `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
+        "challenge" challenges: Vec<AcmeChallenge> = absent("all that the addresses in `listen`, `dns` and `dns_hook` allow"),
             OneOrMore(Word(&[
                 ("http-01", AcmeChallenge::Http01),
                 ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
                 ("dns-01", AcmeChallenge::Dns01),
             ]));
-        /// The command that sets TXT records: a program, or a list of it and its arguments. It is called with `add` or
+        /// The DNS server that sets TXT records, by dynamic update (RFC 2136).
+        "dns" dns: Option<AcmeDns> = absent("none"), Maybe(table::<AcmeDns>());
+        /// The command that sets TXT records, where `dns` does not: a program, or a list of it and its arguments. It is called with `add` or
         /// `remove`, the record's name and its value, and ends once the authority will see the change.
         "dns_hook" dns_hook: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
@@ -92,6 +104,41 @@ directives! {
 }
 
 directives! {
+    /// A DNS server that accepts changes of its zones (RFC 2136), such as BIND, Knot and PowerDNS, and the key that they are
+    /// signed with (TSIG, RFC 8945). It is reached by TCP.
+    ///
+    /// ```toml
+    /// [acme]
+    /// dns = { server = "ns1.example.com", secret_file = "/etc/komainu/dns.key" }
+    /// ```
+    ///
+    /// `tsig-keygen komainu > dns.key` makes such a file for BIND, whose configuration includes it and has
+    /// `update-policy { grant komainu zonesub TXT; };` in the zone.
+    AcmeDns in "`dns` of `[acme]`" {
+        /// The zone's primary server: a name or an IP address, with its port where that is not 53.
+        "server" server: DnsAddress = required(""),
+            Text { what: "a server such as \"ns1.example.com\" or \"192.0.2.1:5353\"", parse: dns_address };
+        /// The file of the key: the secret in base64, or a `key` statement as `tsig-keygen` prints it, which says the key's name
+        /// and algorithm too.
+        "secret_file" secret_file: PathBuf = required(""), PathShape("a file");
+        /// The key's name.
+        "key" key: Option<String> = absent("as `secret_file` says"), Maybe(Text { what: "a key's name", parse: word });
+        /// The key's algorithm.
+        "algorithm" algorithm: Option<&'static str> = absent("as `secret_file` says, or \"hmac-sha256\""),
+            Maybe(Word(&[
+                ("hmac-sha224", "hmac-sha224"),
+                ("hmac-sha256", "hmac-sha256"),
+                ("hmac-sha384", "hmac-sha384"),
+                ("hmac-sha512", "hmac-sha512"),
+            ]));
+        /// The zone of the records.
+        "zone" zone: Option<String> = absent("as the server says"), Maybe(Text { what: "a zone such as \"example.com\"", parse: word });
+        /// How long after a change the authority is asked to look: by then the zone's other servers must have it.
+        "wait" wait: Duration = "10s", Time { min: Duration::ZERO, max: Duration::from_secs(3_600) };
+    }
+}
+
+directives! {
     /// An account at an authority, as it shows it to its customers.
     ExternalAccountBinding in "`eab` of `[acme]`" {
         /// The key's identifier.
@@ -110,18 +157,54 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
         *program = check.resolve(program).to_string_lossy().into_owned();
     }
     let is_dns = acme.challenges.contains(&AcmeChallenge::Dns01);
-    match (node.entry("challenge"), node.entry("dns_hook")) {
+    let (dns, hook) = (node.entry("dns"), node.entry("dns_hook"));
+    if let (Some(_), Some(hook)) = (dns, hook) {
+        let finding = check.error(
+            &hook.key_at,
+            "`dns_hook` beside `dns`".to_owned(),
+            "which of them sets the records?",
+        );
+        finding.help("keep one of them");
+    }
+    match (node.entry("challenge"), dns.or(hook)) {
         (Some(entry), None) if is_dns => {
-            let finding =
-                check.error(&entry.value.at, "`dns-01` without `dns_hook`".to_owned(), "by which command?");
-            finding.help("write `dns_hook = \"/etc/komainu/dns-hook\"`: a command that sets TXT records");
+            let title = "`dns-01` without `dns` and `dns_hook`".to_owned();
+            let finding = check.error(&entry.value.at, title, "who sets the records?");
+            finding.help(
+                "write `dns = { server = \"ns1.example.com\", secret_file = \"/etc/komainu/dns.key\" }`, or \
+                 `dns_hook = \"/etc/komainu/dns-hook\"`: a command that sets TXT records",
+            );
         }
         (Some(_), Some(entry)) if !is_dns => {
-            let finding =
-                check.warning(&entry.key_at, "`dns_hook` without `dns-01`".to_owned(), "nobody calls this");
+            let name = if dns.is_some() { "dns" } else { "dns_hook" };
+            let title = format!("`{name}` without `dns-01`");
+            let finding = check.warning(&entry.key_at, title, "nothing uses this");
             finding.help("add \"dns-01\" to `challenge`, or leave `challenge` out");
         }
         _ => {}
+    }
+}
+
+/// A host name or IP address, with a port or without.
+fn dns_address(text: &str) -> Result<DnsAddress, InvalidValue> {
+    let wrong = || {
+        InvalidValue::new(
+            "this is no address of a server",
+            "write \"ns1.example.com\", \"192.0.2.1:5353\" or \"[2001:db8::1]:53\"",
+        )
+    };
+    let is_v6 = text.parse::<std::net::Ipv6Addr>().is_ok();
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !is_v6 => (host, port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?),
+        _ => (text, 53),
+    };
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let is_bare_v6 = bare.is_some_and(|bare| bare.parse::<std::net::Ipv6Addr>().is_ok());
+    let is_name =
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    match is_v6 || is_bare_v6 || is_name {
+        true => Ok(DnsAddress { host: bare.unwrap_or(host).to_owned(), port }),
+        false => Err(wrong()),
     }
 }
 
@@ -225,6 +308,17 @@ mod tests {
         assert_eq!(base64("AAECAwQFBgcI+/8=").unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 251, 255]);
         for wrong in ["", "AAAA", "AAECAwQFBgcI-", "AAECAwQFB gcI"] {
             assert!(base64(wrong).is_err(), "{wrong}");
+        }
+        for (text, host, port) in [
+            ("ns1.example.com", "ns1.example.com", 53),
+            ("192.0.2.1:5353", "192.0.2.1", 5353),
+            ("[2001:db8::1]:53", "2001:db8::1", 53),
+            ("2001:db8::1", "2001:db8::1", 53),
+        ] {
+            assert_eq!(dns_address(text).unwrap(), DnsAddress { host: host.into(), port }, "{text}");
+        }
+        for wrong in ["", ":53", "a:0", "a:x", "a b", "tcp://a", "[a]", "a:70000"] {
+            assert!(dns_address(wrong).is_err(), "{wrong}");
         }
         assert!(profile("short lived").is_err() && profile("").is_err() && word("").is_err());
     }

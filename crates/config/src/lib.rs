@@ -62,7 +62,7 @@ mod schema;
 
 pub mod matcher;
 
-pub use acme::{Acme, AcmeChallenge, AcmeDirectory, ExternalAccountBinding};
+pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use app::{
     App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, ClientAbort, Lifespan, Mounted, Recycle, Workers,
 };

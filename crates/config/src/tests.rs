@@ -3,11 +3,11 @@
 use crate::record::{DirectiveTable, chapters, table};
 use crate::shape::Shape;
 use crate::{
-    Acme, AcmeDirectory, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CachePolicy, CacheStore,
-    ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files, Forwarded, Health,
-    KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
-    ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route, RouteLimits, RouteTimeouts, Site,
-    SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, CachePolicy,
+    CacheStore, ClientTls, Compress, CompressResponses, Config, Eject, ExternalAccountBinding, Files,
+    Forwarded, Health, KeepAlive, Limits, Listener, Log, Mounted, OpenFiles, Proxy, ProxyHeaders,
+    ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders, Retry, Route,
+    RouteLimits, RouteTimeouts, Site, SiteTls, Timeouts, Tls, TrustedProxies, Upstream, Workers,
 };
 use crate::{check::Checker, node::Node};
 use std::path::Path;
@@ -70,6 +70,7 @@ fn written_out_defaults_change_nothing() {
         written_out::<Mounted>(),
         written_out::<Acme>(),
         written_out::<AcmeDirectory>(),
+        written_out::<AcmeDns>(),
         written_out::<ExternalAccountBinding>(),
         written_out::<Tls>(),
         written_out::<SiteTls>(),

@@ -23,6 +23,14 @@ mod demand;
 
 mod hook;
 
+mod dns;
+
+mod tsig;
+
+mod dns_update;
+
+mod records;
+
 mod order;
 
 mod local;
@@ -36,9 +44,11 @@ mod orders;
 mod renewer;
 
 pub use certificate::CertificateFacts;
+pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
 pub use orders::Environment;
+pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
@@ -46,3 +56,4 @@ pub use status::{CertificateStatus, list};
 pub use store::StateFolder;
 pub use subject::{Issuer, Subject};
 pub use trust::{TrustReport, TrustStores, trust, untrust};
+pub use tsig::TsigKey;

@@ -1,6 +1,5 @@
 //! One order of a certificate from one directory (RFC 8555).
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +11,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, Publ
 
 use crate::certificate::KeyedChain;
 use crate::client::WebClient;
-use crate::hook;
+use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::store::StateFolder;
@@ -96,11 +95,11 @@ impl Subject {
         }
         Some(match self.is_wildcard() {
             true => {
-                "a wildcard needs dns-01: set `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
+                "a wildcard needs dns-01: set `dns` or `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
             }
             false => {
                 "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
-                 tls-alpn-01, or `dns_hook` in `[acme]` for dns-01"
+                 tls-alpn-01, or `dns` or `dns_hook` in `[acme]` for dns-01"
             }
         })
     }
@@ -115,8 +114,8 @@ pub struct Options {
     pub email: Option<String>,
     /// Ways to show control over a name: the next one is taken after each failure.
     pub challenges: Vec<ChallengeKind>,
-    /// The command of DNS-01 challenges, in words.
-    pub dns_hook: Option<Vec<OsString>>,
+    /// Who sets the records of DNS-01 challenges.
+    pub dns: Option<DnsRecords>,
     /// The URL that confirms names which clients ask for and nobody has configured; `None` for no such names.
     pub ask: Option<String>,
     /// The state folder.
@@ -183,13 +182,15 @@ pub(crate) struct OrderContext<'a> {
     pub(crate) sink: &'a dyn CertificateSink,
     pub(crate) challenges: &'a HttpChallenges,
     pub(crate) is_shared: bool,
+    /// The clock.
+    pub(crate) now: &'a (dyn Fn() -> SystemTime + Send + Sync),
 }
 
 /// A challenge that can be answered until it is dropped.
 enum Shown<'a> {
     Token(&'a OrderContext<'a>, String),
     ServerName(&'a OrderContext<'a>, String),
-    /// The record's name and value; it is removed before the order ends, which takes a command.
+    /// The record's name and value; it is removed before the order ends, which takes a command or a request.
     Record(String, String),
 }
 
@@ -299,11 +300,10 @@ impl<'a> OrderContext<'a> {
         let mut shown = Vec::new();
         let validated = self.validate(&mut order, subject, kind, &mut shown).await;
         for one in &shown {
-            if let Shown::Record(name, value) = one {
-                let hook = self.options.dns_hook.as_deref().unwrap_or_default();
-                if let Err(error) = hook::run(hook, "remove", name, value, self.intervals.hook_max).await {
-                    self.sink.warn(&format!("certificates: {subject}: {error}"));
-                }
+            if let (Shown::Record(name, value), Some(dns)) = (one, &self.options.dns)
+                && let Err(error) = dns.remove((name, value), (self.now)(), self.intervals).await
+            {
+                self.sink.warn(&format!("certificates: {subject}: the record {name} stays: {error}"));
             }
         }
         drop(shown);
@@ -443,10 +443,11 @@ impl<'a> OrderContext<'a> {
                 shown.push(Shown::ServerName(self, name));
             }
             ChallengeKind::Dns => {
-                let hook = self.options.dns_hook.as_deref().unwrap_or_default();
+                let dns = self.options.dns.as_ref().ok_or("neither `dns` nor `dns_hook` is set")?;
                 let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
+                // Also where that fails: what has not been answered may have been done.
                 shown.push(Shown::Record(name.clone(), value.clone()));
-                hook::run(hook, "add", &name, &value, self.intervals.hook_max).await?;
+                dns.add((&name, &value), (self.now)(), self.intervals).await?;
             }
         }
         Ok(())
@@ -553,7 +554,7 @@ mod tests {
             directories: Vec::new(),
             email: None,
             challenges: challenges.to_vec(),
-            dns_hook: None,
+            dns: None,
             ask: None,
             state: PathBuf::new(),
             roots_pem: Vec::new(),

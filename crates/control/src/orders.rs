@@ -188,6 +188,7 @@ impl Orders {
             sink: &*self.state.sink,
             challenges: &self.state.challenges,
             is_shared: self.store.is_shared(),
+            now: &*self.state.environment.now,
         }
     }
 

@@ -169,6 +169,8 @@ async fn run(
     loop {
         let again = tokio::time::sleep(keeper.state.environment.intervals.look);
         let event = tokio::select! {
+            // A name that is missing means something only once it is known what is served.
+            biased;
             command = commands.recv() => match command {
                 Some(command) => RenewerEvent::Command(command),
                 None => break,

@@ -6,6 +6,7 @@ use crate::ledger::price;
 use crate::machine::{CONTROL_BYTES_MAX, Event, Machine, Opening, SHUTDOWN_PING, Shutdown};
 use crate::priority::Priority;
 use crate::streams::{Receiving, Sending};
+use crate::window::GROWTH_PING;
 
 type Outcome = Result<Option<Event>, ConnectionError>;
 
@@ -17,7 +18,7 @@ impl Machine {
     pub(crate) fn check_share(&self) -> Result<(), ConnectionError> {
         match self.control.len() > CONTROL_BYTES_MAX {
             true => Err(ConnectionError::calm("answers are not read")),
-            false => self.ledger.check(self.table_bytes()),
+            false => self.ledger.check(self.table_bytes(), self.unread_allowed()),
         }
     }
 
@@ -61,6 +62,10 @@ impl Machine {
                 self.ledger.spend(price::FRAME)?;
                 return Ok(None);
             }
+        }
+        if payload == GROWTH_PING {
+            self.take_growth_answer();
+            return Ok(None);
         }
         if payload == SHUTDOWN_PING {
             self.finish_shutdown();

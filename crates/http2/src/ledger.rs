@@ -20,6 +20,8 @@ pub(crate) mod price {
     pub(crate) const REFUSED: u32 = 4;
     /// A stream that the peer resets before its response is complete.
     pub(crate) const RESET: u32 = 4;
+    /// A request that is answered with an error because its head is over a limit.
+    pub(crate) const REFUSED_HEAD: u32 = 20;
     /// A stream that we reset because of what the peer sent.
     pub(crate) const STREAM_ERROR: u32 = 20;
     /// Earned by a request that is served to its end.
@@ -108,17 +110,18 @@ impl Ledger {
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// Fails where `more` bytes, kept elsewhere, make it more than the share.
+    /// Fails where `more` bytes, kept elsewhere, make it more than the share; `allowed` bytes of content may be unread beyond it.
     ///
     /// # Errors
     /// ENHANCE_YOUR_CALM.
-    pub(crate) fn check(&self, more: usize) -> Result<(), ConnectionError> {
-        if self.held + more > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
+    pub(crate) fn check(&self, more: usize, allowed: usize) -> Result<(), ConnectionError> {
+        let held = (self.held + more).saturating_sub(allowed);
+        if held > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
     }
 
     /// Whether the peer is slowed: from half of its share on, until it is back at a quarter of the memory and half of the credit.
-    pub(crate) fn is_slowed(&mut self, more: usize) -> bool {
-        let (held, max) = (self.held + more, self.share.held_bytes_max);
+    pub(crate) fn is_slowed(&mut self, more: usize, allowed: usize) -> bool {
+        let (held, max) = ((self.held + more).saturating_sub(allowed), self.share.held_bytes_max);
         let (credit, full) = (self.credit, self.share.credit_max);
         self.is_slowed = match self.is_slowed {
             true => held > max / 4 || credit < full / 2,
@@ -148,19 +151,20 @@ mod tests {
     fn a_peer_is_slowed_before_it_is_disconnected_and_recovers() {
         let mut ledger = Ledger::new(Share { held_bytes_max: 1000, credit_max: 100 });
         ledger.hold(500);
-        assert!(!ledger.is_slowed(0) && ledger.is_slowed(1));
+        assert!(!ledger.is_slowed(0, 0) && !ledger.is_slowed(1, 1) && ledger.is_slowed(1, 0));
         ledger.free(249);
-        assert!(ledger.is_slowed(0) && ledger.check(0).is_ok());
+        assert!(ledger.is_slowed(0, 0) && ledger.check(0, 0).is_ok());
         ledger.free(1);
-        assert!(!ledger.is_slowed(0));
-        assert_eq!(ledger.check(751), Err(OVER_MEMORY));
+        assert!(!ledger.is_slowed(0, 0));
+        assert_eq!(ledger.check(751, 0), Err(OVER_MEMORY));
+        assert_eq!(ledger.check(751, 1), Ok(()));
         ledger.spend(76).unwrap();
-        assert!(ledger.is_slowed(0));
+        assert!(ledger.is_slowed(0, 0));
         ledger.tick(5000);
         ledger.tick(17_999);
-        assert!(ledger.is_slowed(0), "{}", ledger.credit());
+        assert!(ledger.is_slowed(0, 0), "{}", ledger.credit());
         ledger.tick(18_000);
-        assert!(!ledger.is_slowed(0));
+        assert!(!ledger.is_slowed(0, 0));
         assert_eq!(ledger.spend(51), Err(OVER_CREDIT));
         ledger.earn(u32::MAX);
         assert_eq!(ledger.credit(), 100);

@@ -21,6 +21,7 @@ pub mod ledger;
 mod streams;
 mod head;
 pub mod machine;
+mod growth;
 mod control;
 mod message;
 mod feed;

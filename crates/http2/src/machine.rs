@@ -11,7 +11,7 @@ use crate::ledger::{Ledger, Share};
 use crate::priority::Priority;
 use crate::settings::{PeerSettings, TABLE_BYTES_INITIAL, WINDOW_BYTES_INITIAL, id};
 use crate::streams::{Sending, StreamTable};
-use crate::window::{ReceiveWindow, SendWindow};
+use crate::window::{ReceiveWindow, SendWindow, WindowGrowth};
 
 /// Bytes of control frames that may wait for a peer that does not read.
 pub(crate) const CONTROL_BYTES_MAX: usize = 64 * 1024;
@@ -208,6 +208,7 @@ pub struct Machine {
     pub(crate) next_stream: u32,
     pub(crate) send_window: SendWindow,
     pub(crate) receive_window: ReceiveWindow,
+    pub(crate) growth: WindowGrowth,
     /// Control frames to be sent.
     pub(crate) control: Vec<u8>,
     /// Pings whose answers are still to come.
@@ -263,6 +264,7 @@ impl Machine {
             next_stream: 1,
             send_window: SendWindow(i64::from(WINDOW_BYTES_INITIAL)),
             receive_window: ReceiveWindow::new(WINDOW_BYTES_INITIAL, WINDOW_BYTES_INITIAL),
+            growth: WindowGrowth::default(),
             control: Vec::new(),
             pings: 0,
             ledger: Ledger::new(options.share),
@@ -376,6 +378,12 @@ impl Machine {
         self.ledger.credit()
     }
 
+    /// Bytes of content that may be unread because the connection's window has grown.
+    pub(crate) fn unread_allowed(&self) -> usize {
+        let initial = self.options.connection_window.max(WINDOW_BYTES_INITIAL);
+        self.receive_window.unread_max().saturating_sub(initial) as usize
+    }
+
     /// What is held beside streams.
     pub(crate) fn table_bytes(&self) -> usize {
         self.decoder.held_bytes()
@@ -394,7 +402,7 @@ impl Machine {
     /// were held back are announced.
     pub(crate) fn is_slowed(&mut self) -> bool {
         let more = self.table_bytes();
-        let is_slowed = self.ledger.is_slowed(more);
+        let is_slowed = self.ledger.is_slowed(more, self.unread_allowed());
         if self.was_slowed && !is_slowed {
             self.was_slowed = false;
             self.announce_windows();
@@ -414,11 +422,12 @@ impl Machine {
         }
     }
 
-    /// Announces the windows of one stream and of the connection where that is due.
-    pub(crate) fn update_windows(&mut self, stream: u32) {
+    /// Announces the windows of one stream and of the connection where that is due. Returns whether it was.
+    pub(crate) fn update_windows(&mut self, stream: u32) -> bool {
         if self.is_slowed() {
-            return;
+            return false;
         }
+        let before = self.control.len();
         if let Some(stream) = self.streams.find_mut(stream)
             && let Some(increment) = stream.window_update()
         {
@@ -427,6 +436,7 @@ impl Machine {
         if let Some(increment) = self.receive_window.update() {
             frame::window_update(&mut self.control, 0, increment);
         }
+        self.control.len() > before
     }
 
     /// Resets a stream because of what the peer sent on it.

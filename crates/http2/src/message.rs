@@ -113,7 +113,10 @@ impl Machine {
         let parsed = head::request(&mut self.block, &mut self.head, &limits, section.ended, connect_protocol);
         let (extras, refused) = match parsed {
             Ok(extras) => (extras, None),
-            Err(HeadError::Refused(reject)) => (RequestExtras::default(), Some(reject)),
+            Err(HeadError::Refused(reject)) => {
+                self.ledger.spend(price::REFUSED_HEAD)?;
+                (RequestExtras::default(), Some(reject))
+            }
             Err(HeadError::Malformed(reason)) => {
                 return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reason);
             }
@@ -151,6 +154,7 @@ impl Machine {
             send_window: SendWindow(i64::from(self.peer.stream_window)),
             receive_window: ReceiveWindow::new(size, left),
             content_left: None,
+            grown: 0,
             unread: 0,
             held: 0,
             priority: Default::default(),

@@ -229,7 +229,10 @@ impl Machine {
         record.receive_window.give_back(len);
         self.receive_window.give_back(len);
         self.ledger.free(len);
-        self.update_windows(stream);
+        self.count_consumed(stream, len);
+        if self.update_windows(stream) {
+            self.measure_rate(stream);
+        }
     }
 
     /// Makes the window of a stream larger, or that of the connection (stream 0).
@@ -289,6 +292,7 @@ impl Machine {
         }
         self.receive_window.give_back(record.unread);
         self.ledger.free(self.options.stream_bytes + record.held + record.unread);
+        self.growth.streams -= record.grown;
         self.update_windows(0);
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct StreamRecord {
     pub(crate) receive_window: ReceiveWindow,
     /// Bytes of DATA that still have to come, where the head said how many.
     pub(crate) content_left: Option<u64>,
+    /// Bytes by which its receive window is larger than at its beginning.
+    pub(crate) grown: u32,
     /// Bytes that the caller has and has not granted again.
     pub(crate) unread: usize,
     /// Bytes that are held for the stream: its head, and what the caller charged.

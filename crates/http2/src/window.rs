@@ -11,12 +11,15 @@ pub(crate) struct ReceiveWindow {
     left: i64,
     /// Bytes that were consumed and not yet announced to the peer.
     owed: u32,
+    /// Bytes that the peer may still send, or that are unread, beyond a window that was made smaller: their room is not given
+    /// back.
+    withheld: u32,
 }
 
 impl ReceiveWindow {
     /// A window of which `left` is announced.
     pub(crate) const fn new(size: u32, left: u32) -> ReceiveWindow {
-        ReceiveWindow { size, left: left as i64, owed: 0 }
+        ReceiveWindow { size, left: left as i64, owed: 0, withheld: 0 }
     }
 
     /// Takes bytes that came. False where they are more than was allowed.
@@ -28,7 +31,28 @@ impl ReceiveWindow {
 
     /// Gives back bytes that were consumed; the peer learns of them from [`ReceiveWindow::update`].
     pub(crate) fn give_back(&mut self, len: usize) {
-        self.owed = self.owed.saturating_add(len as u32).min(MAX_31_BITS);
+        let withheld = (len as u32).min(self.withheld);
+        self.withheld -= withheld;
+        self.owed = self.owed.saturating_add(len as u32 - withheld).min(MAX_31_BITS);
+    }
+
+    /// The window when nothing is unread.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The most that can be unread now: more than the size for a while after the window was made smaller.
+    pub(crate) fn unread_max(&self) -> u32 {
+        self.size.saturating_add(self.withheld)
+    }
+
+    /// Makes the window smaller: what the peer was allowed before stays allowed, and is not given back once it is consumed.
+    pub(crate) fn shrink(&mut self, size: u32) {
+        let less = self.size.saturating_sub(size);
+        self.size -= less;
+        let from_owed = less.min(self.owed);
+        self.owed -= from_owed;
+        self.withheld = self.withheld.saturating_add(less - from_owed);
     }
 
     /// Makes the window larger.
@@ -49,6 +73,48 @@ impl ReceiveWindow {
         let increment = i64::from(self.owed).min(room) as u32;
         (self.left, self.owed) = (self.left + i64::from(increment), self.owed - increment);
         (increment > 0).then_some(increment)
+    }
+}
+
+/// What a ping carries that measures how much is consumed until its answer comes.
+pub(crate) const GROWTH_PING: [u8; 8] = *b"windows?";
+/// Bytes consumed before the first measurement: connections of small messages are not asked.
+const FIRST_BYTES: usize = 32 * 1024;
+
+/// What was consumed since a ping was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrowthProbe {
+    /// The stream that is measured.
+    pub(crate) stream: u32,
+    /// Bytes of its content.
+    pub(crate) stream_bytes: usize,
+    /// Bytes of all streams.
+    pub(crate) connection_bytes: usize,
+}
+
+/// Windows that grow with the measured rate. Between a ping and its answer a peer that is held up by a window can send that window
+/// once: where at least two thirds of one were consumed meanwhile, it is the bottleneck, and becomes twice what was consumed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowGrowth {
+    /// Bytes by which the connection's window may grow, and the windows of all streams together.
+    pub(crate) bytes_max: u32,
+    /// Bytes by which those of the streams have grown.
+    pub(crate) streams: u32,
+    pub(crate) probe: Option<GrowthProbe>,
+    /// Bytes to be consumed before the next ping.
+    pub(crate) wait_bytes: usize,
+}
+
+impl Default for WindowGrowth {
+    fn default() -> WindowGrowth {
+        WindowGrowth { bytes_max: 0, streams: 0, probe: None, wait_bytes: FIRST_BYTES }
+    }
+}
+
+impl WindowGrowth {
+    /// The size of a window after so many bytes were consumed during one round trip; none where it is large enough.
+    pub(crate) fn target(size: u32, consumed: usize) -> Option<u32> {
+        (consumed >= size as usize / 3 * 2).then(|| (consumed * 2).min(MAX_31_BITS as usize) as u32)
     }
 }
 
@@ -88,6 +154,18 @@ mod tests {
         window.grow(300);
         assert_eq!(window.update(), Some(200));
         assert!(window.take(300) && !window.take(1));
+        // Smaller again: what is consumed beyond the new size is not given back.
+        window.left = 0;
+        window.shrink(100);
+        assert_eq!((window.size(), window.unread_max()), (100, 300));
+        window.give_back(200);
+        assert_eq!((window.unread_max(), window.update_now()), (100, None));
+        window.give_back(100);
+        assert_eq!(window.update(), Some(100));
+        window.give_back(10);
+        window.shrink(50);
+        window.grow(100);
+        assert_eq!((window.left, window.owed, window.withheld), (100, 10, 0));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! with them.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,8 +11,8 @@ use std::time::SystemTime;
 
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use control::{
-    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
-    ExternalAccount, HttpChallenges, Intervals, Issuer, Options, Subject,
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
+    Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, Subject, TsigKey,
 };
 use net::{CertificateStore, ServerCertificate};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -271,16 +270,34 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         external_account: directory.eab.as_ref().or(acme.eab.as_ref()).map(external),
         profile: directory.profile.clone().or_else(|| acme.profile.clone()),
     });
-    let hook: Vec<OsString> = acme.dns_hook.iter().map(OsString::from).collect();
+    let dns = match &acme.dns {
+        Some(dns) => Some(DnsRecords::Update(dns_server(dns, files)?)),
+        None if acme.dns_hook.is_empty() => None,
+        None => Some(DnsRecords::Hook(acme.dns_hook.iter().map(Into::into).collect())),
+    };
     Ok(Options {
         directories: directories.collect(),
         email: acme.email.clone(),
         challenges: challenges(config),
-        dns_hook: (!hook.is_empty()).then_some(hook),
+        dns,
         ask: acme.ask.clone(),
         state: state_folder(config, is_system),
         roots_pem: acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default(),
     })
+}
+
+/// The DNS server of `[acme]`, with its key.
+///
+/// # Errors
+/// The file of the key, where it cannot be read or holds none.
+pub(crate) fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsServer> {
+    let key = TsigKey::parse(&files.read(&dns.secret_file)?, dns.key.as_deref(), dns.algorithm);
+    let key = key.map_err(|text| {
+        let text = format!("`[acme] dns`: {}: {text}", dns.secret_file.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })?;
+    let config::DnsAddress { host, port } = dns.server.clone();
+    Ok(DnsServer { host, port, zone: dns.zone.clone(), key, wait: dns.wait })
 }
 
 /// The challenges that can be answered: those that are configured, or those that the addresses allow.
@@ -306,7 +323,7 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
         };
         config.listen.iter().any(with)
     };
-    if !config.acme.dns_hook.is_empty() {
+    if config.acme.dns.is_some() || !config.acme.dns_hook.is_empty() {
         kinds.push(ChallengeKind::Dns);
     }
     let of = |http: Option<u16>, tls: Option<u16>| {
@@ -402,6 +419,27 @@ mod tests {
         assert_eq!(of("[\":8080\", \":443\"]", ""), [TlsAlpn]);
         assert_eq!(of("[\":8080\", { address = \":8443\", tls = true }]", ""), [Http, TlsAlpn]);
         assert_eq!(of("[\":80\", \":443\"]", "dns_hook = \"/bin/true\""), [Dns, Http, TlsAlpn]);
+        let dns = "dns = { server = \"127.0.0.1\", secret_file = \"key\" }";
+        assert_eq!(of("[\":80\", \":443\"]", dns), [Dns, Http, TlsAlpn]);
         assert_eq!(of("[\":80\", \":443\"]", "challenge = \"tls-alpn-01\""), [TlsAlpn]);
+    }
+
+    #[test]
+    fn the_file_of_a_dns_key_is_named_where_it_is_not_valid() {
+        let path = std::env::temp_dir().join(format!("komainu-dns-key-{}", std::process::id()));
+        let text = format!(
+            "[[route]]\nrespond = \"x\"\n[acme]\ndns = {{ server = \"ns\", secret_file = {path:?} }}\n"
+        );
+        let parsed = || config(&text).acme.dns.unwrap();
+        let error = dns_server(&parsed(), &ConfigFiles::default()).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        fs::write(&path, "secret").unwrap();
+        let error = dns_server(&parsed(), &ConfigFiles::default()).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()) && error.contains("`key`"), "{error}");
+        let secret = "QUFBQUFBQUFBQUFBQUFBQUFBQUE=";
+        fs::write(&path, format!("key \"k\" {{ algorithm hmac-sha512; secret \"{secret}\"; }};")).unwrap();
+        let server = dns_server(&parsed(), &ConfigFiles::default()).unwrap();
+        assert_eq!((server.host.as_str(), server.port, server.wait.as_secs()), ("ns", 53, 10));
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -81,6 +81,10 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     for text in of_files.chain(crate::certificates::warnings(config)) {
         let _ = writeln!(io::stderr(), "warning: {text}");
     }
+    if let Some(dns) = &config.acme.dns {
+        crate::certificates::dns_server(dns, &crate::config_files::ConfigFiles::default())
+            .map_err(|error| format!("error: {error}"))?;
+    }
     users_exist(config)?;
     logs_have_folders(config)?;
     let text = match &arguments.explain {

@@ -39,7 +39,8 @@ impl NamedFiles {
         });
         groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
         config.sites.iter().filter_map(|site| site.tls.as_ref()).for_each(|tls| named.add_site(tls));
-        named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).cloned());
+        let secret = config.acme.dns.iter().map(|dns| &dns.secret_file);
+        named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named
     }
 

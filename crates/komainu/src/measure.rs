@@ -1,9 +1,13 @@
 //! `komainu bench`, `komainu ab` and `komainu lab`: their arguments, as calls of the load generator.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bench::attack::{
+    self,
+    attacks::{self, ATTACKS, Attack},
+};
 use bench::expect::Expectation;
 use bench::job::{BenchJob, Format, Keep, Versus};
 use bench::list;
@@ -22,7 +26,8 @@ use http::{Fields, Version};
     komainu bench --rate 5k --html report.html http://127.0.0.1:8080/     an open loop: stalls show in full\n  \
     komainu bench --vs http://127.0.0.1:8081/ http://127.0.0.1:8080/      compares two servers, in turns\n  \
     komainu bench --expect 'p99 < 20ms' --expect 'errors = 0' http://127.0.0.1:8080/\n  \
-    komainu bench compare before.json after.json\n\n\
+    komainu bench compare before.json after.json\n  \
+    komainu bench attack https://localhost:8443/     known attacks on a server of your own\n\n\
     Exit status: 0; 1 if an expectation does not hold or nothing was answered; 2 if the measurement failed.")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -50,6 +55,48 @@ enum MeasureAction {
         #[arg(long)]
         json: bool,
     },
+    /// Attack a server of your own in known ways, with an ordinary client beside it; exit status 1 unless it survives all of them
+    Attack(AttackArguments),
+}
+
+#[derive(Debug, Args)]
+struct AttackArguments {
+    /// What is attacked, and what the ordinary client requests; https:// is attacked over HTTP/2 by ALPN, http:// by prior knowledge
+    #[arg(value_name = "URL", required_unless_present = "list")]
+    url: Option<String>,
+    /// How long each attack lasts
+    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = quantity::duration)]
+    duration: Duration,
+    /// Only this attack. May be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only the attacks on HTTP/1
+    #[arg(long, conflicts_with = "only")]
+    http1: bool,
+    /// List the attacks
+    #[arg(long)]
+    list: bool,
+    /// Attack addresses that are neither this machine's nor those of a private network
+    #[arg(long)]
+    force: bool,
+    /// Accept any certificate
+    #[arg(long, short = 'k')]
+    insecure: bool,
+    /// Certificates (PEM) to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The name for SNI and for the certificate, instead of the URL's host
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// The server's first process [default: found by its listening address]
+    #[arg(long, value_name = "PID")]
+    server_pid: Vec<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -141,9 +188,15 @@ struct Asking {
     /// The name for SNI and for the certificate, instead of the URL's host
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// Make a full TLS handshake each time
-    #[arg(long)]
+    /// Make a full TLS handshake each time, as `openssl s_time -new` does with --no-keepalive
+    #[arg(long, visible_alias = "no-resume")]
     no_resumption: bool,
+    /// Offer only this version of TLS
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    tls_version: Option<String>,
+    /// Offer these groups of the key exchange, the preferred one first: X25519MLKEM768, X25519, P-256, P-384, MLKEM1024
+    #[arg(long, value_name = "GROUP,…", value_delimiter = ',', visible_alias = "groups")]
+    tls_groups: Vec<String>,
     /// Compare each response's content with the first one's
     #[arg(long)]
     verify: bool,
@@ -256,6 +309,9 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
         return bench::job::compare(a, b, *json, &mut out);
     }
+    if let Some(MeasureAction::Attack(arguments)) = &arguments.action {
+        return attack(arguments);
+    }
     let showing = &arguments.showing;
     let mut subject = subject(arguments, &arguments.urls)?;
     subject.server_pids = showing.server_pid.clone();
@@ -282,6 +338,45 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     bench::job::run(&job, &mut out)
 }
 
+/// `komainu bench attack`. True if the server survives.
+fn attack(arguments: &AttackArguments) -> Result<bool, String> {
+    let mut out = io::stdout();
+    let failed = |error: io::Error| format!("cannot print: {error}");
+    let chosen: Vec<Attack> = match arguments.only.as_slice() {
+        [] => ATTACKS.iter().filter(|attack| !(arguments.http1 && attack.is_http2)).copied().collect(),
+        names => names.iter().map(|name| attacks::find(name).copied()).collect::<Result<_, _>>()?,
+    };
+    let Some(url) = arguments.url.as_deref().filter(|_| !arguments.list) else {
+        for attack in chosen {
+            writeln!(out, "{:<22} {}", attack.name, attack.about).map_err(failed)?;
+        }
+        return Ok(true);
+    };
+    let options = attack::run::Options {
+        url: Url::parse(url)?,
+        reach: Reach {
+            insecure: arguments.insecure,
+            ca: arguments.ca.clone(),
+            server_name: arguments.sni.clone(),
+            ..Reach::default()
+        },
+        duration: arguments.duration,
+        server_pids: arguments.server_pid.clone(),
+        is_forced: arguments.force,
+    };
+    let selftest = attack::run::run(&options, &chosen, |attack| {
+        if !arguments.quiet {
+            let _ = writeln!(io::stderr(), "{}: {}", attack.name, attack.about);
+        }
+    })?;
+    match arguments.json {
+        true => writeln!(out, "{:#}", selftest.json()),
+        false => write!(out, "{}", selftest.text()),
+    }
+    .map_err(failed)?;
+    Ok(selftest.is_survived())
+}
+
 /// The load that the arguments describe, on these URLs or on those of the list.
 fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
     let BenchArguments { load, asking, showing, .. } = arguments;
@@ -303,6 +398,8 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
         ca: asking.ca.clone(),
         server_name: asking.sni.clone(),
         no_resumption: asking.no_resumption,
+        tls_version: asking.tls_version.clone(),
+        tls_groups: asking.tls_groups.clone(),
     };
     let mut plan = Plan::new(&asks, &manner, &reach)?;
     let compared = showing.vs.is_some() || showing.vs_cmd.is_some();

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
+use bench::attack::wire::*;
 use rig::{Folder, Rig, as_we_are, curl, environment, komainu, text};
 
 const H2: &str = "--http2-prior-knowledge";
@@ -126,6 +127,55 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     let data = format!("@{}", origin.folder.at("large").display());
     let posted = curl(&[H2, "-w", format, "--data-binary", &data, &rig.url("/a")]);
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
+}
+
+/// A client that answers a ping once another window has been consumed, as over a link whose latency is far above the time that the
+/// server needs.
+#[test]
+fn the_window_of_an_upload_grows_with_its_rate() {
+    const BODY_BYTES: usize = 6_000_000;
+    let rig = proxy_to(&format!("http://{}", counting_origin()));
+    let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
+    let mut stream = rig.connect();
+    let mut head = target.block(true);
+    literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
+    let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
+    stream.write_all(&start).unwrap();
+    let (mut connection, mut window, mut sent) = (65_535_i64, 65_536_i64, 0);
+    let (mut announced, mut held_ping, mut largest) = (0_i64, None, 0);
+    let mut is_answered = false;
+    while !is_answered {
+        let len = window.min(connection).min(16_384).min((BODY_BYTES - sent) as i64);
+        if len > 0 {
+            let ends = u8::from(sent + len as usize == BODY_BYTES);
+            stream.write_all(&frame(kind::DATA, ends, 1, &vec![b'x'; len as usize])).unwrap();
+            (sent, window, connection) = (sent + len as usize, window - len, connection - len);
+            largest = largest.max(window);
+            continue;
+        }
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).unwrap();
+        let mut payload = vec![0; usize::from(header[1]) << 8 | usize::from(header[2])];
+        stream.read_exact(&mut payload).unwrap();
+        let number = payload.first_chunk().map_or(0, |bytes| i64::from(u32::from_be_bytes(*bytes)));
+        match (header[3], header[8]) {
+            (kind::WINDOW_UPDATE, 0) => connection += number,
+            (kind::WINDOW_UPDATE, _) => {
+                (window, announced) = (window + number, announced + number);
+                largest = largest.max(window);
+            }
+            (kind::PING, _) => (held_ping, announced) = (Some(payload), 0),
+            (kind::HEADERS, _) => is_answered = true,
+            _ => {}
+        }
+        if announced >= largest
+            && sent < BODY_BYTES
+            && let Some(payload) = held_ping.take()
+        {
+            stream.write_all(&frame(kind::PING, 1, 0, &payload)).unwrap();
+        }
+    }
+    assert!(largest >= 400_000, "the largest window was {largest}");
 }
 
 /// A server with a certificate, and another one in front of it that asks it over HTTP/2.

@@ -74,8 +74,10 @@ fn bodies_have_a_limit() {
 
 #[test]
 fn slow_heads_are_answered_408() {
-    let rig =
-        Rig::config(small(), "[timeouts]\nhead = \"300ms\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
+    // The handshake takes of the first head's time.
+    let head = if rig::through_tls() { "3s" } else { "300ms" };
+    let text = format!("[timeouts]\nhead = \"{head}\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(small(), &text);
     // A byte now and then does not buy time.
     let mut stream = rig.connect();
     stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
@@ -131,12 +133,15 @@ fn not_accepted(listener: SocketAddr) -> usize {
 #[test]
 fn newcomers_wait_at_the_connection_limit() {
     const BEGUN: &[u8] = b"GET /a HTTP/1.1\r\nConnection: close\r\n";
+    if rig::through_tls() {
+        // A handshake that takes a second is silence, which makes room for others: whether it does, a busy machine would decide.
+        return;
+    }
     let rig = Rig::config(small(), "threads = 1\n[limits]\nconnections = 8\n[[route]]\nfiles = \"www\"\n");
     let mut busy: Vec<_> = (0..8).map(|_| rig.connect()).collect();
     for stream in &mut busy {
         // Its answer shows that the server has it; and it is in the middle of the next request, so not idle.
-        stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        stream.write_all(BEGUN).unwrap();
+        stream.write_all(&[b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", BEGUN].concat()).unwrap();
         read_answer(stream).expect(200, "A");
     }
     let mut late: Vec<_> = (0..20).map(|_| rig.connect()).collect();
@@ -146,7 +151,7 @@ fn newcomers_wait_at_the_connection_limit() {
     // One of the eight makes room for one of the twenty.
     busy[0].write_all(b"Host: a\r\n\r\n").unwrap();
     read_answer(&mut busy[0]).expect(200, "A");
-    eventually("one newcomer is served and nineteen wait", || not_accepted(rig.address) == 19);
+    eventually("one newcomer is served and nineteen wait", || not_accepted(rig.listens) == 19);
     for stream in &mut busy[1..] {
         stream.write_all(b"Host: a\r\n\r\n").unwrap();
         read_answer(stream).expect(200, "A");
@@ -251,8 +256,8 @@ fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
 
 #[test]
 fn many_idle_connections_cost_little() {
-    /// 350 to 450 are measured. The rest is a page or two of the tables.
-    const BYTES_MAX: u64 = 700;
+    // 350 to 450 are measured. The rest is a page or two of the tables. Through TLS it is 8,600, of which rustls keeps 4,096 to read into.
+    let bytes_max = if rig::through_tls() { 10_000 } else { 700 };
     let rig = Rig::files(&[("a", "A")]);
     let resident_bytes = || -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
@@ -269,16 +274,17 @@ fn many_idle_connections_cost_little() {
         (0..count).map(asked).collect()
     };
     // Buffers, futures and tables that the server keeps for all are there after the first hundreds.
-    let mut clients = idle(500);
+    let (some, more) = if rig::through_tls() { (200, 300) } else { (500, 1_500) };
+    let mut clients = idle(some);
     let before = resident_bytes();
-    clients.extend(idle(1_500));
+    clients.extend(idle(more));
     // Those of the last second keep their futures.
     let mut each = u64::MAX;
     let began = Instant::now();
-    while each >= BYTES_MAX {
+    while each >= bytes_max {
         assert!(began.elapsed() < PATIENCE, "{each} bytes for an idle connection");
         std::thread::sleep(Duration::from_millis(20));
-        each = resident_bytes().saturating_sub(before) / 1_500;
+        each = resident_bytes().saturating_sub(before) / more as u64;
     }
     eprintln!("{each} bytes for an idle connection");
     for client in &mut clients {

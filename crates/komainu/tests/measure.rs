@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // tests all of it
 
+mod rig;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -100,6 +102,44 @@ fn a_run_is_printed_and_kept_in_every_form() {
     let compared = komainu(&["bench", "compare", &json, &json]);
     // So short a run has too few parts for a verdict on a fast machine.
     assert!(compared.status.success() && text(&compared.stdout).contains("B / A"));
+}
+
+#[test]
+fn handshakes_are_counted_with_what_they_agree_on() {
+    let folder = rig::Folder::new();
+    folder.certify().write("www/a", "A");
+    let mut server = rig::komainu();
+    server.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]).arg(folder.at("cert.pem"));
+    server.arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
+    let server = rig::Rig::start(server, folder);
+    let (url, json) = (format!("https://{}/a", server.listens), server.folder.at("r.json"));
+    let bench = |options: &str| -> (String, serde_json::Value) {
+        let json = json.display().to_string();
+        let mut all =
+            vec!["bench", "-n", "40", "-c", "2", "-t", "1", "--no-keepalive", "-k", "--json", &json, &url];
+        all.extend(options.split_whitespace());
+        let done = komainu(&all);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        (text(&done.stdout), serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap())
+    };
+    let agreed = |version: &str, cipher: &str, group: &str| serde_json::json!([{ "version": version, "cipher": cipher, "group": group, "handshakes": 40 }]);
+    let (printed, kept) = bench("--tls-version 1.3 --tls-groups x25519 --expect resumed>0");
+    assert_eq!(kept["tls"]["agreed"], agreed("TLSv1.3", "TLS_AES_128_GCM_SHA256", "X25519"));
+    // The connections that are made before a response has brought a ticket are full.
+    let resumed = kept["tls"]["resumed"].as_u64().unwrap();
+    assert!(resumed > 0 && resumed + kept["tls"]["full"].as_u64().unwrap() == 40, "{kept}");
+    assert!(printed.contains(" resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519\n"), "{printed}");
+    let (printed, kept) = bench("--tls-version 1.2 --groups P-256 --no-resume");
+    assert_eq!(kept["tls"]["agreed"], agreed("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256", "secp256r1"));
+    assert_eq!((&kept["tls"]["full"], &kept["tls"]["resumed"]), (&40.into(), &0.into()));
+    assert!(
+        printed.contains("Handshakes  40 full, 0 resumed; ") && !printed.contains("TLS, full"),
+        "{printed}"
+    );
+    let wrong = komainu(&["bench", "-n", "1", "-k", "--groups", "X448", &url]);
+    assert!(
+        text(&wrong.stderr).contains("`X448` is no group") && text(&wrong.stderr).contains("X25519MLKEM768")
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rig::{Answer, Folder, Rig, eventually};
+use rig::{Answer, Folder, Rig, as_we_are, eventually, komainu};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 /// The smallest budget that there is.
@@ -120,6 +120,35 @@ fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
     );
     let rig = Rig::config(Folder::new(), &config);
     attack(&rig, 300, b"GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+}
+
+/// An HTTP/2 client that opens as many streams as it may, with the largest windows or with none.
+fn streams_of_http_2(window: u32) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let len = (payload.len() as u32).to_be_bytes();
+        [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat()));
+    bytes.extend(frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes()));
+    for stream in 0..128 {
+        let head = b"\x82\x86\x04\x06/large\x01\x01a";
+        bytes.extend(frame(1, 5, stream * 2 + 1, head));
+    }
+    bytes
+}
+
+#[test]
+fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
+    for window in [0, 0x7fff_ffff] {
+        let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
+        let limits = "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n";
+        let folder = www();
+        folder.write("komainu.toml", format!("{listen}{}{limits}", as_we_are()));
+        let mut command = komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        attack(&Rig::start(command, folder), 150, &streams_of_http_2(window));
+    }
 }
 
 #[test]

@@ -102,13 +102,14 @@ fn both_ways(len: u64) {
     read_answer(&mut stream).expect(200, &len.to_string());
     down.join().unwrap();
     let most_kib = resident_most_kib(&rig);
-    eprintln!("{} GiB each way at {} MiB resident at most", len / GIB, most_kib / 1024);
+    eprintln!("{} MiB each way at {} MiB resident at most", len / MIB, most_kib / 1024);
     assert!(most_kib < 32 * 1024, "{most_kib} KiB");
 }
 
 #[test]
 fn a_gibibyte_each_way_at_constant_memory() {
-    both_ways(GIB);
+    // Through TLS it is the memory that another length would not change, and the time that it would.
+    both_ways(if rig::through_tls() { GIB / 8 } else { GIB });
 }
 
 #[test]
@@ -152,8 +153,10 @@ fn what_is_read_ahead_is_bounded() {
             "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nproxy = {{ to = \"http://{origin}\", spill = \"{spill}\" }}\n"
         );
         let rig = Rig::config(Folder::new(), &text);
+        // Through TLS each has two threads of the test that decrypt what the kernel buffers.
+        let count = if rig::through_tls() { 30 } else { 100 };
         let before_kib = resident_most_kib(&rig);
-        let slow: Vec<TcpStream> = (0..100)
+        let slow: Vec<TcpStream> = (0..count)
             .map(|_| {
                 let mut stream = rig.connect();
                 write!(stream, "GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", GIB).unwrap();
@@ -171,6 +174,6 @@ fn what_is_read_ahead_is_bounded() {
             eventually("the answer begins", || stream.peek(&mut [0]).is_ok());
         }
         let grown_kib = resident_most_kib(&rig) - before_kib;
-        assert!(grown_kib < 100 * each_kib, "spill = {spill}: {grown_kib} KiB for a hundred slow clients");
+        assert!(grown_kib < count * each_kib, "spill = {spill}: {grown_kib} KiB for {count} slow clients");
     }
 }

@@ -154,6 +154,10 @@ impl MuxProtocol for H2Server {
         self.is_peer_leaving
     }
 
+    fn limit_growth(&mut self, bytes_max: usize) {
+        self.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
+    }
+
     fn out(&mut self) -> &mut Vec<u8> {
         self.machine.flush(&mut self.out);
         &mut self.out

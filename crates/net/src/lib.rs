@@ -90,8 +90,8 @@ pub use stream::Stream;
 pub use tick::{TaskId, TurnHook};
 pub use tls::{
     CertificateFault, CertificateInfo, CertificateStore, ClientCertificates, ClientIdentity,
-    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsClient, TlsClientOptions, TlsOptions,
-    TlsSession, TlsSite, TlsStream,
+    HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
+    TlsOptions, TlsSession, TlsSite, TlsStream,
 };
 pub use tunnel::tunnel;
 pub use wait::Interest;

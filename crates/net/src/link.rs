@@ -127,7 +127,7 @@ impl Link {
         match self {
             Link::Plain(stream) => stream.try_write(parts, more),
             Link::Tls(tls) => {
-                tls.try_write(parts.first().unwrap_or(&&b""[..]), parts.get(1).unwrap_or(&&b""[..]))
+                tls.try_write(parts.first().unwrap_or(&&b""[..]), parts.get(1).unwrap_or(&&b""[..]), more)
             }
         }
     }
@@ -203,14 +203,14 @@ fn encrypt_file(
     len: usize,
 ) -> Result<Option<usize>, Fault> {
     // Nothing is read that could not be sent.
-    if !tls.flush()? {
+    if !tls.has_room()? {
         return Ok(None);
     }
     let mut room = [MaybeUninit::<u8>::uninit(); TLS_FILE_BYTES];
     match rustix::io::pread(file, &mut room[..len.min(TLS_FILE_BYTES)], *at) {
-        Ok(([], _)) => Ok(Some(0)),
+        Ok(([], _)) => tls.flush().map(|_| Some(0)),
         Ok((bytes, _)) => {
-            let taken = tls.try_write(bytes, b"")?;
+            let taken = tls.try_write(bytes, b"", false)?;
             *at += taken as u64;
             Ok((taken > 0).then_some(taken))
         }

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 const STEP_BYTES: usize = 256 * 1024;
 /// Memory is returned to the system after the total has fallen by this many bytes.
 const FALL_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes by which the receive windows of one HTTP/2 connection grow at most: 400 Mbit/s at a round trip of 80 ms.
+const WINDOW_GROWTH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A pool of unused buffers keeps on one core at most this part of the budget.
 const KEPT_SHARE: u64 = 32;
 
@@ -128,6 +130,13 @@ impl Memory {
     pub fn kept_bytes_max(&self, bytes_max: usize) -> usize {
         let share = usize::try_from(self.budget.bytes_max() / KEPT_SHARE).unwrap_or(usize::MAX);
         if self.pressure() >= Pressure::High { 0 } else { bytes_max.min(share) }
+    }
+
+    /// Bytes by which the receive windows of one HTTP/2 connection may grow where its rate wants it: at most 4 MiB and a part of
+    /// the budget, none while memory is short.
+    #[must_use]
+    pub(crate) fn window_growth_max(&self) -> usize {
+        self.kept_bytes_max(WINDOW_GROWTH_BYTES_MAX)
     }
 
     /// Counts bytes that are held on no connection's account, until the result is dropped.

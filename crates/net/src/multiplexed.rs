@@ -135,6 +135,7 @@ async fn run<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, wire: &mut 
     let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
     let mut idle_since_ms = conn.core.now_ms();
     loop {
+        conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         // Read first, in case bytes were received with those that showed the protocol.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
         conn.fill_out(wire.sent + OUT_BYTES_MAX);
@@ -225,6 +226,13 @@ fn feed<S: Service>(
             match event {
                 None => {}
                 Some(MuxEvent::Request(id, _)) if goes_away || conn.live() >= limits.streams_max => {
+                    conn.machine.borrow_mut().reset(id, ResetReason::Refused);
+                }
+                // A page that says so would be held as well. The first stream of a connection gets it: see `answer`.
+                Some(MuxEvent::Request(id, _))
+                    if conn.live() > 0 && conn.core.memory().pressure() >= Pressure::Critical =>
+                {
+                    conn.core.memory().count_refused();
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
                 Some(MuxEvent::Request(id, request)) => {

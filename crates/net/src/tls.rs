@@ -5,11 +5,13 @@ mod store;
 mod tickets;
 mod acceptor;
 mod handshake;
+#[cfg(any(test, feature = "hostile"))]
+pub mod hostile;
 
 pub(crate) use acceptor::ALPN_HTTP2;
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
-pub use handshake::{ClientIdentity, HandshakeFailure, TlsSession};
+pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
 pub(crate) use handshake::{HandshakeStep, TlsHandshake};
 pub use store::CertificateStore;
 pub use tickets::TicketKeys;
@@ -20,12 +22,15 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, SupportedKxGroup, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 pub(crate) use rustls::server::ServerConnection;
+use rustls::version::{TLS12, TLS13};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, RootCertStore,
-    SignatureScheme,
+    SignatureScheme, SupportedProtocolVersion,
 };
 
 use self::certificate::certificates;
@@ -55,6 +60,11 @@ pub struct TlsClientOptions<'o> {
     pub http2: bool,
     /// Make a full handshake each time.
     pub no_resumption: bool,
+    /// Offer only this version, `1.2` or `1.3`.
+    pub version: Option<&'o str>,
+    /// Offer these groups of the key exchange, the preferred one first; empty for the usual ones. Names are IANA's (`X25519`,
+    /// `X25519MLKEM768`, `secp256r1`), in either case, or `P-256` and so on.
+    pub groups: &'o [&'o str],
 }
 
 impl TlsClient {
@@ -65,9 +75,21 @@ impl TlsClient {
     pub fn new(options: &TlsClientOptions<'_>) -> Result<TlsClient, String> {
         let name = ServerName::try_from(options.name.to_owned())
             .map_err(|_| format!("`{}` is no name that a certificate could have", options.name))?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut provider = aws_lc_rs::default_provider();
+        if !options.groups.is_empty() {
+            provider.kx_groups = options.groups.iter().map(|name| group(name)).collect::<Result<_, _>>()?;
+        }
+        let provider = Arc::new(provider);
+        let versions: &[&SupportedProtocolVersion] = match options.version {
+            None => &[&TLS13, &TLS12],
+            Some("1.3") => &[&TLS13],
+            Some("1.2") => &[&TLS12],
+            Some(other) => {
+                return Err(format!("`{other}` is no version of TLS that can be offered: 1.2 or 1.3"));
+            }
+        };
         let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(|error| error.to_string())?;
         let builder = match options.insecure {
             true => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))),
@@ -88,6 +110,23 @@ impl TlsClient {
         }
         Ok(TlsClient { config: Arc::new(config), name })
     }
+}
+
+/// The group of that name.
+fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, String> {
+    let iana = match name.to_ascii_lowercase().as_str() {
+        "p-256" | "p256" | "prime256v1" => "secp256r1".to_string(),
+        "p-384" | "p384" => "secp384r1".to_string(),
+        other => other.to_string(),
+    };
+    let named = |group: &&&'static dyn SupportedKxGroup| {
+        group.name().as_str().is_some_and(|known| known.eq_ignore_ascii_case(&iana))
+    };
+    aws_lc_rs::ALL_KX_GROUPS.iter().find(named).copied().ok_or_else(|| {
+        let all: Vec<&str> =
+            aws_lc_rs::ALL_KX_GROUPS.iter().filter_map(|group| group.name().as_str()).collect();
+        format!("`{name}` is no group of a key exchange here: there are {}", all.join(", "))
+    })
 }
 
 fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
@@ -119,6 +158,8 @@ const SMALL_RECORDS_BYTES: usize = 32 * 1024;
 const SMALL_AGAIN_MS: u64 = 1_000;
 /// What one call writes at most: it is encrypted into memory of its own.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
+/// A head of at most so many bytes waits for the first bytes of its content, and leaves with them in one call of the kernel's.
+const HELD_BYTES_MAX: usize = 4 * 1024;
 /// What a connection holds between two requests: keys, state, and the buffer of 4 KiB that the next record is read into.
 const IDLE_BYTES: usize = 8 * 1024;
 
@@ -132,6 +173,8 @@ pub struct TlsStream {
     /// Bytes written since the connection was idle, and when the last ones were.
     written_bytes: usize,
     written_ms: u64,
+    /// Bytes encrypted since everything had been handed to the kernel.
+    held_bytes: usize,
     /// The kernel took less than there was.
     is_blocked: bool,
 }
@@ -164,8 +207,18 @@ impl TlsStream {
         (self.stream, self.tls)
     }
 
-    pub(crate) fn of_parts(stream: Stream, tls: Box<Connection>) -> TlsStream {
-        TlsStream { stream, tls, session: None, written_bytes: 0, written_ms: 0, is_blocked: false }
+    pub(crate) fn of_parts(stream: Stream, mut tls: Box<Connection>) -> TlsStream {
+        // A piece of full length is taken whole behind a head that waits.
+        tls.set_buffer_limit(Some(HELD_BYTES_MAX + WRITE_BYTES_MAX));
+        TlsStream {
+            stream,
+            tls,
+            session: None,
+            written_bytes: 0,
+            written_ms: 0,
+            held_bytes: 0,
+            is_blocked: false,
+        }
     }
 
     /// The connection of a client whose handshake is complete.
@@ -180,6 +233,12 @@ impl TlsStream {
         self.session.as_ref()
     }
 
+    /// What both sides have agreed on.
+    #[must_use]
+    pub fn agreement(&self) -> TlsAgreement {
+        TlsAgreement::of(&self.tls)
+    }
+
     /// Whether the peer has agreed to HTTP/2 (ALPN).
     pub(crate) fn has_agreed_to_http2(&self) -> bool {
         self.tls.alpn_protocol() == Some(ALPN_HTTP2)
@@ -188,8 +247,8 @@ impl TlsStream {
     /// What it holds of memory, in bytes.
     #[must_use]
     pub(crate) fn weight_bytes(&self) -> usize {
-        // What is encrypted and not sent is at most what one call wrote.
-        IDLE_BYTES + if self.tls.wants_write() { WRITE_BYTES_MAX } else { 0 }
+        // What is encrypted and not sent is at most what one call wrote, and a head before it.
+        IDLE_BYTES + if self.tls.wants_write() { HELD_BYTES_MAX + WRITE_BYTES_MAX } else { 0 }
     }
 
     /// The socket under it.
@@ -215,21 +274,30 @@ impl TlsStream {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Err(Fault::Gone),
             }
-            if !self.receive()? {
-                // A wait to read ends also when it could be written, as long as something is left to send.
-                self.flush()?;
+            // A wait to read ends also when it could be written, as long as something is left to send. Where that fails, the peer
+            // may have sent something since and closed: it is read before the end.
+            if !self.receive()? && (self.flush().is_ok() || !self.receive()?) {
                 return Ok(None);
             }
         }
     }
 
-    /// Writes what fits of two pieces: 0 where nothing does now.
+    /// Whether what is written now would be sent now, as far as is known: what the kernel did not take before is offered to it again.
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn try_write(&mut self, first: &[u8], second: &[u8]) -> Result<usize, Fault> {
+    pub(crate) fn has_room(&mut self) -> Result<bool, Fault> {
+        Ok(!self.is_blocked || self.flush()?)
+    }
+
+    /// Writes what fits of two pieces: 0 where nothing does now. With `more`, which says that further bytes follow at once, a little
+    /// is encrypted and not sent yet: a later write or [`TlsStream::flush`] sends it.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn try_write(&mut self, first: &[u8], second: &[u8], more: bool) -> Result<usize, Fault> {
         // What was encrypted before goes out with this, if nothing is in the way.
-        if self.is_blocked && !self.flush()? {
+        if !self.has_room()? {
             return Ok(0);
         }
         let now_ms = self.stream.core().now_ms();
@@ -241,7 +309,10 @@ impl TlsStream {
         for piece in [first, second] {
             taken += self.encrypt(&piece[..piece.len().min(WRITE_BYTES_MAX - taken)])?;
         }
-        self.flush()?;
+        self.held_bytes += taken;
+        if !more || self.held_bytes > HELD_BYTES_MAX {
+            self.flush()?;
+        }
         Ok(taken)
     }
 
@@ -283,6 +354,7 @@ impl TlsStream {
             }
         }
         self.is_blocked = false;
+        self.held_bytes = 0;
         Ok(true)
     }
 

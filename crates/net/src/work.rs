@@ -10,16 +10,18 @@ use http::machine::{ClientMachine, ServerMachine};
 use crate::memory::Memory;
 use crate::pump::{Inbox, Outbox};
 
-/// What an input buffer grows to while a body streams through it.
-pub const STREAMING_BYTES: usize = 64 * 1024;
+/// What an input buffer grows to while the body of a request streams through it.
+const STREAMING_BYTES: usize = 64 * 1024;
 /// The same while memory is short.
 const STREAMING_BYTES_SHORT: usize = 8 * 1024;
 /// Bytes that an entry of the pool takes in addition to its buffers: its parser.
 const ENTRY_BYTES: usize = 1024;
 /// What the pool keeps although it has not been used for a while.
 const KEPT_MIN: usize = 16;
+/// Those that weigh more than this release their buffers, however.
+const KEPT_BYTES_UNUSED: usize = 32 * 1024;
 /// Entries that weigh more are returned to the allocator instead of the pool.
-const KEPT_BYTES_MAX: usize = 160 * 1024;
+const KEPT_BYTES_MAX: usize = 224 * 1024;
 /// Bytes that the pool of a core's clients keeps.
 pub(crate) const POOL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -192,20 +194,6 @@ impl<P> BufferPool<P> {
         }
     }
 
-    /// Releases the entries that were not needed since the last call.
-    pub fn trim(&self) {
-        let mut free = self.free.borrow_mut();
-        let count = self.unused.get().min(free.len()).saturating_sub(KEPT_MIN);
-        // What was used last stands last.
-        for buffers in free.drain(..count) {
-            self.bytes.set(self.bytes.get() - buffers.weight_bytes());
-        }
-        if count > 0 {
-            free.shrink_to_fit();
-        }
-        self.unused.set(free.len());
-    }
-
     /// How many it keeps now.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
@@ -220,6 +208,24 @@ impl<P> BufferPool<P> {
 }
 
 impl<P: Parser> BufferPool<P> {
+    /// Releases the entries that were not needed since the last call, except a few small ones.
+    pub fn trim(&self) {
+        let mut free = self.free.borrow_mut();
+        let unused = self.unused.get().min(free.len());
+        // What was used last stands last.
+        free.drain(..unused.saturating_sub(KEPT_MIN));
+        for buffers in free.iter_mut().take(unused.min(KEPT_MIN)) {
+            if buffers.weight_bytes() > KEPT_BYTES_UNUSED {
+                buffers.trim();
+            }
+        }
+        if unused > 0 {
+            free.shrink_to_fit();
+            self.bytes.set(free.iter().map(|buffers| buffers.weight_bytes()).sum());
+        }
+        self.unused.set(free.len());
+    }
+
     /// Empty buffers.
     pub fn take(&self) -> Box<Buffers<P>> {
         let Some(buffers) = self.free.borrow_mut().pop() else { return Box::default() };
@@ -273,6 +279,18 @@ mod tests {
         assert_eq!(works.kept(), KEPT_MIN);
         (0..KEPT_MIN).for_each(|_| _ = works.take());
         assert_eq!(works.kept_bytes(), 0);
+    }
+
+    #[test]
+    fn buffers_of_bodies_go_back_when_no_body_has_needed_them_for_a_while() {
+        let works = BufferPool::<ServerMachine>::default();
+        let mut work = works.take();
+        work.body_room(false);
+        works.give_back(work);
+        works.trim();
+        assert!(works.kept_bytes() >= STREAMING_BYTES, "it was in use since the last time");
+        works.trim();
+        assert!((1..=KEPT_BYTES_UNUSED).contains(&works.kept_bytes()), "{}", works.kept_bytes());
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use http::machine::{ClientMachine, Fed, Step};
 use http::{Limits, Method, Name, ResponseHead, Status, scan};
-use net::work::STREAMING_BYTES;
 use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure};
 
 use crate::failure::AttemptFailure;
@@ -13,6 +12,9 @@ use crate::options::KeepAlive;
 
 /// Bytes of an input buffer to begin with: nearly every response that is not a download.
 const INPUT_BYTES: usize = 16 * 1024;
+/// What an input buffer grows to while a large response streams through it. On loopback a packet carries up to 64 KiB: a buffer that
+/// takes it whole halves the CPU time of a proxied MiB (labs/bodies.toml); twice as much saves a tenth more.
+const INPUT_BYTES_STREAMING: usize = 128 * 1024;
 /// The size of input buffers while memory is short.
 const INPUT_BYTES_SHORT: usize = 4 * 1024;
 /// Bytes of buffers that a core keeps.
@@ -175,7 +177,7 @@ impl UpstreamConnection {
             body.is_some_and(|body| body.remaining().is_none_or(|remaining| remaining > INPUT_BYTES as u64));
         let size = match (is_short, streaming) {
             (true, _) => INPUT_BYTES_SHORT,
-            (false, true) => STREAMING_BYTES,
+            (false, true) => INPUT_BYTES_STREAMING,
             (false, false) => INPUT_BYTES,
         };
         // A buffer with nothing in it gets its whole size; one with the beginning of a head grows when it is full.

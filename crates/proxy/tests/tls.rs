@@ -177,7 +177,7 @@ fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
     let rig = Rig::with(secure.options(tls));
     for number in 1..=5 {
         let body = rig.get("/more").body;
-        assert!(body.iter().all(|&byte| byte == b'x') && body.len() > 16_000);
+        assert!(body.iter().all(|&byte| byte == b'x') && body.len() > 16_000, "{}", body.escape_ascii());
         assert_eq!(secure.connections.load(Ordering::SeqCst), number);
     }
     assert_eq!(rig.get("/").text(), "app.test");

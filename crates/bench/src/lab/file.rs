@@ -135,13 +135,15 @@ pub struct LabSubject {
 }
 
 /// The settings that a load may have.
-pub(crate) const LOAD: [&str; 18] = [
+pub(crate) const LOAD: [&str; 20] = [
     "connections",
     "duration",
     "warm-up",
     "repetitions",
     "keep-alive",
     "resumption",
+    "tls-version",
+    "groups",
     "http",
     "rate",
     "pipeline",

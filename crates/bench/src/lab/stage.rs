@@ -332,7 +332,11 @@ fn plan(
         weight: 1,
     };
     let no_resumption = !yes("resumption", true)?;
-    let reach = Reach { unix, insecure: true, no_resumption, ..Reach::default() };
+    let tls_groups = text("groups").map_or_else(Vec::new, |all| {
+        all.split(',').map(|group| group.trim().to_string()).filter(|group| !group.is_empty()).collect()
+    });
+    let tls_version = text("tls-version").map(str::to_string);
+    let reach = Reach { unix, insecure: true, no_resumption, tls_version, tls_groups, ..Reach::default() };
     let mut plan = Plan::new(std::slice::from_ref(&ask), &manner, &reach)?;
     plan.connections = number("connections", 50.0)? as usize;
     plan.duration = Some(time("duration", "5s")?);

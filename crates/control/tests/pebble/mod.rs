@@ -22,6 +22,8 @@ pub(crate) struct PebbleOptions {
     /// Where it looks for HTTP-01 responses, and for TLS-ALPN-01.
     pub(crate) http_port: u16,
     pub(crate) tls_port: u16,
+    /// The DNS server on this machine that it asks; `None` for its own.
+    pub(crate) dns_port: Option<u16>,
     /// Key identifiers and base64url keys of external accounts; with any, an account needs one.
     pub(crate) external: Vec<(&'static str, &'static str)>,
 }
@@ -33,6 +35,7 @@ impl Default for PebbleOptions {
             validity_s: 7_776_000,
             http_port: 1,
             tls_port: 1,
+            dns_port: None,
             external: Vec::new(),
         }
     }
@@ -109,7 +112,7 @@ impl Pebble {
         let pebble = Command::new(pebble)
             .arg("-config")
             .arg(folder.join("pebble.json"))
-            .args(["-dnsserver", &format!("127.0.0.1:{dns_port}")])
+            .args(["-dnsserver", &format!("127.0.0.1:{}", options.dns_port.unwrap_or(dns_port))])
             // Each validation would sleep up to 15 s; a test that wants that sets it.
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_WFE_NONCEREJECT", "0")

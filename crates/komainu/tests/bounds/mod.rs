@@ -1,8 +1,9 @@
 //! What one client can make the server hold or do at most, measured: clients in a state, the server's memory and CPU time
-//! for each of them, and the bound that [`table::ROWS`] states.
+//! for each of them, and the bound that [`table::rows`] states.
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 pub mod table;
+pub mod table_h2;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

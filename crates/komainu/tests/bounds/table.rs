@@ -20,11 +20,11 @@ pub struct Row {
 
 pub const HEAD: &str =
     "| state | memory | limited by | file | CPU | attack | test |\n|---|---:|---|---|---:|---|---|\n";
-const KIB: u64 = 1024;
-const US: u64 = 1000;
+pub const KIB: u64 = 1024;
+pub const US: u64 = 1000;
 
 pub fn row(state: &str) -> &'static Row {
-    ROWS.iter().find(|row| row.state == state).unwrap_or_else(|| panic!("no row {state:?}"))
+    rows().find(|row| row.state == state).unwrap_or_else(|| panic!("no row {state:?}"))
 }
 
 impl Row {
@@ -42,7 +42,7 @@ impl Row {
         format!("| {state} | {memory} | {limit} | {file} | {cpu} {unit} | {attack} | `{test}` |\n")
     }
 }
-const fn r(
+pub const fn r(
     state: &'static str,
     (memory_bytes, limit): (u64, &'static str),
     file: &'static str,
@@ -53,7 +53,12 @@ const fn r(
     Row { state, memory_bytes, limit, file, cpu_ns, unit, attack, test }
 }
 
-pub const ROWS: &[Row] = &[
+/// All rows.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(super::table_h2::ROWS)
+}
+
+const ROWS: &[Row] = &[
     r(
         "connected, silent",
         (2 * KIB, "`limits.connections`; closed after `timeouts.head`"),
@@ -160,7 +165,7 @@ pub const ROWS: &[Row] = &[
     ),
     r(
         "slow reader of a proxied response, in memory",
-        (448 * KIB, "`read_ahead`, a buffer of 64 KiB"),
+        (448 * KIB, "`read_ahead`, a buffer of 128 KiB"),
         "",
         (6_000 * US, "a connection"),
         "a response of 10 MB, nothing read, `spill` 0",

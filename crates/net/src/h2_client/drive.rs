@@ -78,6 +78,8 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
 
 async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     loop {
+        let growth = u32::try_from(conn.core.memory().window_growth_max()).unwrap_or(u32::MAX);
+        conn.frames.borrow_mut().machine.limit_growth(growth);
         feed(conn, wire)?;
         conn.fill_out(OUT_BYTES_MAX);
         write(conn, wire)?;

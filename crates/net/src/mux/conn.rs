@@ -117,6 +117,11 @@ impl MuxConn {
         self.weigh();
     }
 
+    /// Bytes that its streams hold together.
+    pub(crate) fn streams_bytes(&self) -> usize {
+        self.streams_bytes.get()
+    }
+
     /// The connection's task holds so many.
     pub(crate) fn weigh_own(&self, bytes: usize) {
         self.own_bytes.set(bytes + self.machine.borrow().held_bytes());

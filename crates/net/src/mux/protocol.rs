@@ -97,6 +97,9 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Whether the peer takes no further part: nothing but what is under way will come.
     fn is_peer_leaving(&self) -> bool;
 
+    /// Sets how many bytes windows may grow by beyond their first sizes where the measured rate wants it, and shrinks larger ones.
+    fn limit_growth(&mut self, _bytes_max: usize) {}
+
     /// Bytes to send.
     fn out(&mut self) -> &mut Vec<u8>;
 

@@ -100,6 +100,14 @@ impl StreamOutput {
         }
         self.bytes.extend_from_slice(bytes);
     }
+
+    /// The same as [`StreamOutput::push`], without a copy where nothing waits.
+    pub(crate) fn push_owned(&mut self, bytes: Vec<u8>) {
+        if self.len() > 0 {
+            return self.push(&bytes);
+        }
+        (self.bytes, self.at) = (bytes, 0);
+    }
 }
 
 impl StreamShared {

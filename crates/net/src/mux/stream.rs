@@ -21,15 +21,17 @@ use crate::wait::{self, Interest};
 
 /// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
-/// Bytes of a file that are read together.
-const FILE_BYTES: usize = 64 * 1024;
+/// The same where the streams of its connection hold [`CONNECTION_BYTES_FULL`] together.
+const OUT_BYTES_MAX_FULL: usize = 16 * 1024;
+/// From so many bytes on, the streams of one connection read less ahead.
+const CONNECTION_BYTES_FULL: usize = 1024 * 1024;
 /// Bytes that are loaded from a temporary file ahead of what the client takes. No more than a handler keeps in memory before it
 /// spills: otherwise the same bytes would be written and loaded again without end.
 const LOADED_BYTES_MAX: usize = 4 * 1024;
 /// Bytes that a stream moves before others get their turn.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What a stream holds beside its buffers: its future above all.
-const STREAM_BYTES: usize = 4 * 1024;
+/// What a stream holds beside its buffers: its future above all, then the fields of its head (8.5 KiB measured).
+const STREAM_BYTES: usize = 8 * 1024 + 512;
 /// The most that a client may go without taking a byte of a response while memory is critically short.
 const WRITE_MS_SHORT: u64 = 5_000;
 
@@ -59,6 +61,8 @@ pub(crate) struct StreamLane {
     write_ms: u64,
     moved_bytes: usize,
     request_bytes: usize,
+    /// Bytes of a file that are being read.
+    file_bytes: usize,
 }
 
 impl StreamLane {
@@ -87,6 +91,7 @@ impl StreamLane {
             write_ms: timeouts.write_ms,
             moved_bytes: 0,
             request_bytes: 0,
+            file_bytes: 0,
         };
         lane.weigh();
         lane
@@ -126,7 +131,8 @@ impl StreamLane {
         let buffers = input.bytes.capacity() + output.bytes.capacity();
         let own = self.piece.capacity() + self.rest.capacity() + self.head_bytes.capacity();
         drop((input, output));
-        self.conn.weigh_stream(&self.shared, STREAM_BYTES + buffers + own + self.request_bytes);
+        let request = self.request_bytes + self.file_bytes;
+        self.conn.weigh_stream(&self.shared, STREAM_BYTES + buffers + own + request);
     }
 
     /// Sets what the request holds, called before a wait that may be long.
@@ -296,10 +302,8 @@ impl StreamLane {
             Box::pin(self.drain()).await?;
         }
         while !bytes.is_empty() {
-            let short = self.pressure() >= Pressure::High;
-            let max = if short { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX };
             let waiting = self.shared.output.borrow().len();
-            let (piece, rest) = bytes.split_at(bytes.len().min(max.saturating_sub(waiting)));
+            let (piece, rest) = bytes.split_at(bytes.len().min(self.output_max().saturating_sub(waiting)));
             if piece.is_empty() {
                 self.wait_writable().await?;
                 continue;
@@ -340,15 +344,53 @@ impl StreamLane {
         total: &mut u64,
     ) -> Result<(), Fault> {
         let end = at + len;
+        if self.overflow.is_some() {
+            Box::pin(self.drain()).await?;
+        }
+        let core = self.conn.core.clone();
         while at < end {
-            let core = self.conn.core.clone();
-            let piece = if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { FILE_BYTES };
-            let bytes = file::read(&core, file, at, (end - at).min(piece as u64) as usize).await?;
-            at += bytes.len() as u64;
-            self.send(&bytes).await?;
-            *total += bytes.len() as u64;
+            let piece = (end - at).min(self.file_room().await? as u64) as usize;
+            self.file_bytes = piece;
+            self.weigh();
+            let bytes = file::read(&core, file, at, piece).await;
+            self.file_bytes = 0;
+            let bytes = bytes?;
+            let len = bytes.len();
+            if self.shared.is_reset() {
+                return Err(Fault::Gone);
+            }
+            self.shared.output.borrow_mut().push_owned(bytes);
+            self.weigh();
+            self.conn.enqueue(&self.shared);
+            at += len as u64;
+            *total += len as u64;
+            self.moved(len).await;
         }
         Ok(())
+    }
+
+    /// Bytes that may wait to be sent before the handler waits.
+    fn output_max(&self) -> usize {
+        if self.pressure() >= Pressure::High {
+            return OUT_BYTES_MAX_SHORT;
+        }
+        let is_full = self.conn.streams_bytes() >= CONNECTION_BYTES_FULL;
+        if is_full { OUT_BYTES_MAX_FULL } else { OUT_BYTES_MAX }
+    }
+
+    /// Bytes of a file that may be read now: what has room among those that wait, and in the windows, or a few where they are shut.
+    /// Waits until half of that room is free, so that a file is read in few pieces.
+    async fn file_room(&mut self) -> Result<usize, Fault> {
+        loop {
+            let window = self.conn.machine.borrow().capacity(self.shared.id);
+            let waiting = self.shared.output.borrow().len();
+            let max = self.output_max().min(window.max(OUT_BYTES_MAX_SHORT));
+            let room = max.saturating_sub(waiting);
+            if room >= max / 2 {
+                return Ok(room);
+            }
+            self.wait_writable().await?;
+        }
     }
 
     /// The body is complete.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
-use rustls::{CipherSuite, Error, PeerIncompatible, ProtocolVersion};
+use rustls::{CipherSuite, CommonState, Error, HandshakeKind, PeerIncompatible, ProtocolVersion};
 
 use super::acceptor::{NotAdmitted, TlsAcceptor};
 use super::certificate::CertificateInfo;
@@ -231,11 +231,13 @@ impl TlsHandshake {
             write_alert(alert, stream);
             failure(&error, name.as_deref())
         })?;
-        Ok(State::Running {
-            tls: Box::new(tls),
-            policy: admission.policy,
-            is_challenge: admission.is_challenge,
-        })
+        let mut tls = Box::new(tls);
+        // More may have come with the first message, of which the socket will not report anything.
+        if let Err(error) = tls.process_new_packets() {
+            let _ = sent(&mut tls, stream);
+            return Err(failure(&error, name.as_deref()));
+        }
+        Ok(State::Running { tls, policy: admission.policy, is_challenge: admission.is_challenge })
     }
 
     fn refused(&self, error: &Error, alert: AcceptedAlert, stream: &Stream) -> HandshakeFailure {
@@ -300,17 +302,51 @@ fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeF
         let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;
         Ok(ClientIdentity { info, der: Box::from(&**certificate) })
     });
+    let agreed = TlsAgreement::of(tls);
     Ok(TlsSession {
-        version: match tls.protocol_version() {
-            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
-            _ => "TLSv1.2",
-        },
-        cipher: tls.negotiated_cipher_suite().map_or("", |suite| cipher_name(suite.suite())),
+        version: agreed.version,
+        cipher: agreed.cipher,
         server_name: tls.server_name().map(Into::into),
-        resumed: tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
+        resumed: agreed.resumed,
         policy,
         client: client.transpose()?,
     })
+}
+
+/// What the two sides of a connection have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsAgreement {
+    /// `TLSv1.3` or `TLSv1.2`.
+    pub version: &'static str,
+    /// The cipher suite, as [`TlsSession::cipher`] names it.
+    pub cipher: &'static str,
+    /// The group of the key exchange by IANA's name, `X25519` for example; empty where keys of an earlier connection were used without
+    /// an exchange.
+    pub group: &'static str,
+    /// Whether it continues with the keys of an earlier connection.
+    pub resumed: bool,
+    /// Whether the server asked for another key share first (HelloRetryRequest, RFC 8446 section 4.1.4).
+    pub retried: bool,
+}
+
+impl TlsAgreement {
+    /// Of a connection whose handshake is complete.
+    pub(super) fn of(tls: &CommonState) -> TlsAgreement {
+        let kind = tls.handshake_kind();
+        TlsAgreement {
+            version: match tls.protocol_version() {
+                Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+                _ => "TLSv1.2",
+            },
+            cipher: tls.negotiated_cipher_suite().map_or("", |suite| cipher_name(suite.suite())),
+            group: tls
+                .negotiated_key_exchange_group()
+                .and_then(|group| group.name().as_str())
+                .unwrap_or_default(),
+            resumed: kind == Some(HandshakeKind::Resumed),
+            retried: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
+        }
+    }
 }
 
 fn cipher_name(suite: CipherSuite) -> &'static str {

@@ -14,7 +14,7 @@ use http2::{ErrorCode, Event, Machine, Options};
 use proxy::options::{UpstreamAddress, UpstreamServer};
 
 /// A test that hangs must fail: no read waits longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server whose every connection is handled by a closure on a thread of its own.
 pub struct H2Origin {

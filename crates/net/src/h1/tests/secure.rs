@@ -150,6 +150,18 @@ fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
 }
 
 #[test]
+fn the_head_of_a_file_leaves_with_its_first_bytes() {
+    let rig = Rig::quick();
+    let (wire, mut far) = served(&rig);
+    wire.whole_sends.set(true);
+    wire.sends.borrow_mut().clear();
+    far.says(get("/file?7").as_bytes());
+    assert!(exchange(&rig, &mut far).ends_with(&pattern(0, FILE_BYTES)[7..]));
+    let sends = wire.sends.borrow();
+    assert!(sends[0] > 60_000 && sends.len() == 2, "{sends:?}");
+}
+
+#[test]
 fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
     let rig = Rig::quick();
     let (wire, mut far) = served(&rig);

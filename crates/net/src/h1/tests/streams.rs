@@ -10,7 +10,7 @@ use crate::sim::{Dice, SimulatedWire};
 use crate::toy::{ENDS, FRAME_HEAD_BYTES, Frame, FrameKind, PREFACE};
 
 /// A test that hangs must fail.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What came on one stream.
 #[derive(Default, Debug)]

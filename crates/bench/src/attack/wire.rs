@@ -1,0 +1,175 @@
+//! What attacks send: frames and heads written by hand, because most of them break a rule on purpose.
+
+/// Types of frames (RFC 9113 section 6, RFC 9218 section 7.1).
+#[allow(missing_docs)] // each is its name there
+pub mod kind {
+    pub const DATA: u8 = 0x0;
+    pub const HEADERS: u8 = 0x1;
+    pub const PRIORITY: u8 = 0x2;
+    pub const RST_STREAM: u8 = 0x3;
+    pub const SETTINGS: u8 = 0x4;
+    pub const PING: u8 = 0x6;
+    pub const GOAWAY: u8 = 0x7;
+    pub const WINDOW_UPDATE: u8 = 0x8;
+    pub const CONTINUATION: u8 = 0x9;
+    pub const PRIORITY_UPDATE: u8 = 0x10;
+}
+
+/// The flag END_STREAM; ACK of SETTINGS and PING is the same bit.
+pub const END_STREAM: u8 = 0x1;
+/// The flag END_HEADERS.
+pub const END_HEADERS: u8 = 0x4;
+
+/// SETTINGS_HEADER_TABLE_SIZE.
+pub const HEADER_TABLE_SIZE: u16 = 1;
+/// SETTINGS_INITIAL_WINDOW_SIZE.
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// A frame. `payload` has less than 16 MiB.
+#[must_use]
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u32).to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A SETTINGS frame.
+#[must_use]
+pub fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
+    let pair = |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
+    frame(kind::SETTINGS, 0, 0, &settings.iter().flat_map(pair).collect::<Vec<u8>>())
+}
+
+/// A WINDOW_UPDATE frame.
+#[must_use]
+pub fn window_update(stream: u32, increment: u32) -> Vec<u8> {
+    frame(kind::WINDOW_UPDATE, 0, stream, &increment.to_be_bytes())
+}
+
+/// An RST_STREAM frame.
+#[must_use]
+pub fn rst_stream(stream: u32, code: u32) -> Vec<u8> {
+    frame(kind::RST_STREAM, 0, stream, &code.to_be_bytes())
+}
+
+/// A client's preface and SETTINGS.
+#[must_use]
+pub fn client_start(values: &[(u16, u32)]) -> Vec<u8> {
+    [http2::frame::PREFACE.to_vec(), settings(values)].concat()
+}
+
+/// The number of the client's stream at this place, from 0.
+#[must_use]
+pub fn stream(at: usize) -> u32 {
+    (at as u32 * 2 + 1) & http2::frame::MAX_31_BITS
+}
+
+/// An integer of HPACK (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
+fn integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
+    let most = (1_usize << bits) - 1;
+    if value < most {
+        return out.push(first | value as u8);
+    }
+    out.push(first | most as u8);
+    let mut rest = value - most;
+    while rest >= 128 {
+        out.push(rest as u8 | 128);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// A string of HPACK without Huffman coding.
+fn string(out: &mut Vec<u8>, bytes: &[u8]) {
+    integer(out, 0, 7, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// A field by its name in the static table, neither indexed nor compressed.
+fn named(out: &mut Vec<u8>, index: u8, value: &[u8]) {
+    integer(out, 0, 4, usize::from(index));
+    string(out, value);
+}
+
+/// A field that enters the dynamic table.
+pub fn indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.push(0x40);
+    string(out, name);
+    string(out, value);
+}
+
+/// A field that enters no table.
+pub fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.push(0);
+    string(out, name);
+    string(out, value);
+}
+
+/// What attacks are aimed at.
+#[derive(Clone, Debug)]
+pub struct AttackTarget {
+    /// Host and port.
+    pub authority: String,
+    /// Path and query.
+    pub path: String,
+    /// `https`.
+    pub is_https: bool,
+}
+
+impl AttackTarget {
+    /// The header block of a request.
+    #[must_use]
+    pub fn block(&self, is_post: bool) -> Vec<u8> {
+        let mut block = vec![0x82 + u8::from(is_post), 0x86 + u8::from(self.is_https)];
+        named(&mut block, 4, self.path.as_bytes());
+        named(&mut block, 1, self.authority.as_bytes());
+        block
+    }
+
+    /// A request without content.
+    #[must_use]
+    pub fn get(&self, stream: u32) -> Vec<u8> {
+        frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &self.block(false))
+    }
+
+    /// A request whose content is still to come.
+    #[must_use]
+    pub fn post(&self, stream: u32) -> Vec<u8> {
+        frame(kind::HEADERS, END_HEADERS, stream, &self.block(true))
+    }
+
+    /// The start of a request of HTTP/1, without the empty line that ends its head.
+    #[must_use]
+    pub fn http1(&self, method: &str) -> String {
+        format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", self.path, self.authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http2::{Event, Machine, Options};
+
+    #[test]
+    fn a_server_understands_what_is_written_by_hand() {
+        let target = AttackTarget { authority: "a.test".repeat(40), path: "/x".into(), is_https: true };
+        let mut machine = Machine::server(Options::default());
+        let mut bytes = client_start(&[(INITIAL_WINDOW_SIZE, 0)]);
+        bytes.extend(target.get(stream(0)));
+        bytes.extend(target.post(stream(1)));
+        let (mut at, mut paths) = (0, Vec::new());
+        loop {
+            let (consumed, event) = machine.feed(&bytes[at..], 0).unwrap();
+            at += consumed;
+            match event {
+                Event::NeedMore => break,
+                Event::Head { stream, ended } => {
+                    let head = machine.head_bytes();
+                    assert!(machine.is_https);
+                    paths.push((stream, ended, machine.head.target.path.of(head).to_vec()));
+                }
+                event => assert_eq!(event, Event::Settings),
+            }
+        }
+        assert_eq!(paths, [(1, true, b"/x".to_vec()), (3, false, b"/x".to_vec())]);
+    }
+}

@@ -1,0 +1,105 @@
+//! TLS handshakes, counted by what both sides agreed on.
+
+use net::TlsAgreement;
+
+/// How many handshakes ended with which agreement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshakes(Vec<(TlsAgreement, u64)>);
+
+impl Handshakes {
+    /// Counts `count` of them.
+    pub fn count(&mut self, agreed: TlsAgreement, count: u64) {
+        match self.0.iter_mut().find(|(known, _)| *known == agreed) {
+            Some((_, sum)) => *sum += count,
+            None => self.0.push((agreed, count)),
+        }
+    }
+
+    /// Takes in all of `other`.
+    pub fn add(&mut self, other: &Handshakes) {
+        other.0.iter().for_each(|&(agreed, count)| self.count(agreed, count));
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.sum(|_| true)
+    }
+
+    /// Those that continued with the keys of an earlier connection.
+    #[must_use]
+    pub fn resumed(&self) -> u64 {
+        self.sum(|agreed| agreed.resumed)
+    }
+
+    /// Those in which the server asked for another key share (HelloRetryRequest): one round trip more.
+    #[must_use]
+    pub fn retried(&self) -> u64 {
+        self.sum(|agreed| agreed.retried)
+    }
+
+    fn sum(&self, which: impl Fn(&TlsAgreement) -> bool) -> u64 {
+        self.0.iter().filter(|(agreed, _)| which(agreed)).map(|(_, count)| count).sum()
+    }
+
+    /// Version, cipher and group (empty where there was none) with their counts, the most frequent first.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<([&'static str; 3], u64)> {
+        let mut kinds: Vec<([&'static str; 3], u64)> = Vec::new();
+        for (agreed, count) in &self.0 {
+            let names = [agreed.version, agreed.cipher, agreed.group];
+            match kinds.iter_mut().find(|(known, _)| *known == names) {
+                Some((_, sum)) => *sum += count,
+                None => kinds.push((names, *count)),
+            }
+        }
+        kinds.sort_by_key(|&(names, count)| (u64::MAX - count, names));
+        kinds
+    }
+
+    /// All of it in one line: `2 full, 10 resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let shown = |count: u64| crate::quantity::thousands(count as f64);
+        let resumed = self.resumed();
+        let mut text = format!("{} full, {} resumed", shown(self.total() - resumed), shown(resumed));
+        if self.retried() > 0 {
+            text += &format!(", {} with a second ClientHello", shown(self.retried()));
+        }
+        let kinds = self.kinds();
+        for (names, count) in &kinds {
+            let named: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
+            text += &format!("; {}", named.join(", "));
+            if kinds.len() > 1 {
+                text += &format!(" {}×", shown(*count));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_are_counted_by_what_was_agreed() {
+        let full =
+            TlsAgreement { version: "TLSv1.3", cipher: "A", group: "X25519", resumed: false, retried: false };
+        let resumed = TlsAgreement { resumed: true, ..full };
+        let mut all = Handshakes::default();
+        all.count(full, 2);
+        all.count(resumed, 1_000);
+        all.count(full, 1);
+        assert_eq!((all.total(), all.resumed(), all.retried()), (1_003, 1_000, 0));
+        assert_eq!(all.text(), "3 full, 1,000 resumed; TLSv1.3, A, X25519");
+        let mut others = Handshakes::default();
+        others.count(TlsAgreement { version: "TLSv1.2", group: "", ..resumed }, 1);
+        others.count(TlsAgreement { retried: true, ..full }, 5);
+        all.add(&others);
+        assert_eq!(
+            all.text(),
+            "8 full, 1,001 resumed, 5 with a second ClientHello; TLSv1.3, A, X25519 1,008×; TLSv1.2, A 1×"
+        );
+    }
+}

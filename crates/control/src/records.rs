@@ -1,0 +1,57 @@
+//! How the TXT records of DNS-01 challenges are set and removed (RFC 8555 section 8.4).
+
+use std::ffi::OsString;
+use std::time::{Duration, SystemTime};
+
+use crate::dns_update::DnsServer;
+use crate::hook;
+use crate::schedule::Intervals;
+
+/// Who sets and removes the records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DnsRecords {
+    /// A command, in words.
+    Hook(Vec<OsString>),
+    /// A DNS server, by dynamic update.
+    Update(DnsServer),
+}
+
+impl DnsRecords {
+    /// Adds a record; it ends once the authority will see it.
+    ///
+    /// # Errors
+    /// Why it could not be added.
+    pub(crate) async fn add(
+        &self,
+        (name, value): (&str, &str),
+        now: SystemTime,
+        intervals: &Intervals,
+    ) -> Result<(), String> {
+        match self {
+            DnsRecords::Hook(words) => hook::run(words, "add", name, value, intervals.hook_max).await,
+            DnsRecords::Update(server) => {
+                server.change(true, name, value, now, intervals.request_max).await?;
+                if server.wait > Duration::ZERO {
+                    tokio::time::sleep(server.wait).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes a record.
+    ///
+    /// # Errors
+    /// Why it could not be removed.
+    pub(crate) async fn remove(
+        &self,
+        (name, value): (&str, &str),
+        now: SystemTime,
+        intervals: &Intervals,
+    ) -> Result<(), String> {
+        match self {
+            DnsRecords::Hook(words) => hook::run(words, "remove", name, value, intervals.hook_max).await,
+            DnsRecords::Update(server) => server.change(false, name, value, now, intervals.request_max).await,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Windows that grow with the measured rate, and shrink again while memory is short.
+
+use crate::frame::{self, MAX_31_BITS};
+use crate::machine::{Machine, Opening};
+use crate::settings::WINDOW_BYTES_INITIAL;
+use crate::window::{GROWTH_PING, GrowthProbe, WindowGrowth};
+
+impl Machine {
+    /// Sets how many bytes the connection's window may grow by beyond its first size, and the windows of all streams together; 0, with
+    /// which a machine begins, for windows that stay as they are. A smaller figure than before shrinks them: what
+    /// the peer was allowed stays allowed, and its room is not given back once it is consumed.
+    pub fn limit_growth(&mut self, bytes_max: u32) {
+        let growth = &mut self.growth;
+        let shrinks = bytes_max < growth.bytes_max;
+        growth.bytes_max = bytes_max.min(MAX_31_BITS / 2);
+        if !shrinks {
+            return;
+        }
+        let most = self.connection_window_first() + self.growth.bytes_max;
+        if self.receive_window.size() > most {
+            self.receive_window.shrink(most);
+        }
+        if self.growth.streams > self.growth.bytes_max {
+            for stream in self.streams.iter_mut() {
+                let grown = std::mem::take(&mut stream.grown);
+                stream.receive_window.shrink(stream.receive_window.size() - grown);
+            }
+            self.growth.streams = 0;
+        }
+    }
+
+    /// The size of a stream's receive window, or of the connection's (stream 0), in bytes; 0 for a stream that is not there.
+    #[must_use]
+    pub fn window_size(&self, stream: u32) -> u32 {
+        match stream {
+            0 => self.receive_window.size(),
+            _ => self.streams.find(stream).map_or(0, |stream| stream.receive_window.size()),
+        }
+    }
+
+    fn connection_window_first(&self) -> u32 {
+        self.options.connection_window.clamp(WINDOW_BYTES_INITIAL, MAX_31_BITS / 2)
+    }
+
+    /// Content was consumed.
+    pub(crate) fn count_consumed(&mut self, stream: u32, len: usize) {
+        let growth = &mut self.growth;
+        growth.wait_bytes = growth.wait_bytes.saturating_sub(len);
+        if let Some(probe) = &mut growth.probe {
+            probe.connection_bytes += len;
+            if probe.stream == stream {
+                probe.stream_bytes += len;
+            }
+        }
+    }
+
+    /// Begins a measurement where one is due. The ping follows the announcement of a window, so that its answer comes after all that
+    /// the peer may send by then.
+    pub(crate) fn measure_rate(&mut self, stream: u32) {
+        let growth = &mut self.growth;
+        let may_grow = growth.streams < growth.bytes_max && growth.wait_bytes == 0 && growth.probe.is_none();
+        if may_grow && self.opening == Opening::Done && self.failed.is_none() {
+            growth.probe = Some(GrowthProbe { stream, stream_bytes: 0, connection_bytes: 0 });
+            self.pings += 1;
+            frame::ping(&mut self.control, false, GROWTH_PING);
+        }
+    }
+
+    /// The ping of a measurement was answered.
+    pub(crate) fn take_growth_answer(&mut self) {
+        let Some(probe) = self.growth.probe.take() else { return };
+        let most = self.connection_window_first() + self.growth.bytes_max;
+        let before = self.receive_window.size();
+        let mut size = WindowGrowth::target(before, probe.connection_bytes).unwrap_or(before).min(most);
+        let mut wait_bytes = self.options.stream_window as usize;
+        if let Some(stream) = self.streams.find_mut(probe.stream)
+            && let Some(target) = WindowGrowth::target(stream.receive_window.size(), probe.stream_bytes)
+        {
+            let room = self.growth.bytes_max.saturating_sub(self.growth.streams);
+            let more = target.saturating_sub(stream.receive_window.size()).min(room);
+            stream.receive_window.grow(stream.receive_window.size() + more);
+            stream.grown += more;
+            self.growth.streams += more;
+            if more > 0 {
+                wait_bytes = 0;
+            }
+        }
+        // Streams whose windows have grown leave the others what they had.
+        let first = self.connection_window_first();
+        size = size.max(first + self.growth.streams.min(self.growth.bytes_max)).max(before);
+        if size > before {
+            self.receive_window.grow(size);
+            wait_bytes = 0;
+        }
+        self.growth.wait_bytes = wait_bytes;
+        self.update_windows(probe.stream);
+    }
+}
