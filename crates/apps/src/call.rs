@@ -289,7 +289,9 @@ impl<'c> Call<'c> {
         x.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", b"websocket");
-            lines.line(b"Sec-WebSocket-Accept", &upgrade_request.accept);
+            if let Some(accept) = &upgrade_request.accept {
+                lines.line(b"Sec-WebSocket-Accept", accept);
+            }
             if let Some(deflate) = &deflate {
                 lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
             }
@@ -312,8 +314,7 @@ impl<'c> Call<'c> {
         let (socket, idle_ms) = match taken {
             Ok(taken) if x.take_over() => taken,
             Ok(_) => {
-                self.app_log
-                    .report(AppLogLevel::Error, "it took a connection over before it had read the request");
+                self.app_log.report(AppLogLevel::Error, hijack::refusal(x.request().version()));
                 return bad(x);
             }
             Err(why) => {

@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use net::{Exchange, Fault, Link, Stream};
+use http::Version;
+use net::{Exchange, Fault, Link, Stream, TunnelEnd};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::ForeignRawFd;
@@ -23,11 +24,19 @@ pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String>
     }
 }
 
+/// Why a connection of that version cannot be taken over, for the log.
+pub(crate) fn refusal(version: Version) -> &'static str {
+    match version {
+        Version::Http2 => "it wants to take over a connection of HTTP/2, which other requests share",
+        _ => "it took a connection over before it had read the request",
+    }
+}
+
 /// Relays until both sides have closed, or nothing has moved for `idle_ms`. At most 64 KiB are held for each side.
 ///
 /// # Errors
 /// Either side is gone.
 pub(crate) async fn relay(x: &mut Exchange<'_>, socket: OwnedFd, idle_ms: u64) -> Result<(), Fault> {
     let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
-    net::tunnel(x, &mut link, b"", idle_ms).await
+    net::tunnel(x, TunnelEnd::Link(&mut link), b"", idle_ms).await
 }

@@ -145,7 +145,7 @@ impl Options {
             show_errors: false,
             request_bytes: 64 * 1024,
             response_bytes: 64 * 1024,
-            body_ahead_bytes: 32 * 1024,
+            body_ahead_bytes: 128 * 1024,
             answer_ahead_bytes: 256 * 1024,
             spill: None,
             request_buffering: true,

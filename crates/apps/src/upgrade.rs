@@ -1,22 +1,15 @@
 //! A client's wish to switch to WebSocket (RFC 6455 section 4.2.1): read, and answered.
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use data_encoding::BASE64;
-use http::{Fields, Method, Name, Status, scan};
-use net::Request;
+use http::{Fields, Method, Status, scan};
+use net::{Request, websocket};
 
 use crate::deflate::{self, Agreement};
-
-/// What the key is joined with (section 1.3).
-const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// 16 bytes in base64.
-const KEY_BYTES: usize = 24;
 
 /// A valid WebSocket handshake.
 #[derive(Debug)]
 pub(crate) struct UpgradeRequest {
-    /// The value of `Sec-WebSocket-Accept`.
-    pub(crate) accept: [u8; 28],
+    /// The value of `Sec-WebSocket-Accept`; none over HTTP/2.
+    pub(crate) accept: Option<[u8; 28]>,
     /// The subprotocols that the client can speak, as it lists them; of several fields, with commas between.
     pub(crate) protocols: Vec<u8>,
     /// How messages can be compressed, where the client offers that.
@@ -36,12 +29,9 @@ pub(crate) struct UpgradeRefusal {
 /// # Errors
 /// The request asks for a WebSocket, but the handshake is invalid.
 pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeRequest>, UpgradeRefusal> {
-    let Some(upgrade) = request.field(Name::Upgrade) else { return Ok(None) };
-    let asks = request.method() == Method::Get
-        && request.head().0.may_upgrade()
-        && has_token(upgrade, b"websocket")
-        && request.fields().any(|(id, _, value)| id == Name::Connection && has_token(value, b"upgrade"));
-    if !asks {
+    let (head, bytes) = request.head();
+    let Some(upgrade) = head.upgrade(bytes) else { return Ok(None) };
+    if request.method() != Method::Get || !has_token(upgrade, b"websocket") {
         return Ok(None);
     }
     let named = |wanted: &'static str| {
@@ -57,17 +47,17 @@ pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeReq
         return Err(UpgradeRefusal { status: Status::UPGRADE_REQUIRED, reason, fields });
     }
     let mut keys = named("sec-websocket-key");
-    match (keys.next().filter(|key| is_key(key)), keys.next()) {
-        (Some(key), None) => {
-            let protocols = named("sec-websocket-protocol").collect::<Vec<_>>().join(&b", "[..]);
-            let deflate = deflate::agree(named("sec-websocket-extensions"));
-            Ok(Some(UpgradeRequest { accept: accept(key), protocols, deflate }))
-        }
+    let accept = match (keys.next().filter(|key| websocket::is_key(key)), keys.next()) {
+        _ if !head.protocol.is_empty() => None,
+        (Some(key), None) => Some(websocket::accept(key)),
         _ => {
             let reason = "Sec-WebSocket-Key is not 16 bytes in base64";
-            Err(UpgradeRefusal { status: Status::BAD_REQUEST, reason, fields: Fields::new() })
+            return Err(UpgradeRefusal { status: Status::BAD_REQUEST, reason, fields: Fields::new() });
         }
-    }
+    };
+    let protocols = named("sec-websocket-protocol").collect::<Vec<_>>().join(&b", "[..]);
+    let deflate = deflate::agree(named("sec-websocket-extensions"));
+    Ok(Some(UpgradeRequest { accept, protocols, deflate }))
 }
 
 /// Whether a field of the answer belongs to the handshake, which is the server's affair.
@@ -81,39 +71,9 @@ fn has_token(list: &[u8], wanted: &[u8]) -> bool {
     scan::tokens(list).any(|token| token.eq_ignore_ascii_case(wanted))
 }
 
-fn is_key(key: &[u8]) -> bool {
-    key.len() == KEY_BYTES
-        && key.ends_with(b"==")
-        && key[..KEY_BYTES - 2].iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte))
-}
-
-/// Section 4.2.2: base64 of the SHA-1 of the key and a constant. SHA-1 keeps no secret here; it shows that the server
-/// has understood.
-fn accept(key: &[u8]) -> [u8; 28] {
-    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());
-    let mut text = [0; 28];
-    BASE64.encode_mut(hash.as_ref(), &mut text);
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_example_of_the_rfc() {
-        assert_eq!(&accept(b"dGhlIHNhbXBsZSBub25jZQ=="), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    }
-
-    #[test]
-    fn keys() {
-        assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
-        for wrong in
-            [&b""[..], b"dGhlIHNhbXBsZSBub25jZQ=", b"dGhlIHNhbXBsZSBub25jZQAA", b"dGhlIHNhb.BsZSBub25jZQ=="]
-        {
-            assert!(!is_key(wrong));
-        }
-    }
 
     #[test]
     fn tokens_of_a_list() {

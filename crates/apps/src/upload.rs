@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use net::{BodyPiece, Exchange, Fault, SpillError, SpillFile, SpillQuota};
+use net::{BodyPiece, Exchange, Fault, Pressure, SpillError, SpillFile, SpillQuota};
 use ring::Error;
 
 use crate::dispatcher::PendingRequest;
 use crate::options::Options;
 
 /// Bytes that are written to a file, or read from it, together.
-const BLOCK_BYTES: usize = 64 * 1024;
+const BLOCK_BYTES: usize = 128 * 1024;
+/// What is kept in memory of a body while that is short.
+const AHEAD_BYTES_SHORT: usize = 32 * 1024;
 
 /// A body: what of it has been read from the client and not yet been handed over. That is what `ahead` has beyond `given`,
 /// then what the file has, then `rest`.
@@ -79,7 +81,9 @@ impl Upload {
                 }
                 Some(piece) => upload.ahead.extend_from_slice(piece),
             }
-            if upload.ahead.len() >= ahead.bytes_max {
+            let is_short = x.core().memory().pressure() >= Pressure::High;
+            let bytes_max = if is_short { ahead.bytes_max.min(AHEAD_BYTES_SHORT) } else { ahead.bytes_max };
+            if upload.ahead.len() >= bytes_max {
                 upload.length = None;
                 return match &ahead.quota {
                     None => Ok((upload, None)),

@@ -75,6 +75,28 @@ fn what_goes_wrong_around_it() {
     rig.get("/").expect(200, "plain");
 }
 
+/// Other requests share the connection.
+#[test]
+fn a_connection_of_http_2_is_not_taken_over() {
+    let rig = ruby("hijack.ru", |_| {});
+    let url = format!("http://{}/echo", rig.address);
+    let curl = std::process::Command::new("curl")
+        .args([
+            "-s",
+            "--http2-prior-knowledge",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_version} %{http_code}",
+            &url,
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&curl.stdout), "2 502");
+    rig.logged("it wants to take over a connection of HTTP/2");
+    rig.get("/").expect(200, "plain");
+}
+
 #[test]
 fn lint_finds_nothing() {
     let rig = ruby("hijack.ru", |options| options.env.push(("LINT".into(), "1".into())));

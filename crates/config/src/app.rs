@@ -125,7 +125,7 @@ directives! {
         "show_errors" show_errors: bool = false, Flag;
         /// Bytes of a request's body that are collected in memory before a worker gets the request, so that a slow
         /// client occupies no worker.
-        "body_ahead" body_ahead_bytes: u64 = "32KiB", Size { min: 0, max: MIB };
+        "body_ahead" body_ahead_bytes: u64 = "128KiB", Size { min: 0, max: MIB };
         /// Whether a request's body is read to its end before a worker gets the request; what exceeds `body_ahead` goes
         /// to a temporary file. A slow upload then occupies no worker, and the length of a body without one
         /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it arrives.

@@ -4,6 +4,7 @@ use crate::framing::BodySize;
 use crate::line::Field;
 use crate::method::Method;
 use crate::name::Name;
+use crate::scan;
 use crate::span::Span;
 use crate::target::Target;
 
@@ -59,6 +60,9 @@ pub struct Head {
     pub body: BodySize,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
+    /// The protocol that the client wants on this stream instead of HTTP: `:protocol` of an extended CONNECT (RFC 8441); else empty.
+    /// Apart from this, such a request looks like the GET request with `Upgrade` that asks for the same in HTTP/1.1.
+    pub protocol: Span,
 }
 
 impl Head {
@@ -68,10 +72,19 @@ impl Head {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value.of(buffer))
     }
 
-    /// Whether the connection may switch to the protocol of an `Upgrade` field: only in HTTP/1.1 (RFC 9110 section
-    /// 7.8), and only for requests without a body.
+    /// The protocols that the client asks to switch to, as a list: the `Upgrade` field of an HTTP/1.1 request without a body whose
+    /// `Connection` names it (RFC 9110 section 7.8), or the one protocol of an extended CONNECT.
     #[must_use]
-    pub fn may_upgrade(&self) -> bool {
-        self.version == Version::Http11 && self.body == BodySize::None
+    pub fn upgrade<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
+        if !self.protocol.is_empty() {
+            return Some(self.protocol.of(buffer));
+        }
+        if self.version != Version::Http11 || self.body != BodySize::None {
+            return None;
+        }
+        let wanted = self.field(buffer, Name::Upgrade)?;
+        let connection = self.fields.iter().filter(|field| field.id == Name::Connection);
+        let mut tokens = connection.flat_map(|field| scan::tokens(field.value.of(buffer)));
+        tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade")).then_some(wanted)
     }
 }

@@ -112,6 +112,12 @@ impl Status {
         self.0 < 200
     }
 
+    /// 2xx.
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        self.0 >= 200 && self.0 < 300
+    }
+
     /// 4xx or 5xx.
     #[must_use]
     pub const fn is_error(self) -> bool {

@@ -181,7 +181,7 @@ impl RouteCache {
         count(&self.cache.counters.bypassed);
         let request = x.request();
         let mut keys = Vec::new();
-        let changes = !request.method().is_safe();
+        let changes = !request.method().is_safe() && request.method() != Method::Connect;
         if changes {
             let mut key = Vec::new();
             if write_key(&mut key, &request) {

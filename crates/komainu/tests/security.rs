@@ -122,7 +122,7 @@ fn bodies_that_come_slowly() {
             &format!("{PLAIN}{}", hosted::only(&format!("wsgi = \"a.py:app\"\n{more}"))),
         )
     };
-    drop(send(&start(""), "body sent slowly, to an application, in memory", 300, post(32_000, 31_000)));
+    drop(send(&start(""), "body sent slowly, to an application, in memory", 300, post(128_000, 127_000)));
     let rig = start("spill = \"50MiB\"\n");
     let clients = send(&rig, "body sent slowly, to an application, in a file", 100, post(400_000, 300_000));
     assert_files("uploads are in files", &rig, 50 << 20);

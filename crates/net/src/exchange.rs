@@ -336,6 +336,7 @@ impl<'c> Exchange<'c> {
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
         assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
+        let status = self.lane.final_status(status);
         let body = self.lane.begin(status, length, own, lines);
         self.state.begun(status, body);
     }

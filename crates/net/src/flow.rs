@@ -75,37 +75,32 @@ impl Exchange<'_> {
         self.lane.inform(status, lines);
     }
 
-    /// Whether the connection can carry something else after this request: [`Exchange::upgrade`],
-    /// [`Exchange::take_over`]. HTTP/1 alone can, once the request's body has been read.
+    /// Whether the connection can carry something else after this request: [`Exchange::upgrade`]. HTTP/1's can, once the
+    /// request's body has been read, and a stream can where its request asks for a protocol.
     #[must_use]
     pub fn can_switch(&self) -> bool {
         self.state.reply == ReplyState::Unsent && self.lane.can_switch()
     }
 
-    /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …). From here on the connection
-    /// carries what both ends make of it: [`Exchange::try_raw`], [`Exchange::offer`]; see also [`crate::tunnel`].
+    /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …), and on a stream 200 with those that it can have. From
+    /// here on the connection carries what both ends make of it: [`Exchange::try_raw`], [`Exchange::offer`]; see also [`crate::tunnel`].
     ///
     /// # Panics
     /// Where [`Exchange::can_switch`] is false.
     pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
         assert!(self.can_switch(), "an upgrade follows the request");
-        self.lane.inform(Status::SWITCHING_PROTOCOLS, lines);
-        self.switch();
+        let status = self.lane.upgrade(lines);
+        self.state.begun(status, BodySize::Unknown);
     }
 
     /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
     /// cannot be: a response has begun, or the request's body is not read.
     pub fn take_over(&mut self) -> bool {
-        let can = self.can_switch();
+        let can = self.can_switch() && self.lane.take_over();
         if can {
-            self.switch();
+            self.state.begun(Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
         }
         can
-    }
-
-    fn switch(&mut self) {
-        self.lane.switch();
-        self.state.begun(Status::SWITCHING_PROTOCOLS, BodySize::Unknown);
     }
 
     /// Bytes of an upgraded connection, copied into `buffer`: `None` where there are none now, 0 at the end.

@@ -1,6 +1,6 @@
 //! HTTP/2 as a multiplexed connection speaks it: [`http2::Machine`] behind [`MuxProtocol`].
 
-use http::{Fields, Limits, Status};
+use http::{BodySize, Fields, Head, Limits, Method, Span, Status};
 use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
 
@@ -24,72 +24,13 @@ pub(crate) fn preface(input: &[u8]) -> PrefaceMatch {
     }
 }
 
-/// The server's end of an HTTP/2 connection.
-pub(crate) struct H2Server {
-    machine: Machine,
-    out: Vec<u8>,
-    /// The client has said that it leaves.
-    is_peer_leaving: bool,
-    goes_away: bool,
+/// A machine, and what it has written.
+pub(crate) struct Frames {
+    pub(crate) machine: Machine,
+    pub(crate) out: Vec<u8>,
 }
 
-impl H2Server {
-    /// An end that keeps to these limits.
-    pub(crate) fn new(limits: &options::Limits) -> H2Server {
-        let options = http2::Options {
-            head: limits.head,
-            streams_max: u32::try_from(limits.streams_max).unwrap_or(u32::MAX),
-            ..http2::Options::default()
-        };
-        H2Server {
-            machine: Machine::server(options),
-            out: Vec::new(),
-            is_peer_leaving: false,
-            goes_away: false,
-        }
-    }
-
-    fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
-        let (mut head, mut bytes) = (http::Head::default(), Vec::new());
-        self.machine.swap_head(&mut head, &mut bytes);
-        let priority = priority(self.machine.priority(id));
-        Box::new(StreamRequest { head, bytes, priority, refused, ended })
-    }
-
-    /// What an event is to the connection; `None` where it concerns the machine alone.
-    fn event<'b>(&mut self, event: Event, bytes: &'b [u8]) -> Option<MuxEvent<'b>> {
-        Some(match event {
-            Event::Head { stream, ended } => MuxEvent::Request(stream, self.request(ended, None, stream)),
-            // What follows such a head is dropped.
-            Event::Refused { stream, reject } => {
-                MuxEvent::Request(stream, self.request(true, Some(reject), stream))
-            }
-            Event::Data { stream, data, ended } => MuxEvent::Data(stream, data.of(bytes), ended),
-            Event::Trailers { stream } => MuxEvent::End(stream, std::mem::take(&mut self.machine.trailers)),
-            Event::Reset { stream, .. } | Event::Aborted { stream, .. } => MuxEvent::Reset(stream),
-            Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
-            Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
-            Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, priority(new)),
-            Event::GoAway { .. } => {
-                self.is_peer_leaving = true;
-                return None;
-            }
-            Event::NeedMore | Event::Pong { .. } => return None,
-        })
-    }
-
-    fn released(&mut self) {
-        if self.goes_away && self.machine.stream_count() == 0 {
-            self.machine.finish_shutdown();
-        }
-    }
-}
-
-fn priority(priority: Priority) -> StreamPriority {
-    StreamPriority { urgency: priority.urgency, incremental: priority.incremental }
-}
-
-impl ContentFrames for H2Server {
+impl ContentFrames for Frames {
     fn capacity(&self, id: u32) -> usize {
         self.machine.sendable(id)
     }
@@ -103,6 +44,96 @@ impl ContentFrames for H2Server {
     }
 }
 
+/// The server's end of an HTTP/2 connection.
+pub(crate) struct H2Server {
+    frames: Frames,
+    /// The client has said that it leaves.
+    is_peer_leaving: bool,
+    goes_away: bool,
+}
+
+impl H2Server {
+    /// An end that keeps to these limits.
+    pub(crate) fn new(limits: &options::Limits) -> H2Server {
+        let options = http2::Options {
+            head: limits.head,
+            streams_max: u32::try_from(limits.streams_max).unwrap_or(u32::MAX),
+            connect_protocol: true,
+            ..http2::Options::default()
+        };
+        let frames = Frames { machine: Machine::server(options), out: Vec::new() };
+        H2Server { frames, is_peer_leaving: false, goes_away: false }
+    }
+
+    fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
+        let (mut head, mut bytes) = (Head::default(), Vec::new());
+        let machine = &mut self.frames.machine;
+        let protocol = machine.protocol.take();
+        machine.swap_head(&mut head, &mut bytes);
+        let priority = priority(machine.priority(id));
+        if let Some(protocol) = protocol.filter(|_| refused.is_none()) {
+            ask_for(protocol, &mut head, &mut bytes);
+        }
+        Box::new(StreamRequest { head, bytes, priority, refused, ended })
+    }
+
+    /// What an event is to the connection; `None` where it concerns the machine alone.
+    fn event<'b>(&mut self, event: Event, bytes: &'b [u8]) -> Option<MuxEvent<'b>> {
+        Some(match event {
+            Event::Head { stream, ended } => MuxEvent::Request(stream, self.request(ended, None, stream)),
+            // What follows such a head is dropped.
+            Event::Refused { stream, reject } => {
+                MuxEvent::Request(stream, self.request(true, Some(reject), stream))
+            }
+            Event::Data { stream, data, ended } => MuxEvent::Data(stream, data.of(bytes), ended),
+            Event::Trailers { stream } => {
+                MuxEvent::End(stream, std::mem::take(&mut self.frames.machine.trailers))
+            }
+            Event::Reset { stream, .. } | Event::Aborted { stream, .. } => MuxEvent::Reset(stream),
+            Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
+            Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
+            Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, priority(new)),
+            Event::GoAway { .. } => {
+                self.is_peer_leaving = true;
+                return None;
+            }
+            Event::NeedMore | Event::Pong { .. } => return None,
+        })
+    }
+
+    fn released(&mut self) {
+        if self.goes_away && self.frames.machine.stream_count() == 0 {
+            self.frames.machine.finish_shutdown();
+        }
+    }
+}
+
+/// Makes an extended CONNECT what handlers know: the GET request that asks for the same protocol in HTTP/1.1.
+fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
+    let at = bytes.len();
+    bytes.extend_from_slice(b"GET");
+    (head.method, head.method_name) = (Method::Get, Span::new(at, bytes.len()));
+    (head.protocol, head.body) = (protocol, BodySize::None);
+}
+
+fn priority(priority: Priority) -> StreamPriority {
+    StreamPriority { urgency: priority.urgency, incremental: priority.incremental }
+}
+
+impl ContentFrames for H2Server {
+    fn capacity(&self, id: u32) -> usize {
+        self.frames.capacity(id)
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        self.frames.data(id, bytes, ends);
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.frames.trailers(id, trailers);
+    }
+}
+
 impl MuxProtocol for H2Server {
     fn feed<'b>(
         &mut self,
@@ -110,23 +141,24 @@ impl MuxProtocol for H2Server {
         _limits: &Limits,
         now_ms: u64,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
-        match self.machine.feed(bytes, now_ms) {
+        match self.frames.machine.feed(bytes, now_ms) {
             Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
             Err(error) => {
-                self.machine.flush(&mut self.out);
+                self.frames.machine.flush(&mut self.frames.out);
                 Err(Fault::Broken(error.reason))
             }
         }
     }
 
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
-        if let Some(mut head) = self.machine.respond(id, status, ends, &mut self.out) {
+        let Frames { machine, out } = &mut self.frames;
+        if let Some(mut head) = machine.respond(id, status, ends, out) {
             head.lines(lines);
         }
     }
 
     fn grant(&mut self, id: u32, bytes: usize) {
-        self.machine.grant(id, bytes);
+        self.frames.machine.grant(id, bytes);
     }
 
     fn reset(&mut self, id: u32, reason: ResetReason) {
@@ -134,18 +166,20 @@ impl MuxProtocol for H2Server {
             ResetReason::Refused => ErrorCode::REFUSED_STREAM,
             ResetReason::Answered => ErrorCode::NO_ERROR,
             ResetReason::Failed => ErrorCode::INTERNAL_ERROR,
+            // RFC 8441 section 4: what a reset is to TCP.
+            ResetReason::Tunnel => ErrorCode::CANCEL,
         };
-        self.machine.reset(id, code);
+        self.frames.machine.reset(id, code);
         self.close(id);
     }
 
     fn close(&mut self, id: u32) {
-        self.machine.release(id);
+        self.frames.machine.release(id);
         self.released();
     }
 
     fn go_away(&mut self, is_now: bool) {
-        self.machine.shutdown();
+        self.frames.machine.shutdown();
         self.goes_away |= is_now;
         self.released();
     }
@@ -155,15 +189,16 @@ impl MuxProtocol for H2Server {
     }
 
     fn limit_growth(&mut self, bytes_max: usize) {
-        self.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
+        self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
     }
 
     fn out(&mut self) -> &mut Vec<u8> {
-        self.machine.flush(&mut self.out);
-        &mut self.out
+        let Frames { machine, out } = &mut self.frames;
+        machine.flush(out);
+        out
     }
 
     fn held_bytes(&self) -> usize {
-        self.out.capacity() + self.machine.own_bytes()
+        self.frames.out.capacity() + self.frames.machine.own_bytes()
     }
 }

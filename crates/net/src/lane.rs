@@ -23,7 +23,7 @@ use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
 
 /// Nobody asks that of a lane that cannot switch.
-const NO_SWITCH: Fault = Fault::Broken("a stream carries nothing but HTTP");
+const NO_SWITCH: Fault = Fault::Broken("a request without a client carries nothing but HTTP");
 
 /// What carries one request and its response.
 pub(crate) enum Lane<'c> {
@@ -390,20 +390,45 @@ impl Lane<'_> {
     }
 }
 
-/// What only an HTTP/1 connection can do: to carry something else after HTTP.
+/// To carry something else after HTTP: on HTTP/1's connection, or on a stream whose request is an extended CONNECT.
 impl Lane<'_> {
     /// Whether it can now: the request's body has been read.
     pub(crate) fn can_switch(&self) -> bool {
         match self {
             Lane::H1(conn) => conn.work.machine.body_ended(),
-            Lane::Stream(_) | Lane::Detached(_) => false,
+            Lane::Stream(stream) => stream.can_switch(),
+            Lane::Detached(_) => false,
         }
     }
 
-    pub(crate) fn switch(&mut self) {
+    /// Answers that it does from here on. Returns the status that was sent.
+    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
+        match self {
+            Lane::H1(conn) => {
+                conn.inform(Status::SWITCHING_PROTOCOLS, lines);
+                conn.switch();
+                Status::SWITCHING_PROTOCOLS
+            }
+            Lane::Stream(stream) => stream.upgrade(lines),
+            Lane::Detached(_) => Status::NOT_IMPLEMENTED,
+        }
+    }
+
+    /// The connection belongs to somebody else from here on, who answers by himself. False for a stream, which is none.
+    pub(crate) fn take_over(&mut self) -> bool {
         match self {
             Lane::H1(conn) => conn.switch(),
-            Lane::Stream(_) | Lane::Detached(_) => {}
+            Lane::Stream(_) | Lane::Detached(_) => return false,
+        }
+        true
+    }
+
+    /// The status that goes out where a handler answers with this one. A success would open the tunnel that an extended CONNECT asks
+    /// for, of which this handler knows nothing.
+    pub(crate) fn final_status(&self, status: Status) -> Status {
+        match self {
+            Lane::Stream(stream) if status.is_success() && stream.can_switch() => Status::NOT_IMPLEMENTED,
+            _ => status,
         }
     }
 
@@ -411,7 +436,8 @@ impl Lane<'_> {
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
             Lane::H1(conn) => conn.try_raw(buffer),
-            Lane::Stream(_) | Lane::Detached(_) => Err(NO_SWITCH),
+            Lane::Stream(stream) => stream.try_raw(buffer),
+            Lane::Detached(_) => Err(NO_SWITCH),
         }
     }
 
@@ -419,14 +445,16 @@ impl Lane<'_> {
     pub(crate) fn shed(&mut self) {
         match self {
             Lane::H1(conn) => conn.shed(),
-            Lane::Stream(_) | Lane::Detached(_) => {}
+            Lane::Stream(stream) => stream.shed(),
+            Lane::Detached(_) => {}
         }
     }
 
     pub(crate) fn shutdown_write(&mut self) {
         match self {
             Lane::H1(conn) => conn.link.shutdown_write(),
-            Lane::Stream(_) | Lane::Detached(_) => {}
+            Lane::Stream(stream) => stream.finish(&Fields::new()),
+            Lane::Detached(_) => {}
         }
     }
 }

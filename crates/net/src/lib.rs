@@ -24,6 +24,7 @@ pub mod client;
 mod wait;
 pub mod stream;
 pub mod tls;
+pub mod websocket;
 pub mod link;
 mod idle;
 pub mod pump;
@@ -93,6 +94,6 @@ pub use tls::{
     HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient, TlsClientOptions,
     TlsOptions, TlsSession, TlsSite, TlsStream,
 };
-pub use tunnel::tunnel;
+pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;
 pub use work::{BufferPool, Buffers, HeldBuffers};

@@ -18,7 +18,7 @@ use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::mux::{MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane};
+use crate::mux::{MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest};
 use crate::service::{Engine, Service, guarded};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};
@@ -32,6 +32,10 @@ const INPUT_BYTES: usize = 32 * 1024;
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// What a refused stream or a frame without data weighs against that.
 const EVENT_WEIGHT_BYTES: usize = 64;
+/// Tasks of streams that were reset which may still run beside as many as the limit allows, as a part of that and in number. Such a
+/// stream counts no more for its client; a client that resets one after the other gets no further than this.
+const RESET_SHARE: usize = 4;
+const RESET_MORE: usize = 8;
 /// How long requests are still taken after a client was informed that the server stops: those that are on their way.
 const LEAVE_MS: u64 = 500;
 /// How often a connection looks whether the server is stopping, or its client is too slow.
@@ -79,6 +83,8 @@ struct Wire {
     ended: bool,
     /// Bytes of the machine's output that were sent.
     sent: usize,
+    /// A request that begins when a task of another one has ended; until then nothing more is read.
+    held: Option<(u32, Box<StreamRequest>)>,
     /// When the client last took bytes.
     progress_ms: u64,
     moved_bytes: usize,
@@ -97,7 +103,8 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     work.release();
     let conn = Rc::new(MuxConn::new(permit, ends, machine));
     let now_ms = conn.core.now_ms();
-    let mut wire = Wire { link, input, ended: false, sent: 0, progress_ms: now_ms, moved_bytes: 0 };
+    let mut wire =
+        Wire { link, input, ended: false, sent: 0, held: None, progress_ms: now_ms, moved_bytes: 0 };
     // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
     let ended = run(&engine, &conn, &mut wire).await;
     conn.tell_all(true);
@@ -199,7 +206,7 @@ impl Wire {
     /// Whether more is read from this client now: not while it takes nothing of what is sent to it.
     fn reads(&self, conn: &MuxConn) -> bool {
         let waiting = conn.machine.borrow_mut().out().len() - self.sent;
-        !self.ended && waiting < OUT_BYTES_MAX && conn.live() <= conn.context().limits.streams_max
+        !self.ended && waiting < OUT_BYTES_MAX && self.held.is_none()
     }
 }
 
@@ -212,6 +219,9 @@ fn feed<S: Service>(
     goes_away: bool,
 ) -> Result<(), Fault> {
     let limits = conn.context().limits;
+    if let Some((id, request)) = wire.held.take_if(|_| admit(conn) != RequestAdmission::Hold) {
+        begin(engine, conn, id, *request);
+    }
     while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
         let mut at = 0;
         while at < wire.input.len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
@@ -225,7 +235,7 @@ fn feed<S: Service>(
             wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
             match event {
                 None => {}
-                Some(MuxEvent::Request(id, _)) if goes_away || conn.live() >= limits.streams_max => {
+                Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == RequestAdmission::Refuse => {
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
                 // A page that says so would be held as well. The first stream of a connection gets it: see `answer`.
@@ -238,9 +248,10 @@ fn feed<S: Service>(
                 Some(MuxEvent::Request(id, request)) => {
                     wire.moved_bytes += REQUEST_WEIGHT_BYTES;
                     *served = served.saturating_add(1);
-                    let refused = request.refused;
-                    let lane = StreamLane::open(conn, id, *request);
-                    conn.core.spawn(answer(engine.clone(), lane, refused));
+                    match admit(conn) {
+                        RequestAdmission::Hold => wire.held = Some((id, request)),
+                        _ => begin(engine, conn, id, *request),
+                    }
                 }
                 Some(MuxEvent::Data(id, bytes, ended)) => {
                     conn.receive(id, bytes);
@@ -263,6 +274,38 @@ fn feed<S: Service>(
         }
     }
     Ok(())
+}
+
+/// Whether a request may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestAdmission {
+    Begin,
+    /// Once a task has ended whose stream counts no more for the client.
+    Hold,
+    /// The client has as many streams open as it may, or has reset too many.
+    Refuse,
+}
+
+/// Counts as the client does (RFC 9113 section 5.1.2): a stream is closed once both have sent its end, or one has reset it. Its task
+/// may still run then.
+fn admit(conn: &MuxConn) -> RequestAdmission {
+    let (live, max) = (conn.live(), conn.context().limits.streams_max);
+    if live < max {
+        return RequestAdmission::Begin;
+    }
+    let (whole, reset) = conn.ending();
+    match live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_MORE {
+        true => RequestAdmission::Refuse,
+        false if whole > 0 => RequestAdmission::Hold,
+        false => RequestAdmission::Begin,
+    }
+}
+
+/// Begins the task of a stream.
+fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
+    let refused = request.refused;
+    let lane = StreamLane::open(conn, id, request);
+    conn.core.spawn(answer(engine.clone(), lane, refused));
 }
 
 impl Wire {

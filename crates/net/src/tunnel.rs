@@ -1,7 +1,10 @@
-//! A tunnel: an upgraded connection and another one, joined until both have ended.
+//! A tunnel: an upgraded connection and another one, joined until both have ended. Either may be a stream of a shared connection.
+
+use http::Fields;
 
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::h2_client::{H2Stream, StreamStep};
 use crate::link::Link;
 use crate::pump::Outbox;
 use crate::wait::Interest;
@@ -22,13 +25,108 @@ struct Direction {
     reported: bool,
 }
 
+/// Where a tunnel leads.
+pub enum TunnelEnd<'e> {
+    /// A connection, all of it.
+    Link(&'e mut Link),
+    /// A stream of a shared connection.
+    Stream(&'e mut H2Stream),
+}
+
+impl TunnelEnd<'_> {
+    /// Sends; what it does not take now waits in `out`, or with the connection that carries the stream.
+    fn send(&mut self, out: &mut Outbox, bytes: &[u8]) -> Result<(), Fault> {
+        match self {
+            TunnelEnd::Link(link) => {
+                let (_, sent) = out.try_send(link, bytes, false)?;
+                out.keep(&bytes[sent..]);
+            }
+            TunnelEnd::Stream(stream) if stream.is_cut() => return Err(Fault::Gone),
+            TunnelEnd::Stream(stream) => stream.offer(bytes),
+        }
+        Ok(())
+    }
+
+    /// Bytes that wait to be sent.
+    fn backlog(&self, out: &Outbox) -> usize {
+        match self {
+            TunnelEnd::Link(_) => out.backlog(),
+            TunnelEnd::Stream(stream) => stream.backlog(),
+        }
+    }
+
+    /// Sends what it takes now; true where nothing is left.
+    fn try_flush(&mut self, out: &mut Outbox) -> Result<bool, Fault> {
+        match self {
+            TunnelEnd::Link(link) => out.try_flush(link),
+            TunnelEnd::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
+            TunnelEnd::Stream(stream) => Ok(!stream.is_behind()),
+        }
+    }
+
+    /// Closes its sending side, once all has been sent.
+    fn end(&mut self) {
+        match self {
+            TunnelEnd::Link(link) => link.shutdown_write(),
+            TunnelEnd::Stream(stream) => stream.finish(Fields::new()),
+        }
+    }
+
+    /// Passes what has come to the client: how many bytes, 0 at the end, `None` where there are none now.
+    fn pass_on(&mut self, x: &mut Exchange<'_>) -> Result<Option<usize>, Fault> {
+        match self {
+            TunnelEnd::Link(link) => {
+                let mut buffer = [0; MOVED_BYTES];
+                let read = link.try_read(&mut buffer)?;
+                x.offer(&buffer[..read.unwrap_or(0)])?;
+                Ok(read)
+            }
+            TunnelEnd::Stream(stream) => match stream.step().map_err(|_| Fault::Gone)? {
+                StreamStep::Pending => Ok(None),
+                StreamStep::End => Ok(Some(0)),
+                StreamStep::Head => Err(Fault::Broken("another head in a tunnel")),
+                StreamStep::Data => {
+                    x.offer(stream.data())?;
+                    Ok(Some(stream.data().len()))
+                }
+            },
+        }
+    }
+
+    /// What to wait for; `is_behind` says that the client has sent more than it has taken.
+    fn interest(&self, reads: bool, is_behind: bool) -> Interest {
+        match self {
+            TunnelEnd::Link(link) => link.interest(reads, is_behind),
+            TunnelEnd::Stream(stream) => Interest::of(reads, stream.is_behind()),
+        }
+    }
+
+    async fn wait(
+        &self,
+        x: &Exchange<'_>,
+        client: Interest,
+        theirs: Interest,
+        deadline_ms: u64,
+    ) -> Result<(), Fault> {
+        match self {
+            TunnelEnd::Link(link) => x.either(client, (&**link, theirs), deadline_ms).await,
+            TunnelEnd::Stream(stream) => x.either_stream(client, (&**stream, theirs), deadline_ms).await,
+        }
+    }
+}
+
 /// Carries bytes both ways between the client of an upgraded exchange and `other`, until both have closed or nothing
 /// has moved for `idle_ms`. One side's end is passed on while the other still sends. `early` are bytes that `other`
 /// has sent already.
 ///
 /// # Errors
 /// Either side is gone.
-pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_ms: u64) -> Result<(), Fault> {
+pub async fn tunnel(
+    x: &mut Exchange<'_>,
+    mut other: TunnelEnd<'_>,
+    early: &[u8],
+    idle_ms: u64,
+) -> Result<(), Fault> {
     x.offer(early)?;
     let (mut up, mut down) = (Direction::default(), Direction::default());
     // What `other` has not taken. An idle tunnel holds none.
@@ -36,7 +134,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
     let mut turns = 0;
     loop {
         let moved_up = !up.reported
-            && match move_up(x, other, &mut up, &mut out) {
+            && match move_up(x, &mut other, &mut up, &mut out) {
                 // `other` has sent its last byte and reads nothing more; bytes that it sent before are still delivered.
                 Err(_) if down.ended => {
                     (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
@@ -44,7 +142,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
                 }
                 moved => moved?,
             };
-        let moved = moved_up | move_down(x, other, &mut down)?;
+        let moved = moved_up | move_down(x, &mut other, &mut down)?;
         if up.reported && down.reported {
             return Ok(());
         }
@@ -56,7 +154,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
             x.core().yield_now().await;
             continue;
         }
-        let client = Interest::of(!up.ended && out.is_empty(), x.backlog() > 0);
+        let client = Interest::of(!up.ended && other.backlog(&out) == 0, x.backlog() > 0);
         let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
         let theirs = match up.reported {
             // What is left in TLS goes nowhere any more.
@@ -65,7 +163,7 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
         };
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
-        match x.either(client, (other, theirs), deadline_ms).await {
+        match other.wait(x, client, theirs, deadline_ms).await {
             // Silence for so long is how most tunnels end.
             Err(Fault::Timeout) => return Ok(()),
             other => other?,
@@ -76,48 +174,43 @@ pub async fn tunnel(x: &mut Exchange<'_>, other: &mut Link, early: &[u8], idle_m
 /// From the client; true where something moved.
 fn move_up(
     x: &mut Exchange<'_>,
-    other: &mut Link,
+    other: &mut TunnelEnd<'_>,
     up: &mut Direction,
     out: &mut Outbox,
 ) -> Result<bool, Fault> {
     let mut moved = false;
-    if out.is_empty() && !up.ended {
+    if other.backlog(out) == 0 && !up.ended {
         let mut buffer = [0; MOVED_BYTES];
         match x.try_raw(&mut buffer)? {
             None => {}
             Some(0) => up.ended = true,
             Some(len) => {
                 moved = true;
-                let (_, sent) = out.try_send(other, &buffer[..len], false)?;
-                out.keep(&buffer[sent..len]);
+                other.send(out, &buffer[..len])?;
             }
         }
     }
-    let backlog = out.backlog();
-    let flushed = out.try_flush(other)?;
-    moved |= out.backlog() < backlog;
+    let backlog = other.backlog(out);
+    let flushed = other.try_flush(out)?;
+    moved |= other.backlog(out) < backlog;
     if out.is_empty() {
         *out = Outbox::default();
     }
     if flushed && up.ended {
         up.reported = true;
-        other.shutdown_write();
+        other.end();
     }
     Ok(moved)
 }
 
 /// To the client; what it does not take waits in the exchange.
-fn move_down(x: &mut Exchange<'_>, other: &mut Link, down: &mut Direction) -> Result<bool, Fault> {
+fn move_down(x: &mut Exchange<'_>, other: &mut TunnelEnd<'_>, down: &mut Direction) -> Result<bool, Fault> {
     let mut moved = false;
     if !down.ended && x.backlog() < AHEAD_BYTES_MAX {
-        let mut buffer = [0; MOVED_BYTES];
-        match other.try_read(&mut buffer)? {
+        match other.pass_on(x)? {
             None => {}
             Some(0) => down.ended = true,
-            Some(len) => {
-                moved = true;
-                x.offer(&buffer[..len])?;
-            }
+            Some(_) => moved = true,
         }
     }
     let backlog = x.backlog();

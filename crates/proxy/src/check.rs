@@ -73,6 +73,7 @@ fn stream(link: Link, path: &str, host: &str, is_tls: bool, head: Limits) -> Opt
         path: path.as_bytes(),
         lines: b"User-Agent: komainu-check\r\n",
         ended: true,
+        protocol: None,
     };
     connection.request(&request).map(|stream| UpstreamSide::Stream(Box::new(stream)))
 }

@@ -24,6 +24,8 @@ use crate::upstream_side::UpstreamSide;
 
 /// How often kept connections are looked through.
 const SWEEP_MS: u64 = 1_000;
+/// Connections that are made to learn whether a server takes extended CONNECT, where each ends before it has said so.
+const CONNECTS_DIALS_MAX: u32 = 2;
 
 /// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
 /// the last clone.
@@ -221,23 +223,47 @@ impl GroupState {
         request: &H2Request<'_>,
         deadline_ms: u64,
     ) -> Result<H2Stream, AttemptFailure> {
-        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
         let pool = &self.h2_pools[server];
+        let needs_connect = request.protocol.is_some();
         loop {
             if let Some(stream) = pool.request(request) {
                 return Ok(stream);
             }
+            if needs_connect && pool.connects() == Some(false) {
+                return Err(AttemptFailure::Invalid("the upstream takes no extended CONNECT any more"));
+            }
             match pool.dialling() {
-                Some(_dialling) => {
-                    let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
-                    let dialled = dial(&self.core, options, server, upstream, &how, deadline_ms);
-                    let (link, address) = dialled.await?;
-                    pool.add(link, address);
-                }
-                None if pool.changed(deadline_ms).await => {}
+                Some(_dialling) => self.dial_shared(server, deadline_ms).await?,
+                None if pool.changed(needs_connect, deadline_ms).await => {}
                 None => return Err(AttemptFailure::ConnectSlow),
             }
         }
+    }
+
+    /// Whether the server takes extended CONNECT, as the settings say of a connection that is open, or that is made for this.
+    pub(crate) async fn connects(&self, server: usize, deadline_ms: u64) -> Result<bool, AttemptFailure> {
+        let pool = &self.h2_pools[server];
+        for _ in 0..CONNECTS_DIALS_MAX {
+            if let Some(connects) = pool.connects() {
+                return Ok(connects);
+            }
+            if let Some(_dialling) = pool.dialling() {
+                self.dial_shared(server, deadline_ms).await?;
+            }
+            if !pool.settled(deadline_ms).await {
+                return Err(AttemptFailure::ConnectSlow);
+            }
+        }
+        pool.connects().ok_or(AttemptFailure::Cut)
+    }
+
+    /// Makes a connection for the streams of many.
+    async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
+        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
+        let (link, address) = dial(&self.core, options, server, upstream, &how, deadline_ms).await?;
+        self.h2_pools[server].add(link, address);
+        Ok(())
     }
 
     /// Which of several addresses comes first.

@@ -63,14 +63,32 @@ impl H2Pool {
         Some(Dialling(self))
     }
 
+    /// Whether the server takes extended CONNECT; `None` where no connection is open that has its settings.
+    pub(crate) fn connects(&self) -> Option<bool> {
+        let links = self.links.borrow();
+        links.iter().filter(|(link, _)| !link.is_over()).find_map(|(link, _)| link.connects())
+    }
+
+    /// Waits until no connection is being made, nor waits for settings. False at the deadline.
+    pub(crate) async fn settled(&self, deadline_ms: u64) -> bool {
+        self.wait(deadline_ms, || self.may_dial()).await
+    }
+
     /// Waits until a request may begin on a connection, or one may be made. False at the deadline.
-    pub(crate) async fn changed(&self, deadline_ms: u64) -> bool {
+    pub(crate) async fn changed(&self, needs_connect: bool, deadline_ms: u64) -> bool {
+        let fits = |link: &H2Link| link.has_room() && (!needs_connect || link.connects() == Some(true));
+        let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
+        self.wait(deadline_ms, || has_room() || self.may_dial()).await
+    }
+
+    fn may_dial(&self) -> bool {
+        !self.is_dialling.get() && !self.links.borrow().iter().any(|(link, _)| link.is_opening())
+    }
+
+    async fn wait(&self, deadline_ms: u64, is_done: impl Fn() -> bool) -> bool {
         let mut too_long = pin!(self.core.sleep(deadline_ms.saturating_sub(self.core.now_ms())));
         poll_fn(|context| {
-            let has_room = || self.links.borrow().iter().any(|(link, _)| link.has_room());
-            let may_dial =
-                || !self.is_dialling.get() && !self.links.borrow().iter().any(|(link, _)| link.is_opening());
-            if has_room() || may_dial() {
+            if is_done() {
                 return Poll::Ready(true);
             }
             self.waiting.borrow_mut().push(context.waker().clone());

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Method, Name, Status};
-use net::{BodyPiece, Exchange, Fault, SpillError, SpillQuota};
+use net::{BodyPiece, Exchange, Fault, SpillError, SpillQuota, TunnelEnd};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
 use crate::dial::{Beside, before, beside};
@@ -330,13 +330,17 @@ fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
 
 /// Carries bytes both ways after the upstream has switched protocols.
 async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
-    // A stream does not switch protocols.
-    let UpstreamSide::H1(mut side) = side else { return Ok(()) };
+    let mut side = match side {
+        UpstreamSide::H1(side) => side,
+        UpstreamSide::Stream(mut stream) => {
+            return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_ms).await;
+        }
+    };
     side.consume();
     let UpstreamConnection { mut link, buffers, .. } = side.connection;
     let early = buffers.input.rest().to_vec();
     drop(buffers);
-    net::tunnel(x, &mut link, &early, idle_ms).await
+    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
 }
 
 async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {

@@ -1,14 +1,16 @@
 //! Relays one request and its response between a client and an upstream connection, in both directions at once.
 
-use http::{BodySize, Method, Status};
+use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
 
-use net::{BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota};
+use net::{
+    BodyPiece, Exchange, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError, SpillQuota, websocket,
+};
 
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
 use crate::options::RouteOptions;
-use crate::request::{RequestRules, SentHead};
+use crate::request::{RequestRules, SEC_WEBSOCKET_ACCEPT, SentHead, client_key};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
@@ -335,7 +337,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         let (head, bytes) = self.side.head();
         let status = head.status;
         let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
-        if status == Status::SWITCHING_PROTOCOLS {
+        if self.side.switches(self.sent.upgrade) {
             return self.on_upgrade().map(|()| true);
         }
         if status.is_informational() {
@@ -388,20 +390,43 @@ impl<'r, 'c> Relay<'r, 'c> {
             return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
         }
         let (head, bytes) = self.side.head();
-        let protocol = head.field(bytes, http::Name::Upgrade).unwrap_or_default();
+        let request = self.x.request();
+        let ask = TemplateContext::of(&request, self.plan.upstream);
+        let asked = ask.head.upgrade(ask.bytes).unwrap_or_default();
+        let mut named =
+            response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
+        // A stream's was asked for the first; a client that has sent a key gets the answer to it from us.
+        let is_stream = matches!(self.side, UpstreamSide::Stream(_));
+        let accept = client_key(&ask).filter(|_| is_stream && ask.head.protocol.is_empty());
+        let accept = accept.map(websocket::accept);
+        let protocol = match is_stream {
+            true => scan::list(asked).next().unwrap_or_default().to_vec(),
+            false => head.field(bytes, Name::Upgrade).unwrap_or_default().to_vec(),
+        };
         // The server may only switch to a protocol that the request offered (RFC 9110 section 7.8).
-        let asked = self.x.request().field(http::Name::Upgrade).unwrap_or_default();
-        if !http::scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)) {
+        if !scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(&protocol)) {
             return Err(AttemptFailure::Invalid(
                 "the upstream switches to a protocol that was not asked for",
             ));
         }
-        let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
+        if let Some(key) = &self.sent.key
+            && response::value(head, bytes, SEC_WEBSOCKET_ACCEPT) != Some(&websocket::accept(key)[..])
+        {
+            return Err(AttemptFailure::Invalid(
+                "the upstream's Sec-WebSocket-Accept is not that of the key",
+            ));
+        }
+        if is_stream {
+            named.push(SEC_WEBSOCKET_ACCEPT);
+        }
         let rules = self.plan.response;
         let prepared = response::Prepared::default();
         self.x.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
-            lines.line(b"Upgrade", protocol);
+            lines.line(b"Upgrade", &protocol);
+            if let Some(accept) = &accept {
+                lines.line(b"Sec-WebSocket-Accept", accept);
+            }
             rules.write(lines, head, bytes, &named, &prepared);
         });
         Ok(())

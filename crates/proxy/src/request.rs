@@ -5,11 +5,14 @@ use std::net::IpAddr;
 
 use http::encode::Lines;
 use http::{BodySize, Dialect, Field, Fields, Method, Name, Reject, scan};
+use net::websocket;
 
 use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
 use crate::path;
 use crate::template::TemplateContext;
 
+/// The answer to the key of a WebSocket's handshake.
+pub(crate) const SEC_WEBSOCKET_ACCEPT: &[u8] = b"sec-websocket-accept";
 /// Field names that `Connection` may list, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
@@ -32,6 +35,8 @@ pub struct SentHead {
     pub upgrade: bool,
     /// `Expect: 100-continue` was forwarded: the body is sent later.
     pub expects: bool,
+    /// The key of a WebSocket whose client has none because it speaks HTTP/2: the server's answer to it is checked.
+    pub key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
 /// A request's head for a stream.
@@ -43,6 +48,8 @@ pub struct StreamRequestHead {
     pub authority: Vec<u8>,
     /// Field lines as HTTP/1 writes them.
     pub lines: Vec<u8>,
+    /// The protocol of an extended CONNECT; empty for a request as the client sent it.
+    pub protocol: Vec<u8>,
 }
 
 impl RequestRules {
@@ -83,16 +90,26 @@ impl RequestRules {
         self.upgrade(ask).is_some()
     }
 
-    /// The head for an HTTP/2 stream; as [`RequestRules::write`], and without a switch of protocols, which HTTP/2 does not have.
+    /// The head for an HTTP/2 stream; as [`RequestRules::write`]. A switch of protocols is an extended CONNECT where the server `connects`,
+    /// and else left out.
     ///
     /// # Errors
-    /// Those of [`RequestRules::write`].
+    /// Those of [`RequestRules::write`]; 400 for a WebSocket of HTTP/1 without a key.
     pub fn stream_head(
         &self,
         ask: &TemplateContext<'_>,
         awaits_continue: bool,
+        connects: bool,
     ) -> Result<(StreamRequestHead, SentHead), Reject> {
         let mut head = StreamRequestHead::default();
+        if let Some(protocol) = self.upgrade(ask).filter(|_| connects) {
+            let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
+            if is_websocket && ask.head.protocol.is_empty() && client_key(ask).is_none() {
+                return Err(Reject::bad("Sec-WebSocket-Key is not 16 bytes in base64"));
+            }
+            head.protocol.extend_from_slice(scan::list(protocol).next().unwrap_or_default());
+        }
+        let upgrade = !head.protocol.is_empty();
         path::write_target(&mut head.path, self.path.as_ref(), ask)?;
         // A request of HTTP/1.0 may name no host; a stream's has to.
         let host = self.host(ask);
@@ -102,7 +119,8 @@ impl RequestRules {
         if accepts_trailers(ask) {
             lines.line(b"TE", b"trailers");
         }
-        Ok((head, SentHead { upgrade: false, expects: ask.head.expects_continue && awaits_continue }))
+        let expects = ask.head.expects_continue && awaits_continue;
+        Ok((head, SentHead { upgrade, expects, key: None }))
     }
 
     /// Writes the whole head. `awaits_continue` says whether the client waits for `100 Continue` before it sends the body;
@@ -128,11 +146,17 @@ impl RequestRules {
         lines.line(b"Host", self.host(ask));
         self.write_fields(&mut lines, ask, awaits_continue, true)?;
         let upgrade = self.write_connection(&mut lines, ask);
+        let is_keyless = upgrade && !head.protocol.is_empty() && is_websocket(ask);
+        let key = is_keyless.then(websocket::new_key);
+        if let Some(key) = &key {
+            lines.line(b"Sec-WebSocket-Key", key);
+        }
         out.extend_from_slice(b"\r\n");
-        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue })
+        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue, key })
     }
 
-    /// Writes the field lines, but not those of the connection. `chunked` says whether a body of unknown length needs a coding.
+    /// Writes the field lines, but not those of the connection. `chunked` says that they are for HTTP/1, where a body of unknown length
+    /// needs a coding.
     fn write_fields(
         &self,
         lines: &mut Lines<'_>,
@@ -145,7 +169,7 @@ impl RequestRules {
         let mut empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch);
         for field in &head.fields {
             empty_body |= field.id == Name::ContentLength;
-            if self.passes(field, ask, &named) && (awaits_continue || field.id != Name::Expect) {
+            if self.passes(field, ask, &named, !chunked) && (awaits_continue || field.id != Name::Expect) {
                 lines.spans(bytes, field.name, field.value);
             }
         }
@@ -211,7 +235,7 @@ impl RequestRules {
     }
 
     /// Whether a field is forwarded unchanged.
-    fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]]) -> bool {
+    fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]], is_for_stream: bool) -> bool {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
@@ -224,6 +248,8 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
+            // A stream has no key, and gets none; HTTP/1 gets ours where the client has none.
+            Name::Other if is_key(name) && (is_for_stream || !ask.head.protocol.is_empty()) => false,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
@@ -306,20 +332,29 @@ impl RequestRules {
     /// tunnel would bypass every rule.
     fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let (head, bytes) = (ask.head, ask.bytes);
-        if !head.may_upgrade() {
-            return None;
-        }
-        let wanted = head.field(bytes, Name::Upgrade)?;
-        let connection = head.fields.iter().filter(|field| field.id == Name::Connection);
-        let mut tokens = connection.flat_map(|field| scan::tokens(field.value.of(bytes)));
+        let wanted = head.upgrade(bytes)?;
         let allowed = |protocol: &[u8]| {
             self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol))
         };
-        (tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade"))
-            && scan::list(wanted).next().is_some()
-            && scan::list(wanted).all(allowed))
-        .then_some(wanted)
+        (scan::list(wanted).next().is_some() && scan::list(wanted).all(allowed)).then_some(wanted)
     }
+}
+
+/// Whether a WebSocket is what the client asks for.
+fn is_websocket(ask: &TemplateContext<'_>) -> bool {
+    ask.head.upgrade(ask.bytes).is_some_and(|wanted| wanted.eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Whether a field is the key of a WebSocket's handshake, or the answer to one: neither has a place in HTTP/2 (RFC 8441 section 5).
+fn is_key(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"sec-websocket-key") || name.eq_ignore_ascii_case(SEC_WEBSOCKET_ACCEPT)
+}
+
+/// The valid key of a WebSocket's client.
+pub(crate) fn client_key<'x>(ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
+    let is_key = |field: &&Field| field.name.of(ask.bytes).eq_ignore_ascii_case(b"sec-websocket-key");
+    let key = ask.head.fields.iter().find(is_key)?.value.of(ask.bytes);
+    websocket::is_key(key).then_some(key)
 }
 
 /// Whether the client accepts trailers. The proxy forwards them, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).

@@ -126,6 +126,12 @@ pub fn named<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, 
     named_by_connection(&head.fields, bytes)
 }
 
+/// The first value of a field that has no number of its own.
+pub(crate) fn value<'b>(head: &ResponseHead, bytes: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
+    let mut fields = head.fields.iter();
+    fields.find(|field| field.name.of(bytes).eq_ignore_ascii_case(name)).map(|field| field.value.of(bytes))
+}
+
 fn is_rewritten(id: Name) -> bool {
     matches!(id, Name::Location | Name::ContentLocation | Name::Refresh | Name::SetCookie)
 }

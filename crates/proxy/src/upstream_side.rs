@@ -2,7 +2,7 @@
 
 use http::encode::{CHUNK_END, chunk_start, last_chunk};
 use http::machine::Step;
-use http::{Fields, Limits, Method, ResponseHead, Span};
+use http::{Fields, Limits, Method, ResponseHead, Span, Status};
 use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
 
 use crate::failure::AttemptFailure;
@@ -188,6 +188,16 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.head(),
             UpstreamSide::Stream(stream) => stream.head(),
+        }
+    }
+
+    /// Whether that head switches protocols; `asked` says that the request's did ask for it.
+    pub(crate) fn switches(&self, asked: bool) -> bool {
+        let status = self.head().0.status;
+        match self {
+            UpstreamSide::H1(_) => status == Status::SWITCHING_PROTOCOLS,
+            // RFC 8441 section 5.
+            UpstreamSide::Stream(_) => asked && status.is_success(),
         }
     }
 

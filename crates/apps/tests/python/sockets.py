@@ -28,6 +28,9 @@ async def app(scope, receive, send):
         return
     if path == "/scope":
         await send({"type": "websocket.send", "text": f"{scope['scheme']} {scope['subprotocols']}"})
+    if path == "/version":
+        names = sorted(name.decode() for name, _ in scope["headers"])
+        await send({"type": "websocket.send", "text": f"{scope['http_version']} {scope['subprotocols']} {' '.join(names)}"})
     if path == "/many":
         for at in range(200):
             await send({"type": "websocket.send", "bytes": bytes([at]) * 100_000})

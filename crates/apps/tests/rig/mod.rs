@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use apps::{App, Handle, LogLine, Mount, Options, Workers};
-use net::{Bind, Exchange, Fault, RequestRecord, Service};
+use net::{Bind, Exchange, Fault, Listen, MemoryBudget, RequestRecord, Service};
 
 /// Nothing here takes this long, unless it never ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,6 +47,7 @@ pub(crate) struct Rig {
     pub(crate) address: SocketAddr,
     handed: Arc<AtomicUsize>,
     log: Arc<Mutex<Vec<String>>>,
+    pub(crate) memory: MemoryBudget,
 }
 
 impl Rig {
@@ -89,17 +90,18 @@ impl Rig {
             limits: net::Limits { body_bytes_max: u64::MAX, streams_max: 1_000, ..net::Limits::default() },
             ..net::Options::default()
         };
+        let memory = net_options.memory.clone();
+        let listen = Listen { h2c: true, ..Listen::from(Bind::Tcp(([127, 0, 0, 1], 0).into())) };
         let next = AtomicUsize::new(0);
         let handed = Arc::<AtomicUsize>::default();
         let (served, counted, faults) = (app.clone(), handed.clone(), log.clone());
-        let server =
-            net::Server::start(&net_options, &[Bind::Tcp(([127, 0, 0, 1], 0).into())], move |core| {
-                let handle = served.handle(core, next.fetch_add(1, Ordering::Relaxed));
-                Ok(Only { handle, handed: counted.clone(), log: faults.clone() })
-            })
-            .unwrap();
+        let server = net::Server::start(&net_options, &[listen], move |core| {
+            let handle = served.handle(core, next.fetch_add(1, Ordering::Relaxed));
+            Ok(Only { handle, handed: counted.clone(), log: faults.clone() })
+        })
+        .unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
-        Rig { app, server: Some(server), address, handed, log }
+        Rig { app, server: Some(server), address, handed, log, memory }
     }
 
     /// A new connection.

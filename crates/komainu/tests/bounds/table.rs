@@ -128,7 +128,7 @@ const ROWS: &[Row] = &[
         (224 * KIB, "`body_ahead`, a buffer of 64 KiB"),
         "",
         (1_200 * US, "a connection"),
-        "31,000 of 32,000 bytes",
+        "127,000 of 128,000 bytes",
         "bodies_that_come_slowly",
     ),
     r(

@@ -6,9 +6,10 @@ use http::{Fields, ResponseHead};
 use http2::{ErrorCode, Event};
 
 use super::options::StreamFailure;
-use super::shared::{ClientConn, ClientState, Frames};
+use super::shared::{ClientConn, ClientState};
 use crate::conn::OUT_BYTES_MAX;
 use crate::fault::Fault;
+use crate::h2::Frames;
 use crate::link::Link;
 use crate::source::READ;
 use crate::wait::{self, Interest};

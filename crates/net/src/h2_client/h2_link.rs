@@ -33,6 +33,13 @@ impl H2Link {
         self.0.has_room()
     }
 
+    /// Whether the server takes extended CONNECT (RFC 8441); `None` while its settings have not come.
+    #[must_use]
+    pub fn connects(&self) -> Option<bool> {
+        let connects = self.0.frames.borrow().machine.peer_settings().connect_protocol;
+        (!self.is_opening()).then_some(connects)
+    }
+
     /// Whether it waits for the server's settings, before which only one request begins.
     #[must_use]
     pub fn is_opening(&self) -> bool {

@@ -46,6 +46,9 @@ pub struct H2Request<'a> {
     pub lines: &'a [u8],
     /// Whether no body follows.
     pub ended: bool,
+    /// The protocol of an extended CONNECT (RFC 8441), which only a connection takes whose server announces it: see [`crate::H2Link::connects`].
+    /// `method` is then CONNECT.
+    pub protocol: Option<&'a [u8]>,
 }
 
 /// What a response brings next.

@@ -9,9 +9,10 @@ use http2::{Machine, Share};
 
 use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
+use crate::h2::Frames;
+use crate::mux::StreamPriority;
 use crate::mux::shared::StreamShared;
 use crate::mux::turns::Turns;
-use crate::mux::{ContentFrames, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
 /// The window of each stream, in bytes.
@@ -52,26 +53,6 @@ pub(crate) struct ClientStream {
     pub(crate) failure: Cell<Option<StreamFailure>>,
     /// When something last came, by the core's clock; 0 while nothing has.
     pub(crate) heard_ms: Cell<u64>,
-}
-
-/// The machine, and what it has written.
-pub(crate) struct Frames {
-    pub(crate) machine: Machine,
-    pub(crate) out: Vec<u8>,
-}
-
-impl ContentFrames for Frames {
-    fn capacity(&self, id: u32) -> usize {
-        self.machine.sendable(id)
-    }
-
-    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
-        self.machine.data(id, bytes, ends, &mut self.out);
-    }
-
-    fn trailers(&mut self, id: u32, trailers: &Fields) {
-        self.machine.send_trailers(id, trailers, &mut self.out);
-    }
 }
 
 /// What the tasks of one connection share.

@@ -34,7 +34,7 @@ impl H2Stream {
             scheme: request.scheme,
             authority: request.authority,
             path: request.path,
-            protocol: None,
+            protocol: request.protocol,
         };
         let mut frames = conn.frames.borrow_mut();
         let frames = &mut *frames;

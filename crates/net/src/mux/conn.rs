@@ -75,6 +75,13 @@ impl MuxConn {
         self.streams.borrow().len()
     }
 
+    /// Of those how many count no more for the peer: both ends were sent; and how many were reset.
+    pub(crate) fn ending(&self) -> (usize, usize) {
+        let streams = self.streams.borrow();
+        let reset = streams.values().filter(|stream| stream.is_reset()).count();
+        (streams.values().filter(|stream| !stream.is_reset() && stream.is_whole()).count(), reset)
+    }
+
     /// Adds a stream. Its readiness: it can be written, and nothing has come.
     pub(crate) fn add(&self, stream: &Rc<StreamShared>) {
         self.streams.borrow_mut().insert(stream.id, stream.clone());
@@ -85,12 +92,12 @@ impl MuxConn {
         self.streams.borrow_mut().remove(&stream.id);
         self.weigh_stream(stream, 0);
         self.core.deregister(&stream.source);
-        let whole = stream.output.borrow().ended && stream.input.borrow().ended;
         let mut machine = self.machine.borrow_mut();
         match stream.is_reset() {
             true => machine.close(stream.id),
-            false if whole => machine.close(stream.id),
+            false if stream.is_whole() => machine.close(stream.id),
             false if stream.output.borrow().ended => machine.reset(stream.id, ResetReason::Answered),
+            false if stream.is_tunnel.get() => machine.reset(stream.id, ResetReason::Tunnel),
             false => machine.reset(stream.id, ResetReason::Failed),
         }
         drop(machine);

@@ -50,6 +50,8 @@ pub(crate) enum ResetReason {
     Answered,
     /// The response cannot be completed.
     Failed,
+    /// What the stream carries in place of HTTP has broken off.
+    Tunnel,
 }
 
 /// What frames the content of streams.

@@ -25,6 +25,8 @@ pub(crate) struct StreamShared {
     pub(crate) in_line: Cell<bool>,
     /// What it is charged with.
     pub(crate) held_bytes: Cell<usize>,
+    /// It carries something else than HTTP.
+    pub(crate) is_tunnel: Cell<bool>,
     /// The peer has reset it, or the connection is over.
     reset: Cell<bool>,
 }
@@ -120,8 +122,14 @@ impl StreamShared {
             output: RefCell::default(),
             in_line: Cell::new(false),
             held_bytes: Cell::new(0),
+            is_tunnel: Cell::new(false),
             reset: Cell::new(false),
         }
+    }
+
+    /// Whether both sides have sent their ends: the peer counts it no more (RFC 9113 section 5.1.2).
+    pub(crate) fn is_whole(&self) -> bool {
+        self.output.borrow().ended && self.input.borrow().ended
     }
 
     pub(crate) fn is_reset(&self) -> bool {

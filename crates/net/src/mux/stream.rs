@@ -19,6 +19,8 @@ use crate::source::{GONE, READ, Source, WRITE};
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota, SpilledOutput};
 use crate::wait::{self, Interest};
 
+mod raw;
+
 /// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
 /// The same where the streams of its connection hold [`CONNECTION_BYTES_FULL`] together.
@@ -43,6 +45,8 @@ pub(crate) struct StreamLane {
     head_bytes: Vec<u8>,
     /// The piece of the body that the handler reads.
     piece: Vec<u8>,
+    /// Bytes of it that were read, where the stream carries something else than HTTP.
+    raw_at: usize,
     /// Bytes of it for which no window was granted yet.
     ungranted_bytes: usize,
     /// Content that the body may still have.
@@ -80,6 +84,7 @@ impl StreamLane {
             head: request.head,
             head_bytes: request.bytes,
             piece: Vec::new(),
+            raw_at: 0,
             ungranted_bytes: 0,
             allowed_bytes: limits.body_bytes_max,
             body_begun: false,

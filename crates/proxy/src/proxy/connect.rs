@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use http::BodySize;
+use http::{BodySize, Method};
 use net::{Fault, H2Request};
 
 use super::{Proxy, Reached};
@@ -21,8 +21,13 @@ impl Proxy {
         is_new: bool,
         connect_by_ms: u64,
     ) -> Result<Reached<'_>, AttemptFailure> {
-        if self.is_for_stream(requester, server) {
-            return Box::pin(self.open_stream(requester, waits, server, connect_by_ms)).await;
+        if self.group.shared.options.servers[server].http2 {
+            let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
+                && Box::pin(self.group.connects(server, connect_by_ms)).await?;
+            if connects || !self.needs_http1(requester, server) {
+                let opened = self.open_stream(requester, waits, server, connect_by_ms, connects);
+                return Box::pin(opened).await;
+            }
         }
         let (mut connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
         let context = requester.context(&self.group.shared.servers[server].authority);
@@ -32,13 +37,11 @@ impl Proxy {
         Ok(Reached { side: UpstreamSide::http1(connection, chunked), room, sent })
     }
 
-    /// Whether the request goes to the server on a stream. One that may switch protocols needs a connection of its own where there can
-    /// be one: a server in the clear speaks HTTP/2 alone.
-    fn is_for_stream(&self, requester: &impl Requester, server: usize) -> bool {
-        let options = &self.group.shared.options.servers[server];
-        let switches =
-            || options.tls.is_some() && self.rules.request.asks_for_upgrade(&requester.context(""));
-        options.http2 && !switches()
+    /// Whether the request needs a connection of HTTP/1 to a server that takes no extended CONNECT: where it may switch protocols, and the
+    /// server can be asked for HTTP/1. One in the clear speaks HTTP/2 alone.
+    fn needs_http1(&self, requester: &impl Requester, server: usize) -> bool {
+        let has_tls = self.group.shared.options.servers[server].tls.is_some();
+        has_tls && self.rules.request.asks_for_upgrade(&requester.context(""))
     }
 
     async fn open_stream(
@@ -47,18 +50,26 @@ impl Proxy {
         waits: bool,
         server: usize,
         connect_by_ms: u64,
+        connects: bool,
     ) -> Result<Reached<'_>, AttemptFailure> {
         let upstream = &self.group.shared.servers[server];
         let context = requester.context(&upstream.authority);
-        let (head, sent) = self.rules.request.stream_head(&context, waits).map_err(Fault::Reject)?;
+        let (head, sent) =
+            self.rules.request.stream_head(&context, waits, connects).map_err(Fault::Reject)?;
+        let protocol = sent.upgrade.then_some(&head.protocol[..]);
+        let (method, method_name) = match protocol {
+            Some(_) => (Method::Connect, &b"CONNECT"[..]),
+            None => (context.head.method, context.head.method_name.of(context.bytes)),
+        };
         let request = H2Request {
-            method: context.head.method,
-            method_name: context.head.method_name.of(context.bytes),
+            method,
+            method_name,
             scheme: if upstream.tls.is_some() { b"https" } else { b"http" },
             authority: &head.authority,
             path: &head.path,
             lines: &head.lines,
-            ended: context.head.body == BodySize::None,
+            ended: context.head.body == BodySize::None && protocol.is_none(),
+            protocol,
         };
         let stream = self.group.stream(server, &request, connect_by_ms).await?;
         Ok(Reached { side: UpstreamSide::Stream(Box::new(stream)), room: RefCell::new(None), sent })

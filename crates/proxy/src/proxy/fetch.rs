@@ -115,6 +115,7 @@ impl FetchRequest {
         head.expects_continue = false;
         // Nobody could use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
+        head.protocol = Span::EMPTY;
         FetchRequest { head, bytes, peer, client, empty_segments, body }
     }
 }

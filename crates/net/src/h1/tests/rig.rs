@@ -25,7 +25,7 @@ use crate::service::Engine;
 use crate::service::{RequestRecord, Service};
 use crate::sim::SimulatedWire;
 use crate::stream::Stream;
-use crate::tunnel::tunnel;
+use crate::tunnel::{TunnelEnd, tunnel};
 
 /// Time passes in steps of this.
 const STEP_MS: u64 = 100;
@@ -337,11 +337,18 @@ impl Service for Zoo {
             b"/tunnel" => {
                 let origin = self.origin.take();
                 exchange.upgrade(|_| {});
-                tunnel(exchange, &mut origin.expect("the way is made"), b"", TUNNEL_MS).await
+                let mut origin = origin.expect("the way is made");
+                tunnel(exchange, TunnelEnd::Link(&mut origin), b"", TUNNEL_MS).await
             }
             b"/slow" => {
                 exchange.core().sleep(SLOW_MS).await;
                 exchange.reply(Status::OK, &none, &pattern(n, 30)).await
+            }
+            b"/works-on" => {
+                exchange.reply(Status::OK, &none, &pattern(n, 30)).await?;
+                exchange.end(&none)?;
+                exchange.core().sleep(SLOW_MS).await;
+                Ok(())
             }
             b"/panic" => std::panic::resume_unwind(Box::new("as if the handler had panicked")),
             b"/fail" => Err(std::io::Error::other("out of order").into()),

@@ -337,6 +337,36 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
     rig.assert_empty();
 }
 
+/// A stream that both have ended, or one has reset, is closed for the client, though its task may still run.
+#[test]
+fn a_client_that_keeps_to_the_limit_is_never_refused() {
+    let rig = Rig::new(Limits { streams_max: 2, ..Limits::default() }, Timeouts::default());
+    let mut client = ToyClient::new(&rig, 7);
+    client.send(&[get(1, "/works-on?1"), get(3, "/works-on?3")].concat());
+    client.settle(&rig);
+    assert!(client.have_ended(&[1, 3]));
+    // Their tasks still run, and as many as the limit allows are enough.
+    client.send(&[get(5, "/works-on?5"), get(7, "/works-on?7")].concat());
+    client.settle(&rig);
+    assert!(rig.core.running() <= 3, "{} tasks", rig.core.running());
+    assert!(!client.have_ended(&[5]) && client.got.get(&5).is_none_or(|got| got.reset.is_none()));
+    rig.pass(1_000);
+    client.settle(&rig);
+    assert!(client.have_ended(&[5, 7]));
+    rig.pass(1_000);
+    // One that is reset counts no more either; one too many does.
+    client.send(&[get(9, "/slow?9"), get(11, "/slow?11"), get(13, "/slow?13")].concat());
+    client.send(&[frame(FrameKind::Reset, 0, 9, &[4]), get(15, "/slow?15")].concat());
+    client.settle(&rig);
+    rig.pass(1_000);
+    client.settle(&rig);
+    assert_eq!(client.got[&13].reset, Some(1), "three at once are too many");
+    assert!(client.have_ended(&[11, 15]));
+    client.wire.client_closes();
+    rig.pass(1_000);
+    rig.assert_empty();
+}
+
 #[test]
 fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
     let rig = wide();

@@ -1,0 +1,84 @@
+//! Something else than HTTP on a stream, where its request is an extended CONNECT (RFC 8441).
+
+use http::Status;
+use http::encode::Lines;
+
+use super::StreamLane;
+use crate::fault::Fault;
+use crate::filters::DefaultFields;
+use crate::source::READ;
+
+impl StreamLane {
+    /// Whether the request asks for that, and the stream still carries HTTP.
+    pub(crate) fn can_switch(&self) -> bool {
+        !self.head.protocol.is_empty() && !self.shared.is_tunnel.get()
+    }
+
+    /// The stream carries the protocol that was asked for from here on. `lines` are those of HTTP/1's 101: the fields of a connection are left
+    /// out, and so is the answer to a key, because there is none (RFC 8441 section 5).
+    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
+        let mut written = Vec::new();
+        lines(&mut Lines::new(&mut written));
+        let has = |line: &[u8], name: &[u8]| {
+            line.split_at_checked(name.len()).is_some_and(|(start, _)| start.eq_ignore_ascii_case(name))
+        };
+        let any = |name| written.split_inclusive(|&byte| byte == b'\n').any(|line| has(line, name));
+        let own = DefaultFields { server: any(b"server:"), date: any(b"date:") };
+        let mut block = Vec::new();
+        let default_lines = &self.conn.context().default_lines;
+        default_lines.with(self.conn.core.unix_s(), own, |default| block.extend_from_slice(default));
+        for line in written.split_inclusive(|&byte| byte == b'\n') {
+            if !has(line, b"sec-websocket-accept:") {
+                block.extend_from_slice(line);
+            }
+        }
+        self.shared.is_tunnel.set(true);
+        self.send_head(Status::OK, &block, false);
+        Status::OK
+    }
+
+    /// Bytes received since then: `None` where there are none now, 0 at the end. The client may send as many again.
+    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if self.raw_at == self.piece.len() {
+            self.raw_at = 0;
+            self.piece.clear();
+            let mut input = self.shared.input.borrow_mut();
+            if input.bytes.is_empty() {
+                if self.shared.is_reset() {
+                    return Err(Fault::Gone);
+                }
+                if input.ended || input.cut {
+                    return Ok(Some(0));
+                }
+                self.shared.source.clear(READ);
+                return Ok(None);
+            }
+            std::mem::swap(&mut self.piece, &mut input.bytes);
+        }
+        let rest = &self.piece[self.raw_at..];
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        self.raw_at += len;
+        self.conn.machine.borrow_mut().grant(self.shared.id, len);
+        self.conn.notify();
+        Ok(Some(len))
+    }
+
+    /// Gives memory back before a wait that may be long.
+    pub(crate) fn shed(&mut self) {
+        if self.raw_at == self.piece.len() {
+            (self.piece, self.raw_at) = (Vec::new(), 0);
+        }
+        let mut input = self.shared.input.borrow_mut();
+        if input.bytes.is_empty() {
+            input.bytes = Vec::new();
+        }
+        drop(input);
+        let mut output = self.shared.output.borrow_mut();
+        if output.len() == 0 {
+            (output.bytes, output.at) = (Vec::new(), 0);
+        }
+        drop(output);
+        self.weigh();
+    }
+}

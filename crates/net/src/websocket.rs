@@ -1,0 +1,61 @@
+//! The key of a WebSocket's handshake over HTTP/1 (RFC 6455 section 4). Over HTTP/2 there is none (RFC 8441 section 5).
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use data_encoding::BASE64;
+
+/// What the key is joined with (section 1.3).
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// 16 bytes in base64.
+pub const KEY_BYTES: usize = 24;
+
+/// Whether a value of `Sec-WebSocket-Key` is valid.
+#[must_use]
+pub fn is_key(key: &[u8]) -> bool {
+    key.len() == KEY_BYTES
+        && key.ends_with(b"==")
+        && key[..KEY_BYTES - 2].iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte))
+}
+
+/// A key for a request of our own.
+///
+/// # Panics
+/// Where the system has no random numbers.
+#[must_use]
+pub fn new_key() -> [u8; KEY_BYTES] {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("random numbers");
+    let mut key = [0; KEY_BYTES];
+    BASE64.encode_mut(&bytes, &mut key);
+    key
+}
+
+/// The value of `Sec-WebSocket-Accept` for a key (section 4.2.2): base64 of the SHA-1 of the key and a constant. SHA-1 keeps no
+/// secret here; it shows that the server has understood.
+#[must_use]
+pub fn accept(key: &[u8]) -> [u8; 28] {
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());
+    let mut text = [0; 28];
+    BASE64.encode_mut(hash.as_ref(), &mut text);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_rfc() {
+        assert_eq!(&accept(b"dGhlIHNhbXBsZSBub25jZQ=="), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn keys() {
+        assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
+        for wrong in
+            [&b""[..], b"dGhlIHNhbXBsZSBub25jZQ=", b"dGhlIHNhbXBsZSBub25jZQAA", b"dGhlIHNhb.BsZSBub25jZQ=="]
+        {
+            assert!(!is_key(wrong));
+        }
+        assert!(is_key(&new_key()) && new_key() != new_key());
+    }
+}
