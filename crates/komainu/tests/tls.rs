@@ -159,6 +159,25 @@ fn versions_and_ciphers() {
     let lenient = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
     let old = s_client(&lenient, "-servername a.test -tls1_2", GET);
     assert!(old.contains("ECDHE-ECDSA-AES128-GCM-SHA256") && old.contains("this is a.test"), "{old}");
+    for (arguments, agreed) in [
+        ("-tls1_3 -groups X25519:P-256", "X25519, 253 bits"),
+        ("-tls1_3 -groups P-384:P-256", "ECDH, "),
+        ("-tls1_2 -groups P-256", "ECDH, prime256v1, 256 bits"),
+        ("-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384", "Cipher is TLS_AES_256_GCM_SHA384"),
+        ("-tls1_2 -cipher ECDHE-ECDSA-AES256-GCM-SHA384", "Cipher is ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("-tls1_2 -cipher ECDHE-ECDSA-CHACHA20-POLY1305", "Cipher is ECDHE-ECDSA-CHACHA20-POLY1305"),
+        // The server's order counts.
+        (
+            "-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256",
+            "Cipher is TLS_AES_128_GCM_SHA256",
+        ),
+    ] {
+        let said = s_client(&lenient, &format!("-servername a.test {arguments}"), GET);
+        assert!(said.contains(agreed) && said.contains("this is a.test"), "{arguments}: {said}");
+    }
+    let no_group = s_client(&lenient, "-servername a.test -groups P-521", GET);
+    assert!(!no_group.contains("this is"), "{no_group}");
+    eventually("it is logged", || lenient.reported().contains("no shared key exchange group"));
     let ancient = s_client(&lenient, "-servername a.test -tls1_1 -cipher DEFAULT@SECLEVEL=0", GET);
     assert!(!ancient.contains("this is"), "{ancient}");
     let no_cipher = s_client(&lenient, "-servername a.test -tls1_2 -cipher AES128-SHA", GET);
