@@ -77,8 +77,7 @@ fn what_is_private_is_asked_for_each_time() {
 fn requests_that_could_poison_the_cache_pass_it() {
     let origin = counting(FRESH);
     let rig = run(&origin.url);
-    let mut asked = 0;
-    for field in [
+    for (asked, field) in [
         "X-HTTP-Method-Override: POST",
         "X-Original-URL: /admin",
         "X-Rewrite-URL: /admin",
@@ -86,12 +85,14 @@ fn requests_that_could_poison_the_cache_pass_it() {
         "X-Forwarded-Scheme: nothttps",
         "Upgrade: h2c",
         "Content-Length: 1",
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let body = if field.starts_with("Content-Length") { "x" } else { "" };
         let request =
             format!("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n\r\n{body}");
         rig.send(&request).expect(200, &format!("response {asked}"));
-        asked += 1;
     }
     // A host that the client claims reaches nobody, so the response may be stored.
     let claims = "X-Forwarded-Host: evil.test\r\nX-Forwarded-Prefix: /evil\r\nForwarded: host=evil.test\r\n";
