@@ -105,8 +105,10 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Variables of the client's certificate, by the names that configurations of nginx and Apache give them.
-const CLIENT_VARIABLES: [(&[u8], TlsVariable); 5] = [
+/// Variables of the connection and of the client's certificate, by the names that configurations of nginx and Apache give them.
+const CLIENT_VARIABLES: [(&[u8], TlsVariable); 7] = [
+    (b"SSL_PROTOCOL=", TlsVariable::Version),
+    (b"SSL_CIPHER=", TlsVariable::Cipher),
     (b"SSL_CLIENT_VERIFY=", TlsVariable::ClientVerify),
     (b"SSL_CLIENT_S_DN=", TlsVariable::ClientSubject),
     (b"SSL_CLIENT_I_DN=", TlsVariable::ClientIssuer),
@@ -130,6 +132,12 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
         if text.len() > name.len() {
             wire::put(into, Part::VARIABLE, &text)?;
         }
+    }
+    if let Some(client) = &session.client {
+        text.clear();
+        text.extend_from_slice(b"SSL_CLIENT_CERT=");
+        client.write_pem(&mut text);
+        wire::put(into, Part::VARIABLE, &text)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
@@ -77,6 +77,28 @@ impl WebClient {
         let request = request.map_err(|error| error.to_string())?;
         let response = self.send(request).await.map_err(|error| format!("{url}: {error}"))?;
         Ok(response.status().as_u16())
+    }
+
+    /// The body of the response with status 200 to a POST request.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn post(
+        &self,
+        url: &str,
+        media_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<Bytes, String> {
+        let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+        let request = Request::post(uri)
+            .header(CONTENT_TYPE, HeaderValue::from_static(media_type))
+            .body(http_body_util::Full::new(Bytes::from(body)));
+        let request = request.map_err(|error| error.to_string())?;
+        let response = self.send(request).await.map_err(|error| error.to_string())?;
+        match response.status().as_u16() {
+            200 => Ok(response.into_body()),
+            status => Err(format!("a response with status {status}")),
+        }
     }
 
     async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
@@ -215,6 +237,65 @@ mod tests {
         let client = WebClient::new(b"", Duration::from_millis(50)).unwrap();
         let url = format!("http://{}/", silent.local_addr().unwrap());
         assert!(runtime.block_on(client.get(&url)).unwrap_err().contains("no response within"));
+    }
+
+    /// Serves one connection with pieces until the client closes it, or there were so many; returns the URL and the bytes that were
+    /// taken.
+    fn drip(
+        first: &'static [u8],
+        piece: &'static [u8],
+        pause_ms: u64,
+    ) -> (String, std::sync::mpsc::Receiver<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/ask?domain=a", listener.local_addr().unwrap());
+        let (sender, taken) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.read(&mut [0; 4096]);
+            let mut sent = 0;
+            let mut next = first;
+            while sent < 1 << 28 && client.write_all(next).is_ok() {
+                sent += next.len();
+                next = piece;
+                std::thread::sleep(Duration::from_millis(pause_ms));
+            }
+            sender.send(sent).unwrap();
+        });
+        (url, taken)
+    }
+
+    #[test]
+    fn a_server_that_never_ends_costs_bounded_time_and_memory() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let filler: &[u8] = &[b'x'; 16 * 1024];
+        let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
+        for (first, piece, pause_ms, request_max, cause) in [
+            // Heads and bodies without an end, and announced ones.
+            (&b"HTTP/1.1 200 OK\r\nX: "[..], filler, 0, long, "too large"),
+            (b"HTTP/1.1 200 OK\r\n\r\n", filler, 0, long, "limit"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", filler, 0, long, "limit"),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0, long, "limit"),
+            (
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                1,
+                short,
+                "no response within",
+            ),
+            // A byte now and then.
+            (b"HTTP/1.1 200 OK\r\nX: ", b"x", 5, short, "no response within"),
+            (b"HTTP/1.1 200 OK\r\n\r\n", b"x", 5, short, "no response within"),
+        ] {
+            let client = WebClient::new(b"", request_max).unwrap();
+            let (url, taken) = drip(first, piece, pause_ms);
+            let error = runtime.block_on(client.get(&url)).unwrap_err();
+            assert!(error.contains(cause), "{error}");
+            // What the kernel buffered on the way included.
+            assert!(taken.recv_timeout(long).unwrap() < 32 << 20, "{error}");
+        }
+        // It goes where the URL says, and nowhere else.
+        let moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(get(moved, long).0, Ok(302));
     }
 
     #[test]

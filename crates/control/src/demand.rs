@@ -1,7 +1,8 @@
 //! Names whose certificates are obtained because a client asks for them: which questions are asked, and what is kept of the
 //! answers. Clients choose the names, so everything here is bounded.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use crate::client::WebClient;
@@ -13,6 +14,10 @@ pub(crate) const NAMES_MAX: usize = 10_000;
 const ASKING_MAX: usize = 8;
 /// Questions that begin within a second.
 const QUESTIONS_PER_S: u32 = 20;
+/// Of these, how many one network of clients gets: who asks for random names does not keep others from being asked about.
+const ASKING_PER_NETWORK_MAX: usize = 2;
+/// Questions that begin within a second for one network of clients.
+const QUESTIONS_PER_NETWORK_PER_S: u32 = 2;
 /// The most names whose negative answer is remembered.
 const REFUSED_MAX: usize = 10_000;
 /// How long the answer no is remembered.
@@ -36,11 +41,21 @@ pub(crate) enum AskAnswer {
 pub(crate) struct Demand {
     /// Those that were confirmed.
     names: BTreeSet<Subject>,
-    asking: BTreeSet<Subject>,
+    /// Those that are being asked about, each with the network of the client that wants it.
+    asking: BTreeMap<Subject, IpAddr>,
     /// Nothing is asked about these until then.
     refused: HashMap<Subject, Instant>,
-    /// When the current second began, and how many questions began in it.
-    second: Option<(Instant, u32)>,
+    /// When the current second began, and how many questions began in it, by network.
+    second: Option<(Instant, HashMap<IpAddr, u32>)>,
+}
+
+/// The network of a client: what one user can have many addresses of.
+fn network(client: Option<IpAddr>) -> IpAddr {
+    match client.map(|client| client.to_canonical()) {
+        None => Ipv4Addr::UNSPECIFIED.into(),
+        Some(IpAddr::V4(client)) => Ipv4Addr::from_bits(client.to_bits() & !0xff).into(),
+        Some(IpAddr::V6(client)) => Ipv6Addr::from_bits(client.to_bits() >> 80 << 80).into(),
+    }
 }
 
 /// Whether clients can bring about a certificate for it: public names alone, and no patterns.
@@ -63,26 +78,36 @@ impl Demand {
     }
 
     /// A client wants a certificate for a name that has none: whether to ask about it now.
-    pub(crate) fn wants(&mut self, subject: &Subject, now: Instant) -> bool {
-        let is_known = self.names.contains(subject) || self.asking.contains(subject);
+    pub(crate) fn wants(&mut self, subject: &Subject, client: Option<IpAddr>, now: Instant) -> bool {
+        let is_known = self.names.contains(subject) || self.asking.contains_key(subject);
         if !is_demandable(subject) || is_known || self.names.len() + self.asking.len() >= NAMES_MAX {
             return false;
         }
         if self.refused.get(subject).is_some_and(|until| *until > now) || self.asking.len() >= ASKING_MAX {
             return false;
         }
+        let network = network(client);
+        if self.asking.values().filter(|other| **other == network).count() >= ASKING_PER_NETWORK_MAX {
+            return false;
+        }
         if self.refused.len() >= REFUSED_MAX {
             self.refused.retain(|_, until| *until > now);
         }
-        let (begun, count) = self.second.unwrap_or((now, 0));
-        let (begun, count) =
-            if now.duration_since(begun) >= Duration::from_secs(1) { (now, 0) } else { (begun, count) };
+        let (begun, counts) = self.second.get_or_insert_with(|| (now, HashMap::new()));
+        if now.duration_since(*begun) >= Duration::from_secs(1) {
+            (*begun, *counts) = (now, HashMap::new());
+        }
         // What cannot be remembered would be asked again and again.
-        if count >= QUESTIONS_PER_S || self.refused.len() >= REFUSED_MAX {
+        if counts.values().sum::<u32>() >= QUESTIONS_PER_S || self.refused.len() >= REFUSED_MAX {
             return false;
         }
-        self.second = Some((begun, count + 1));
-        self.asking.insert(subject.clone())
+        let own = counts.entry(network).or_default();
+        if *own >= QUESTIONS_PER_NETWORK_PER_S {
+            return false;
+        }
+        *own += 1;
+        self.asking.insert(subject.clone(), network);
+        true
     }
 
     /// Takes the answer to a question, of [`Demand::wants`] or about a name that is known; returns whether the name is new.
@@ -142,20 +167,20 @@ mod tests {
     fn one_question_a_name_at_a_time_and_a_no_is_remembered() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let name = subject("a.example.com");
-        assert!(demand.wants(&name, now));
-        assert!(!demand.wants(&name, now), "it is being asked");
+        assert!(demand.wants(&name, None, now));
+        assert!(!demand.wants(&name, None, now), "it is being asked");
         assert!(!demand.answered(&name, AskAnswer::No, now));
-        assert!(!demand.wants(&name, now + REFUSED - Duration::from_millis(1)));
-        assert!(demand.wants(&name, now + REFUSED));
+        assert!(!demand.wants(&name, None, now + REFUSED - Duration::from_millis(1)));
+        assert!(demand.wants(&name, None, now + REFUSED));
         assert!(!demand.answered(&name, AskAnswer::None, now + REFUSED));
-        assert!(!demand.wants(&name, now + REFUSED));
-        assert!(demand.wants(&name, now + REFUSED + UNANSWERED));
+        assert!(!demand.wants(&name, None, now + REFUSED));
+        assert!(demand.wants(&name, None, now + REFUSED + UNANSWERED));
         assert!(demand.answered(&name, AskAnswer::Yes, now + REFUSED + UNANSWERED));
-        assert!(!demand.wants(&name, now + 100 * REFUSED), "it has a certificate, or gets one");
+        assert!(!demand.wants(&name, None, now + 100 * REFUSED), "it has a certificate, or gets one");
         // At its renewal it is refused.
         assert!(!demand.answered(&name, AskAnswer::No, now + 100 * REFUSED) && !demand.contains(&name));
         for other in ["*.example.com", "foo.local", "localhost", "nas", "93.184.216.34"] {
-            assert!(!demand.wants(&subject(other), now + 200 * REFUSED), "{other}");
+            assert!(!demand.wants(&subject(other), None, now + 200 * REFUSED), "{other}");
         }
     }
 
@@ -163,11 +188,13 @@ mod tests {
     fn what_clients_can_bring_about_is_bounded() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let name = |number: usize| subject(&format!("n{number}.example.com"));
-        let asked = (0..1_000).filter(|number| demand.wants(&name(*number), now)).count();
+        // Each from a network of its own.
+        let client = |number: usize| Some(IpAddr::from([10, 0, (number % 250) as u8, 1]));
+        let asked = (0..1_000).filter(|number| demand.wants(&name(*number), client(*number), now)).count();
         assert_eq!(asked, ASKING_MAX, "at a time");
         let (mut demand, mut asked) = (Demand::default(), 0);
         for number in 0..1_000 {
-            if demand.wants(&name(number), now) {
+            if demand.wants(&name(number), client(number), now) {
                 asked += 1;
                 demand.answered(&name(number), AskAnswer::No, now);
             }
@@ -177,10 +204,45 @@ mod tests {
         for number in 0..REFUSED_MAX + 10 {
             demand.answered(&name(number), AskAnswer::No, now);
         }
-        assert!(!demand.wants(&name(1_000_000), now), "as many are remembered as can be");
-        assert!(demand.wants(&name(1_000_000), now + REFUSED));
+        assert!(!demand.wants(&name(1_000_000), None, now), "as many are remembered as can be");
+        assert!(demand.wants(&name(1_000_000), None, now + REFUSED));
         let mut demand = Demand::default();
         assert_eq!((0..NAMES_MAX + 10).filter(|number| demand.confirm(&name(*number))).count(), NAMES_MAX);
-        assert!(!demand.wants(&name(1_000_000), now));
+        assert!(!demand.wants(&name(1_000_000), None, now));
+    }
+
+    #[test]
+    fn a_flood_of_names_does_not_keep_others_from_being_asked_about() {
+        let (mut demand, mut now) = (Demand::default(), Instant::now());
+        let flood = |number: usize| subject(&format!("n{number}.example.com"));
+        // One user, with many addresses of one network; nothing answers its questions.
+        let attacker = |number: usize| Some(IpAddr::from([203, 0, 113, (number % 250) as u8]));
+        let attacker_v6 =
+            |number: usize| Some(IpAddr::from([0x2001, 0xdb8, 1, number as u16, number as u16, 0, 0, 1]));
+        let honest = Some(IpAddr::from([198, 51, 100, 7]));
+        let mut asked = 0;
+        for second in 0..100 {
+            for number in 0..500 {
+                asked += usize::from(demand.wants(&flood(second * 1_000 + number), attacker(number), now));
+                let other = flood(second * 1_000 + 500 + number);
+                asked += usize::from(demand.wants(&other, attacker_v6(number), now));
+            }
+            let new = subject(&format!("new{second}.example.net"));
+            assert!(demand.wants(&new, honest, now), "second {second}");
+            demand.answered(&new, AskAnswer::Yes, now);
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(asked, 2 * ASKING_PER_NETWORK_MAX, "at a time");
+        // Where its questions are answered at once, the rate is what holds it.
+        let mut demand = Demand::default();
+        let mut asked = 0;
+        for number in 0..1_000 {
+            if demand.wants(&flood(number), attacker(number), now) {
+                demand.answered(&flood(number), AskAnswer::No, now);
+                asked += 1;
+            }
+        }
+        assert_eq!(asked, QUESTIONS_PER_NETWORK_PER_S);
+        assert!(demand.wants(&subject("new.example.net"), honest, now));
     }
 }

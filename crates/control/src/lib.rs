@@ -1,4 +1,4 @@
-//! What runs beside serving, on one thread of its own: certificates.
+//! What runs beside serving, on threads of its own: certificates.
 //!
 //! It owns orders of certificates (ACME, RFC 8555), the state folder with accounts, keys and certificates, the local
 //! authority for private names, and the time at which each certificate is renewed. It is the one crate that uses tokio.
@@ -18,6 +18,10 @@ mod store;
 mod sink;
 
 mod client;
+
+mod ocsp;
+
+mod staple;
 
 mod demand;
 
@@ -52,6 +56,7 @@ pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
+pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 pub use status::{CertificateStatus, list};
 pub use store::StateFolder;
 pub use subject::{Issuer, Subject};

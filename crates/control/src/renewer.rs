@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -122,14 +123,14 @@ impl Drop for CertificateRenewer {
 
 /// The way for serving threads to report names for which there is no certificate. Clones are the same.
 #[derive(Clone)]
-pub struct MissingNames(Sender<String>);
+pub struct MissingNames(Sender<(String, Option<IpAddr>)>);
 
 impl MissingNames {
-    /// A client has asked for a name that has no certificate. Returns at once; where too many are reported, some are not
-    /// looked at.
-    pub fn report(&self, name: &str) {
+    /// A client with this address has asked for a name that has no certificate. Returns at once; where too many are reported, some
+    /// are not looked at.
+    pub fn report(&self, name: &str, client: Option<IpAddr>) {
         // A thread that is behind has enough to do.
-        let _ = self.0.try_send(name.to_owned());
+        let _ = self.0.try_send((name.to_owned(), client));
     }
 }
 
@@ -143,7 +144,7 @@ struct Kept {
 enum RenewerEvent {
     Command(RenewerCommand),
     /// A client has asked for a name that has no certificate.
-    Missing(String),
+    Missing(String, Option<IpAddr>),
     /// The `ask` URL has answered, or has not.
     Answered(Subject, AskAnswer, String),
     /// The state folder may be of use by now.
@@ -154,7 +155,7 @@ enum RenewerEvent {
 async fn run(
     state: Arc<RenewerState>,
     mut commands: UnboundedReceiver<RenewerCommand>,
-    mut missing: Receiver<String>,
+    mut missing: Receiver<(String, Option<IpAddr>)>,
 ) {
     let (answers, mut answered) = unbounded_channel();
     let mut keeper = Keeper {
@@ -176,7 +177,7 @@ async fn run(
                 None => break,
             },
             Some((subject, answer, text)) = answered.recv() => RenewerEvent::Answered(subject, answer, text),
-            Some(name) = missing.recv() => RenewerEvent::Missing(name),
+            Some((name, client)) = missing.recv() => RenewerEvent::Missing(name, client),
             () = again, if keeper.is_waiting() => RenewerEvent::Look,
         };
         match event {
@@ -186,7 +187,7 @@ async fn run(
             RenewerEvent::Command(RenewerCommand::Serve(options, subjects)) => {
                 keeper.serve(options, subjects)
             }
-            RenewerEvent::Missing(name) => keeper.missing(&name),
+            RenewerEvent::Missing(name, client) => keeper.missing(&name, client),
             RenewerEvent::Answered(subject, answer, text) => keeper.answered(&subject, answer, &text),
             RenewerEvent::Look => keeper.look(),
         }
@@ -282,12 +283,12 @@ impl Keeper {
     }
 
     /// A client has asked for a name without a certificate: asks whether it is to have one.
-    fn missing(&mut self, name: &str) {
+    fn missing(&mut self, name: &str, client: Option<IpAddr>) {
         let Some((_, Some(orders))) = &self.served else { return };
         let Ok(subject) = Subject::parse(name) else { return };
         let is_to_be_asked = orders.confirmer.is_some()
             && !self.configured.contains(&subject)
-            && self.demand.wants(&subject, Instant::now());
+            && self.demand.wants(&subject, client, Instant::now());
         if !is_to_be_asked {
             return;
         }

@@ -284,12 +284,13 @@ fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
     let rig = Rig::start(with(), &[], &challenges);
     let missing = rig.renewer.missing_names();
     let others = ["bad", "moved", "broken", "silent"].map(|label| format!("{label}.komainu-test.com"));
-    for name in
-        others.iter().map(String::as_str).chain(["foo.local", "*.komainu-test.com", "127.0.0.1", "a b", good])
-    {
+    let unasked = ["foo.local", "*.komainu-test.com", "127.0.0.1", "a b"];
+    // Each from a network of its own.
+    for (network, name) in (0u8..).zip(others.iter().map(String::as_str).chain(unasked).chain([good])) {
+        let client = [10, 0, network, 1];
         // Clients try again, and again.
         for _ in 0..3 {
-            missing.report(name);
+            missing.report(name, Some(client.into()));
         }
     }
     rig.obtained(good);

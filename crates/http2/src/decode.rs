@@ -48,6 +48,11 @@ impl HpackDecoder {
         self.table.held_bytes()
     }
 
+    /// Releases memory beyond what the entries need.
+    pub(crate) fn shrink(&mut self) {
+        self.table.shrink();
+    }
+
     /// Changes the largest table that this side allows: to be called when the peer has acknowledged it.
     pub fn allow(&mut self, table_bytes_max: usize) {
         self.size_max = table_bytes_max;

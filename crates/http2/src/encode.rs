@@ -45,6 +45,11 @@ impl HpackEncoder {
         self.table.held_bytes() + self.places.capacity() * size_of::<u16>()
     }
 
+    /// Releases memory beyond what the entries need.
+    pub(crate) fn shrink(&mut self) {
+        self.table.shrink();
+    }
+
     /// Takes the peer's limit for the dynamic table (SETTINGS_HEADER_TABLE_SIZE).
     pub fn limit(&mut self, table_bytes_max: usize) {
         let size = table_bytes_max.min(TABLE_BYTES_MAX);

@@ -38,6 +38,13 @@ impl Machine {
         }
     }
 
+    /// Whether the peer has been asked for an answer. Some clients read nothing before they have sent it: who waits for them to read
+    /// has to read meanwhile.
+    #[must_use]
+    pub fn is_measuring(&self) -> bool {
+        self.growth.probe.is_some()
+    }
+
     fn connection_window_first(&self) -> u32 {
         self.options.connection_window.clamp(WINDOW_BYTES_INITIAL, MAX_31_BITS / 2)
     }

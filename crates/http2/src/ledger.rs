@@ -20,6 +20,8 @@ pub(crate) mod price {
     pub(crate) const REFUSED: u32 = 4;
     /// A stream that the peer resets before its response is complete.
     pub(crate) const RESET: u32 = 4;
+    /// Bytes of a decoded head, so many of which cost as much as a frame. Heads within the limits have fewer.
+    pub(crate) const HEAD_BYTES_FREE: usize = 64 * 1024;
     /// A request that is answered with an error because its head is over a limit.
     pub(crate) const REFUSED_HEAD: u32 = 20;
     /// A stream that we reset because of what the peer sent.

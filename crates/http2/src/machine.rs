@@ -366,6 +366,20 @@ impl Machine {
         size_of::<Machine>() + self.table_bytes()
     }
 
+    /// Releases memory that a connection without streams does not need: to be called when it has been idle for a while. The head
+    /// and the trailers decoded last are gone.
+    pub fn shrink(&mut self) {
+        if self.streams.len() > 0 {
+            return;
+        }
+        (self.block, self.head, self.trailers) = (FieldBlock::default(), Head::default(), Fields::new());
+        self.control.shrink_to_fit();
+        self.fragments.shrink_to_fit();
+        self.decoder.shrink();
+        self.encoder.shrink();
+        self.streams.shrink();
+    }
+
     /// The most that was held in streams at any time.
     #[must_use]
     pub fn held_bytes_peak(&self) -> usize {

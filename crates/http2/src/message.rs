@@ -92,6 +92,8 @@ impl Machine {
     fn take_request(&mut self, section: Continuation) -> Outcome {
         let stream = section.stream;
         self.last_peer_stream = stream;
+        // Whatever becomes of it, the work was done.
+        self.ledger.spend((self.block.size / price::HEAD_BYTES_FREE) as u32)?;
         if matches!(self.shutdown, Shutdown::Final(last) if stream > last) {
             self.ledger.spend(price::FRAME)?;
             return Ok(None);

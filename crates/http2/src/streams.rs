@@ -183,6 +183,15 @@ impl StreamTable {
         self.early.push((id, priority));
     }
 
+    /// Releases memory where no stream is left.
+    pub(crate) fn shrink(&mut self) {
+        if self.index.is_empty() {
+            (self.index, self.slots, self.free) = (Vec::new(), Vec::new(), Vec::new());
+        }
+        self.resets.shrink_to_fit();
+        self.early.shrink_to_fit();
+    }
+
     /// Memory of the table itself.
     pub(crate) fn held_bytes(&self) -> usize {
         self.index.capacity() * size_of::<(u32, u32)>()

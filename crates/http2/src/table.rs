@@ -96,6 +96,12 @@ impl DynamicTable {
         self.lines.capacity() + self.entries.capacity() * size_of::<DynamicEntry>()
     }
 
+    /// Releases memory beyond what the entries need.
+    pub(crate) fn shrink(&mut self) {
+        self.lines.shrink_to_fit();
+        self.entries.shrink_to_fit();
+    }
+
     /// Changes the size it may have; entries above it are evicted, and a table of size 0 holds no memory.
     pub(crate) fn resize(&mut self, size_max: usize) {
         self.size_max = size_max;

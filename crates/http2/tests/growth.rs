@@ -4,8 +4,8 @@
 
 mod support;
 
-use http2::Options;
-use support::drive::{Conduct, Driven};
+use http2::{HpackEncoder, Options};
+use support::drive::{Conduct, Driven, Seen};
 use support::wire::*;
 
 const KIB: usize = 1024;
@@ -148,4 +148,34 @@ fn small_bodies_and_slow_senders_are_not_measured() {
     }
     assert!(asked > 0 && asked <= 2_000_000 / 65_536, "{asked}");
     assert_eq!(driven.machine.window_size(101), 64 * 1024);
+}
+
+/// Memory is released while nothing happens, and what HPACK's tables hold stays.
+#[test]
+fn an_idle_connection_shrinks_and_continues() {
+    let mut driven = Driven::server(Options::default(), Conduct::Serves);
+    driven.feed(&client_start());
+    let mut encoder = HpackEncoder::default();
+    let mut request = |id: u32| {
+        let mut payload = Vec::new();
+        let fields = GET.iter().chain(&[("x-name", "a value that is worth an entry")]);
+        encoder.section(&mut payload, fields.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        frame(HEADERS, END_STREAM | END_HEADERS, id, &payload)
+    };
+    let requests: Vec<u8> = (0..50).flat_map(|at| request(at * 2 + 1)).collect();
+    driven.feed(&requests);
+    driven.sent();
+    let before = driven.machine.own_bytes();
+    driven.machine.shrink();
+    assert!(driven.machine.own_bytes() < before, "{before}");
+    let (first, again) = (driven.seen[1].clone(), request(101));
+    assert!(again.len() < 9 + 10, "it refers to the table");
+    driven.seen.clear();
+    driven.feed(&again);
+    let fields = |seen: &Seen| match seen {
+        Seen::Head { fields, .. } => fields.clone(),
+        seen => panic!("{seen:?}"),
+    };
+    assert_eq!(fields(&driven.seen[0]), fields(&first));
+    assert_eq!(driven.error, None);
 }

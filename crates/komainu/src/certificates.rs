@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use control::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
-    Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, Subject, TsigKey,
+    Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
 };
 use net::{CertificateStore, ServerCertificate};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -21,6 +21,7 @@ use crate::config_files::ConfigFiles;
 use crate::link::SupervisorLink;
 use crate::notice::ErrorLog;
 use crate::privilege::Identity;
+use crate::staples::Staples;
 
 /// The state folder of a server that was started as root.
 const SYSTEM_FOLDER: &str = "/var/lib/komainu";
@@ -30,6 +31,7 @@ const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// What serves with the certificates.
 struct ServerSink {
     store: CertificateStore,
+    staples: Staples,
     log: ErrorLog,
 }
 
@@ -38,11 +40,13 @@ impl CertificateSink for ServerSink {
         let certificate =
             ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes()).map_err(String::from)?;
         self.store.install(&[name], &certificate);
+        self.staples.watch(StapleOwner::Name(name.to_owned()), &[(name.to_owned(), certificate)], &self.log);
         Ok(())
     }
 
     fn remove(&self, name: &str) {
         self.store.remove(&[name]);
+        self.staples.watch(StapleOwner::Name(name.to_owned()), &[], &self.log);
     }
 
     fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
@@ -80,8 +84,7 @@ impl RunningCertificates {
         config: &Config,
         files: &ConfigFiles,
         is_system: bool,
-        store: CertificateStore,
-        challenges: HttpChallenges,
+        serving: &AutomaticCertificates,
         log: &ErrorLog,
     ) -> Option<RunningCertificates> {
         let subjects = subjects(config, log);
@@ -95,14 +98,15 @@ impl RunningCertificates {
             intervals: Intervals::default(),
             host: host_name(),
         };
+        let AutomaticCertificates { store, challenges, staples, .. } = serving.clone();
         let missed = store.clone();
-        let sink = Arc::new(ServerSink { store, log: log.clone() });
+        let sink = Arc::new(ServerSink { store, staples, log: log.clone() });
         let options = options(config, files, is_system)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
             Ok(renewer) => {
                 let missing = renewer.missing_names();
-                missed.report_missing(move |name| missing.report(name));
+                missed.report_missing(move |name, client| missing.report(name, client));
                 Some(RunningCertificates { renewer, is_system })
             }
             Err(error) => {
@@ -148,6 +152,7 @@ pub(crate) struct AutomaticCertificates {
     pub(crate) running: Arc<OnceLock<RunningCertificates>>,
     pub(crate) store: CertificateStore,
     pub(crate) challenges: HttpChallenges,
+    pub(crate) staples: Staples,
 }
 
 impl AutomaticCertificates {
@@ -165,8 +170,7 @@ impl AutomaticCertificates {
         if let Some(running) = self.running.get() {
             return running.reload(config, files, log);
         }
-        let (store, challenges) = (self.store.clone(), self.challenges.clone());
-        if let Some(started) = RunningCertificates::start(config, files, is_system, store, challenges, log) {
+        if let Some(started) = RunningCertificates::start(config, files, is_system, self, log) {
             // Nobody else sets it: reloads follow each other.
             let _ = self.running.set(started);
         }

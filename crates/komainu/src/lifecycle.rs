@@ -362,6 +362,7 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
+        TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);

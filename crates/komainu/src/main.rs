@@ -24,6 +24,7 @@ mod config_files;
 mod inherited;
 mod upgrade;
 mod upstreams;
+mod staples;
 mod tls;
 mod certificates;
 mod hosting;

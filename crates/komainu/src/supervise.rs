@@ -94,6 +94,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     let (files, system) = (hosting.files(), is_system(link.as_ref()));
     current.plan().tls.iter().flat_map(TlsPlan::warnings).for_each(|text| logs.notices.warn(text));
     current.certificates.apply(&current.plan().config, &files, system, &logs.notices)?;
+    TlsPlan::keep_staples(current.plan().tls.as_ref(), &current.certificates.staples, &logs.notices);
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     // Its file is removed at the end.
     let shown = (options.memory.clone(), sandboxed);

@@ -6,6 +6,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use ::control::StapleOwner;
 use config::matcher::Routes;
 use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
 use net::{
@@ -14,6 +15,8 @@ use net::{
 
 use crate::access::rfc3339;
 use crate::config_files::ConfigFiles;
+use crate::notice::ErrorLog;
+use crate::staples::{Staples, doubt};
 
 /// What a configuration says about TLS with clients, with its files read.
 #[derive(Debug)]
@@ -85,6 +88,13 @@ impl TlsPlan {
         let (options, sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
         acceptor.replace(&options, finder(config), sites).map_err(invalid)
+    }
+
+    /// Keeps OCSP responses for the certificates in files that name a responder.
+    pub(crate) fn keep_staples(plan: Option<&TlsPlan>, staples: &Staples, log: &ErrorLog) {
+        let files = plan.map(TlsPlan::files).unwrap_or_default();
+        let named = files.iter().map(|(path, certificate)| (path.display().to_string(), certificate.clone()));
+        staples.watch(StapleOwner::Files, &named.collect::<Vec<_>>(), log);
     }
 
     /// What clients will refuse of the certificates in files: those that have expired, or are for other hosts.
@@ -169,6 +179,10 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
     let moment = |unix_s: i64| rfc3339(u64::try_from(unix_s).unwrap_or_default());
     for (path, certificate) in files {
         let info = certificate.info();
+        doubts.extend(
+            doubt(certificate)
+                .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
+        );
         let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };
         let fault = match (info.not_before_unix_s, info.not_after_unix_s) {
             (_, end) if end < now_unix_s => format!("has expired, on {}: renew it", moment(end)),
@@ -225,10 +239,27 @@ fn read_folder(folder: &Path, files: &ConfigFiles) -> io::Result<Vec<ServerCerti
 fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCertificates> {
     let mut authorities_pem = Vec::new();
     for path in &client.ca {
-        authorities_pem.extend(files.read(path)?);
+        let pem = files.read(path)?;
+        ClientCertificates::check_authority(&pem).map_err(|text| placed("ca", path, &text))?;
+        authorities_pem.extend(pem);
         // A file need not end with a line.
         authorities_pem.push(b'\n');
     }
-    let revoked_pem = client.crl.iter().map(|path| files.read(path)).collect::<io::Result<_>>()?;
+    let revoked = |path: &PathBuf| {
+        let pem = files.read(path)?;
+        let alone = ClientCertificates {
+            authorities_pem: authorities_pem.clone(),
+            revoked_pem: vec![pem.clone()],
+            required: client.required,
+        };
+        alone.check().map_err(|text| placed("crl", path, &text))?;
+        Ok(pem)
+    };
+    let revoked_pem = client.crl.iter().map(revoked).collect::<io::Result<_>>()?;
     Ok(ClientCertificates { authorities_pem, revoked_pem, required: client.required })
+}
+
+/// What is wrong with a file that `client` names.
+fn placed(directive: &str, path: &Path, text: &str) -> io::Error {
+    invalid(format!("`client.{directive}`: {}: {text}", path.display()))
 }

@@ -24,7 +24,9 @@ const ASGI: &str = "
 async def app(scope, receive, send):
     if scope['type'] == 'http':
         await send({'type': 'http.response.start', 'status': 200, 'headers': []})
-        await send({'type': 'http.response.body', 'body': f\"scheme={scope['scheme']}\".encode()})
+        tls = scope['extensions'].get('tls', {})
+        lines = [f'{key}={tls[key]!r}' for key in sorted(tls)] + [f\"scheme={scope['scheme']}\"]
+        await send({'type': 'http.response.body', 'body': '\\n'.join(lines).encode()})
 ";
 const LANGUAGES: [(&str, &str, &str); 4] = [
     ("psgi", "app.psgi", "psgi.url_scheme"),
@@ -100,6 +102,14 @@ fn applications_see_https_and_the_certificates_of_clients() {
     for (name, _, scheme) in LANGUAGES {
         let is_cgi = name != "asgi";
         let environment = |lines: Vec<String>| -> Vec<String> {
+            // The certificate itself, which has many lines, is looked at below.
+            let mut lines = lines;
+            if let Some(start) = lines.iter().position(|line| line.starts_with("SSL_CLIENT_CERT=")) {
+                let end = lines.iter().position(|line| line == "-----END CERTIFICATE-----").unwrap();
+                // In Ruby and Python the last line of the text is empty.
+                let end = if lines.get(end + 1).is_some_and(String::is_empty) { end + 1 } else { end };
+                lines.drain(start..=end);
+            }
             lines.into_iter().filter(|line| !line.starts_with("HTTP_")).collect()
         };
         for version in ["--http1.1", "--http2"] {
@@ -109,22 +119,50 @@ fn applications_see_https_and_the_certificates_of_clients() {
             let seen = ask(&rig, "a.test", name, &[&[version][..], &forged].concat());
             assert_eq!(environment(seen), expected, "{name} {version}");
             if !is_cgi {
+                let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged].concat());
+                let nobody = [
+                    "cipher_suite=4865",
+                    "client_cert_chain=()",
+                    "client_cert_error=None",
+                    "client_cert_name=None",
+                    "server_cert=None",
+                    "tls_version=772",
+                    "scheme=https",
+                ];
+                assert_eq!(seen, nobody, "{version}");
+                let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged, &alice].concat());
+                let pem = std::fs::read_to_string(&certificate).unwrap().replace('\n', "\\n");
+                assert_eq!(seen[1], format!("client_cert_chain=('{pem}',)"), "{version}");
+                assert_eq!(seen[3], "client_cert_name='CN=alice\\\\, O=root,O=Staff'", "{version}");
                 continue;
             }
             let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged].concat());
             assert_eq!(
                 environment(seen),
-                ["HTTPS=on", "SSL_CLIENT_VERIFY=NONE", &secure],
+                [
+                    "HTTPS=on",
+                    "SSL_CIPHER=TLS_AES_128_GCM_SHA256",
+                    "SSL_CLIENT_VERIFY=NONE",
+                    "SSL_PROTOCOL=TLSv1.3",
+                    &secure
+                ],
                 "{name} {version}"
             );
             let seen = ask(&rig, "staff.test", name, &[&[version][..], &forged, &alice].concat());
+            let pem = std::fs::read_to_string(&certificate).unwrap();
+            assert!(
+                seen.join("\n").contains(&format!("SSL_CLIENT_CERT={pem}")),
+                "{name} {version}: {seen:?}"
+            );
             let expected = [
                 "HTTPS=on",
+                "SSL_CIPHER=TLS_AES_128_GCM_SHA256",
                 &fingerprint,
                 "SSL_CLIENT_I_DN=CN=staff",
                 "SSL_CLIENT_SERIAL=4d",
                 "SSL_CLIENT_S_DN=CN=alice\\, O=root,O=Staff",
                 "SSL_CLIENT_VERIFY=SUCCESS",
+                "SSL_PROTOCOL=TLSv1.3",
                 &secure,
             ];
             assert_eq!(environment(seen), expected, "{name} {version}");

@@ -192,6 +192,15 @@ impl MuxProtocol for H2Server {
         self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
     }
 
+    fn is_measuring(&self) -> bool {
+        self.frames.machine.is_measuring()
+    }
+
+    fn shrink(&mut self) {
+        self.frames.out.shrink_to_fit();
+        self.frames.machine.shrink();
+    }
+
     fn out(&mut self) -> &mut Vec<u8> {
         let Frames { machine, out } = &mut self.frames;
         machine.flush(out);

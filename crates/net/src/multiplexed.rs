@@ -197,7 +197,12 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
     let waited = wait::any(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
     conn.news.clear(READ);
     match waited {
-        Err(Fault::Timeout) => Ok(()),
+        Err(Fault::Timeout) => {
+            if conn.live() == 0 && !waits {
+                conn.shrink();
+            }
+            Ok(())
+        }
         waited => waited,
     }
 }
@@ -205,8 +210,10 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool) -> Result<(), Fault>
 impl Wire {
     /// Whether more is read from this client now: not while it takes nothing of what is sent to it.
     fn reads(&self, conn: &MuxConn) -> bool {
-        let waiting = conn.machine.borrow_mut().out().len() - self.sent;
-        !self.ended && waiting < OUT_BYTES_MAX && self.held.is_none()
+        let mut machine = conn.machine.borrow_mut();
+        let takes = machine.out().len() - self.sent < OUT_BYTES_MAX || machine.is_measuring();
+        drop(machine);
+        !self.ended && takes && self.held.is_none()
     }
 }
 

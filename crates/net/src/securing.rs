@@ -73,7 +73,11 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
         }
         // Signatures and key exchanges take up to a millisecond and more: whoever else is ready goes first.
         core.turn_for_long_work().await;
-        let step = handshake.as_mut()?.advance(idle.link().stream());
+        let client = match idle.peer() {
+            Peer::Tcp(address) => Some(address.ip()),
+            _ => None,
+        };
+        let step = handshake.as_mut()?.advance(idle.link().stream(), client);
         match step {
             Ok(HandshakeStep::Reads) => {
                 let source = idle.link().stream().source();

@@ -239,6 +239,12 @@ impl RequestRules {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
+            // A stream has no key (RFC 8441 section 5), and gets none; HTTP/1 gets ours where the client has none.
+            Name::SecWebsocketKey | Name::SecWebsocketAccept
+                if is_for_stream || !ask.head.protocol.is_empty() =>
+            {
+                false
+            }
             Name::Trailer => ask.head.body == BodySize::Unknown,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
@@ -248,8 +254,6 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
-            // A stream has no key, and gets none; HTTP/1 gets ours where the client has none.
-            Name::Other if is_key(name) && (is_for_stream || !ask.head.protocol.is_empty()) => false,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
@@ -345,15 +349,9 @@ fn is_websocket(ask: &TemplateContext<'_>) -> bool {
     ask.head.upgrade(ask.bytes).is_some_and(|wanted| wanted.eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Whether a field is the key of a WebSocket's handshake, or the answer to one: neither has a place in HTTP/2 (RFC 8441 section 5).
-fn is_key(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"sec-websocket-key") || name.eq_ignore_ascii_case(SEC_WEBSOCKET_ACCEPT)
-}
-
 /// The valid key of a WebSocket's client.
 pub(crate) fn client_key<'x>(ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
-    let is_key = |field: &&Field| field.name.of(ask.bytes).eq_ignore_ascii_case(b"sec-websocket-key");
-    let key = ask.head.fields.iter().find(is_key)?.value.of(ask.bytes);
+    let key = ask.head.field(ask.bytes, Name::SecWebsocketKey)?;
     websocket::is_key(key).then_some(key)
 }
 

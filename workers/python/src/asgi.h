@@ -28,6 +28,7 @@ typedef struct {
     int end_sent;    /* the application has received the end of the body */
     int disconnected; /* the application has received http.disconnect */
     int is_socket;   /* the client asks for a WebSocket */
+    int has_tls;     /* the site asks for certificates of clients */
     int64_t left;    /* bytes of the request's body still to be received, or -1 if not known */
     PyObject *rest;  /* the part of a piece that the server has not taken yet, or NULL */
     Py_ssize_t rest_at;

@@ -162,18 +162,106 @@ static int fill_request(PyObject *scope, const komainu_field *method, const koma
     return scheme && !field_is(scheme, "http") ? put(scope, SCHEME, field_text(scheme)) : 0;
 }
 
+/* ---- the extension tls ---- */
+
+/* Cipher suites by their names in OpenSSL, and their numbers in the protocol: those that the server has. */
+static const struct {
+    const char *name;
+    long number;
+} ciphers[] = {
+    {"TLS_AES_128_GCM_SHA256", 0x1301},        {"TLS_AES_256_GCM_SHA384", 0x1302},
+    {"TLS_CHACHA20_POLY1305_SHA256", 0x1303},  {"ECDHE-ECDSA-AES128-GCM-SHA256", 0xc02b},
+    {"ECDHE-ECDSA-AES256-GCM-SHA384", 0xc02c}, {"ECDHE-RSA-AES128-GCM-SHA256", 0xc02f},
+    {"ECDHE-RSA-AES256-GCM-SHA384", 0xc030},   {"ECDHE-ECDSA-CHACHA20-POLY1305", 0xcca9},
+    {"ECDHE-RSA-CHACHA20-POLY1305", 0xcca8},
+};
+
+static PyObject *cipher_number(const char *name, size_t len) {
+    size_t i;
+    for (i = 0; i < sizeof ciphers / sizeof *ciphers; i++)
+        if (strlen(ciphers[i].name) == len && memcmp(ciphers[i].name, name, len) == 0)
+            return PyLong_FromLong(ciphers[i].number);
+    return known(Py_None);
+}
+
+/* The value of the variable `name`, which ends with its sign, if the field is that. */
+static const char *variable_value(const komainu_field *field, const char *name, size_t *len) {
+    size_t name_len = strlen(name);
+    if (field->id != KOMAINU_VARIABLE || field->value_len < name_len || memcmp(field->value, name, name_len) != 0)
+        return NULL;
+    *len = field->value_len - name_len;
+    return field->value + name_len;
+}
+
+static int put_text(PyObject *dict, const char *key, PyObject *value) {
+    int failed = !value || PyDict_SetItemString(dict, key, value) != 0;
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+/* One entry from a variable, if it is for one. */
+static int put_tls_variable(PyObject *tls, const komainu_field *field) {
+    const char *value;
+    size_t len;
+    if ((value = variable_value(field, "SSL_PROTOCOL=", &len))) {
+        int is_13 = len == 7 && memcmp(value, "TLSv1.3", 7) == 0;
+        return put_text(tls, "tls_version", PyLong_FromLong(is_13 ? 0x0304 : 0x0303));
+    }
+    if ((value = variable_value(field, "SSL_CIPHER=", &len)))
+        return put_text(tls, "cipher_suite", cipher_number(value, len));
+    if ((value = variable_value(field, "SSL_CLIENT_S_DN=", &len)))
+        return put_text(tls, "client_cert_name", PyUnicode_DecodeUTF8(value, (Py_ssize_t)len, "replace"));
+    if ((value = variable_value(field, "SSL_CLIENT_CERT=", &len))) {
+        PyObject *pem = latin1(value, len), *chain = pem ? PyTuple_Pack(1, pem) : NULL;
+        Py_XDECREF(pem);
+        return put_text(tls, "client_cert_chain", chain);
+    }
+    return 0;
+}
+
+/* The extension tls of ASGI, from the variables of a connection whose site asks for certificates of clients. Only the client's own
+ * certificate is known of its chain, and the server's is not. */
+static PyObject *tls_new(Call *call) {
+    const komainu_field *fields, *field;
+    size_t count = komainu_fields(call->request, &fields);
+    PyObject *tls = PyDict_New();
+    int failed = !tls || put_text(tls, "server_cert", known(Py_None)) != 0 ||
+                 put_text(tls, "client_cert_chain", PyTuple_New(0)) != 0 ||
+                 put_text(tls, "client_cert_name", known(Py_None)) != 0 ||
+                 put_text(tls, "client_cert_error", known(Py_None)) != 0 ||
+                 put_text(tls, "tls_version", known(Py_None)) != 0 || put_text(tls, "cipher_suite", known(Py_None)) != 0;
+    for (field = fields; !failed && field < fields + count; field++)
+        failed = put_tls_variable(tls, field) != 0;
+    if (failed)
+        Py_CLEAR(tls);
+    return tls;
+}
+
+/* The extensions that a scope offers. */
+static PyObject *extensions_new(Call *call) {
+    PyObject *extensions = PyDict_Copy(call->is_socket ? socket_extensions : http_extensions);
+    if (extensions && call->has_tls && put_text(extensions, "tls", tls_new(call)) != 0)
+        Py_CLEAR(extensions);
+    return extensions;
+}
+
 /* Fills a scope, and sets the expected length of the body. */
 static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
     const komainu_field *parts[17] = {NULL}, *fields, *field;
     size_t count = komainu_fields(call->request, &fields);
     call->body_ended = 1;
+    call->has_tls = 0;
     for (field = fields; field < fields + count; field++) {
         if (field->id > 0 && field->id < 17) {
             parts[field->id] = field;
             continue;
         }
-        if (field->id > 0 && field->id < 32)
-            continue; /* a scope has no such part */
+        if (field->id > 0 && field->id < 32) {
+            size_t len;
+            /* A scope has no such part; one of these variables shows that there are others. */
+            call->has_tls |= variable_value(field, "SSL_PROTOCOL=", &len) != NULL;
+            continue;
+        }
         if (field->id && (field->id == coding_id || (field->id == length_id && !field_is(field, "0")))) {
             call->body_ended = 0;
             call->left = field->id == length_id ? number(field) : -1;
@@ -206,7 +294,7 @@ PyObject *scope_new(Call *call) {
     PyObject *scope = PyDict_Copy(scope_template), *headers = PyList_New(0);
     int failed = !scope || !headers || fill_scope(scope, headers, call) != 0 ||
                  PyDict_SetItem(scope, keys[HEADERS], headers) != 0 || put(scope, STATE, PyDict_Copy(scope_state)) != 0 ||
-                 put(scope, EXTENSIONS, PyDict_Copy(call->is_socket ? socket_extensions : http_extensions)) != 0;
+                 put(scope, EXTENSIONS, extensions_new(call)) != 0;
     Py_XDECREF(headers);
     if (failed)
         Py_CLEAR(scope);

@@ -139,6 +139,13 @@ impl MuxConn {
         self.permit.hold(CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get());
     }
 
+    /// Releases memory that an idle connection does not need.
+    pub(crate) fn shrink(&self) {
+        self.machine.borrow_mut().shrink();
+        self.turns.borrow_mut().shrink();
+        self.streams.borrow_mut().shrink_to_fit();
+    }
+
     // ---- what the connection's task does to its streams ----
 
     /// Body bytes of a request.

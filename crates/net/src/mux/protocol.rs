@@ -102,6 +102,14 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Sets how many bytes windows may grow by beyond their first sizes where the measured rate wants it, and shrinks larger ones.
     fn limit_growth(&mut self, _bytes_max: usize) {}
 
+    /// Whether an answer of the peer is awaited, before which it may read nothing.
+    fn is_measuring(&self) -> bool {
+        false
+    }
+
+    /// Releases memory that a connection without streams does not need.
+    fn shrink(&mut self) {}
+
     /// Bytes to send.
     fn out(&mut self) -> &mut Vec<u8>;
 

@@ -36,6 +36,11 @@ impl Turns {
         Some(stream)
     }
 
+    /// Releases memory that the streams in line do not need.
+    pub(crate) fn shrink(&mut self) {
+        self.0.iter_mut().for_each(VecDeque::shrink_to_fit);
+    }
+
     fn line(&mut self, stream: &StreamShared) -> &mut VecDeque<Rc<StreamShared>> {
         &mut self.0[usize::from(stream.priority.get().urgency).min(URGENCIES - 1)]
     }

@@ -1,6 +1,7 @@
 //! How the server speaks TLS to its clients: which site a name belongs to, what certificate it presents, and what it demands.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -10,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerSessionMemoryCache, StoresServerSessions,
-    WebPkiClientVerifier,
+    VerifierBuilderError, WebPkiClientVerifier,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
@@ -74,19 +75,28 @@ pub struct ClientCertificates {
 }
 
 impl ClientCertificates {
+    /// Whether a text holds certificates of authorities that can verify clients.
+    ///
+    /// # Errors
+    /// What it holds instead, and the remedy.
+    pub fn check_authority(pem: &[u8]) -> Result<(), String> {
+        add_authorities(&mut RootCertStore::empty(), pem)
+    }
+
+    /// Whether clients can be verified with these.
+    ///
+    /// # Errors
+    /// What is wrong with the authorities or the lists, and the remedy.
+    pub fn check(&self) -> Result<(), String> {
+        self.verifier(&Arc::new(provider::default_provider())).map(drop)
+    }
+
     fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&self.authorities_pem)? {
-            roots.add(certificate).map_err(|error| format!("certificate authority: {error}"))?;
-        }
+        add_authorities(&mut roots, &self.authorities_pem)?;
         let mut lists = Vec::new();
         for pem in &self.revoked_pem {
-            let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
-            let found = found.map_err(|error| format!("certificate revocation list: {error}"))?;
-            if found.is_empty() {
-                return Err("there is no certificate revocation list in the PEM text".into());
-            }
-            lists.extend(found);
+            lists.extend(revocation_lists(pem)?);
         }
         let has_lists = !lists.is_empty();
         let mut builder =
@@ -98,7 +108,12 @@ impl ClientCertificates {
         if !self.required {
             builder = builder.allow_unauthenticated();
         }
-        builder.build().map_err(|error| format!("client certificates: {error}"))
+        builder.build().map_err(|error| match error {
+            VerifierBuilderError::InvalidCrl(error) => format!(
+                "a certificate revocation list that is not valid ({error:?}): `openssl crl -noout -text -in FILE` shows it"
+            ),
+            error => format!("client certificates: {error}"),
+        })
     }
 
     /// A number for exactly this policy on clients' certificates, which connections carry that it has admitted
@@ -116,6 +131,27 @@ impl ClientCertificates {
         }
         digest(&SHA256, &all).as_ref().to_vec()
     }
+}
+
+fn add_authorities(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String> {
+    for certificate in certificates(pem)? {
+        roots.add(certificate).map_err(|error| format!("a certificate of no authority ({error})"))?;
+    }
+    Ok(())
+}
+
+fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| format!("certificate revocation list: {error}"))?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let is_der = pem.first() == Some(&0x30);
+    Err(match is_der {
+        true => "this is DER, not PEM: `openssl crl -inform der -in FILE -out NEW.pem` converts a revocation list".into(),
+        false => "there is no certificate revocation list (BEGIN X509 CRL) in it: `openssl ca -gencrl -out FILE` makes one"
+            .into(),
+    })
 }
 
 /// The server's side of TLS, shared by all cores; what it is set to can be replaced while it serves. Clones are the same.
@@ -212,8 +248,14 @@ impl TlsAcceptor {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host.
-    pub(super) fn admit(&self, hello: &ClientHello<'_>, address: &str) -> Result<TlsAdmission, NotAdmitted> {
+    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host; `client` is the
+    /// client's.
+    pub(super) fn admit(
+        &self,
+        hello: &ClientHello<'_>,
+        address: &str,
+        client: Option<IpAddr>,
+    ) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table().ok_or(NotAdmitted::UnknownName)?;
         let name = hello.server_name().unwrap_or(address);
         let is_challenge = hello.alpn().is_some_and(|mut all| all.any(|one| one == CHALLENGE_PROTOCOL));
@@ -226,7 +268,7 @@ impl TlsAcceptor {
         let first = *first.ok_or(NotAdmitted::NoCipher)?;
         let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
-                self.0.store.miss(name);
+                self.0.store.miss(name, client);
             }
         })?;
         let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use data_encoding::HEXLOWER;
 use rustls::crypto::aws_lc_rs;
@@ -11,8 +11,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, SignatureScheme};
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::objects::{oid_registry, oid2abbrev};
+use x509_parser::oid_registry::OID_PKIX_ACCESS_DESCRIPTOR_OCSP;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
@@ -23,7 +24,16 @@ pub struct ServerCertificate(Arc<CertificateData>);
 #[derive(Debug)]
 struct CertificateData {
     key: Arc<CertifiedKey>,
+    /// The same with an OCSP response; only certificates that name a responder have a place for one.
+    stapled: Option<RwLock<Option<Arc<CertifiedKey>>>>,
     info: CertificateInfo,
+}
+
+impl CertificateData {
+    fn new(certified: CertifiedKey, info: CertificateInfo) -> CertificateData {
+        let stapled = info.ocsp_responder.is_some().then(RwLock::default);
+        CertificateData { key: Arc::new(certified), stapled, info }
+    }
 }
 
 /// What a certificate says of itself.
@@ -45,6 +55,10 @@ pub struct CertificateInfo {
     pub not_after_unix_s: i64,
     /// SHA-256 of its DER encoding, in hexadecimal digits.
     pub sha256: String,
+    /// The URL of the OCSP responder that it names.
+    pub ocsp_responder: Option<String>,
+    /// Whether clients refuse it without an OCSP response in the handshake (must-staple, RFC 7633).
+    pub is_staple_required: bool,
 }
 
 impl CertificateInfo {
@@ -61,6 +75,8 @@ impl CertificateInfo {
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
             sha256: HEXLOWER.encode(aws_lc_rs_digest(der).as_ref()),
+            ocsp_responder: ocsp_responder(&parsed),
+            is_staple_required: is_staple_required(&parsed),
             ..CertificateInfo::default()
         };
         let names = parsed.subject_alternative_name().ok().flatten();
@@ -86,6 +102,30 @@ impl CertificateInfo {
     pub fn is_for(&self, host: &str) -> bool {
         self.names.iter().any(|name| covers(name, host))
     }
+}
+
+/// The first responder with an HTTP URL in the extension authorityInfoAccess (RFC 5280 section 4.2.2.1).
+fn ocsp_responder(certificate: &X509Certificate<'_>) -> Option<String> {
+    let access = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityInfoAccess(access) => Some(access),
+        _ => None,
+    });
+    let described = access.iter().flat_map(|access| &access.accessdescs);
+    let urls = described.filter(|one| one.access_method == OID_PKIX_ACCESS_DESCRIPTOR_OCSP);
+    let mut urls = urls.filter_map(|one| match one.access_location {
+        GeneralName::URI(url) if url.starts_with("http://") || url.starts_with("https://") => {
+            Some(url.to_owned())
+        }
+        _ => None,
+    });
+    urls.next()
+}
+
+/// Whether the extension TLS feature (RFC 7633) names `status_request`, which is 5.
+fn is_staple_required(certificate: &X509Certificate<'_>) -> bool {
+    let mut extensions = certificate.extensions().iter();
+    let feature = extensions.find(|extension| extension.oid.to_id_string() == "1.3.6.1.5.5.7.1.24");
+    feature.is_some_and(|extension| extension.value.windows(3).any(|window| window == [2, 1, 5]))
 }
 
 /// A distinguished name as text (RFC 4514), the last part first. What stands in a value cannot pose as another part.
@@ -171,7 +211,7 @@ impl ServerCertificate {
             Err(rustls::Error::InconsistentKeys(_)) => return Err(of_another(&certified)),
             Err(error) => return Err(CertificateFault::of_chain(unusable(&error))),
         }
-        Ok(ServerCertificate(Arc::new(CertificateData { key: Arc::new(certified), info })))
+        Ok(ServerCertificate(Arc::new(CertificateData::new(certified, info))))
     }
 
     /// Reads the certificate of a TLS-ALPN-01 challenge and its key from one PEM text. It has a critical extension that only
@@ -184,10 +224,7 @@ impl ServerCertificate {
         let info = CertificateInfo::of_der(&chain[0])?;
         let key = aws_lc_rs::default_provider().key_provider.load_private_key(private_key(pem)?);
         let key = key.map_err(|error| format!("private key: {error}"))?;
-        Ok(ServerCertificate(Arc::new(CertificateData {
-            key: Arc::new(CertifiedKey::new(chain, key)),
-            info,
-        })))
+        Ok(ServerCertificate(Arc::new(CertificateData::new(CertifiedKey::new(chain, key), info))))
     }
 
     /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and
@@ -251,8 +288,21 @@ impl ServerCertificate {
         self.0.key.key.algorithm() == other.0.key.key.algorithm()
     }
 
+    /// Presents it with this OCSP response (DER) from now on, or with none. Nothing happens to a certificate that names no responder.
+    pub fn staple(&self, response: Option<Vec<u8>>) {
+        let Some(stapled) = &self.0.stapled else { return };
+        let key = response.map(|response| {
+            let mut key = CertifiedKey::clone(&self.0.key);
+            key.ocsp = Some(response);
+            Arc::new(key)
+        });
+        *stapled.write().unwrap_or_else(PoisonError::into_inner) = key;
+    }
+
     pub(super) fn certified_key(&self) -> Arc<CertifiedKey> {
-        self.0.key.clone()
+        let stapled = self.0.stapled.as_ref();
+        let stapled = stapled.and_then(|key| key.read().unwrap_or_else(PoisonError::into_inner).clone());
+        stapled.unwrap_or_else(|| self.0.key.clone())
     }
 }
 

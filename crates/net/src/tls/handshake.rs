@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
+use std::net::IpAddr;
 use std::rc::Rc;
 
+use data_encoding::BASE64;
 use http::template::{TlsValues, TlsVariable};
 use rustls::server::{Accepted, AcceptedAlert, Acceptor, ServerConnection};
 use rustls::{CipherSuite, CommonState, Error, HandshakeKind, PeerIncompatible, ProtocolVersion};
@@ -37,6 +39,18 @@ pub struct ClientIdentity {
     pub info: CertificateInfo,
     /// The certificate in DER.
     pub der: Box<[u8]>,
+}
+
+impl ClientIdentity {
+    /// Appends the certificate in PEM (RFC 7468).
+    pub fn write_pem(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"-----BEGIN CERTIFICATE-----\n");
+        for line in self.der.chunks(48) {
+            out.extend_from_slice(BASE64.encode(line).as_bytes());
+            out.push(b'\n');
+        }
+        out.extend_from_slice(b"-----END CERTIFICATE-----\n");
+    }
 }
 
 impl TlsValues for TlsSession {
@@ -147,15 +161,19 @@ impl TlsHandshake {
         self.first.is_some()
     }
 
-    /// Continues as far as the socket allows.
+    /// Continues as far as the socket allows. `client` is the client's address, as far as it is known.
     ///
     /// # Errors
     /// Why it failed; the client has been sent an alert, if it was there to receive one.
-    pub(crate) fn advance(&mut self, stream: &Stream) -> Result<HandshakeStep, HandshakeFailure> {
+    pub(crate) fn advance(
+        &mut self,
+        stream: &Stream,
+        client: Option<IpAddr>,
+    ) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Hello(mut hello) => match hello.accept() {
-                    Ok(Some(accepted)) => self.state = self.begin(accepted, stream)?,
+                    Ok(Some(accepted)) => self.state = self.begin(accepted, stream, client)?,
                     Ok(None) => {
                         let mut socket = FirstBytes { stream, first: &mut self.first };
                         let read = hello.read_tls(&mut socket);
@@ -199,7 +217,12 @@ impl TlsHandshake {
     }
 
     /// The client's first message is here: finds the site, and answers.
-    fn begin(&self, accepted: Accepted, stream: &Stream) -> Result<State, HandshakeFailure> {
+    fn begin(
+        &self,
+        accepted: Accepted,
+        stream: &Stream,
+        client: Option<IpAddr>,
+    ) -> Result<State, HandshakeFailure> {
         let hello = accepted.client_hello();
         let name: Option<Box<str>> = hello.server_name().map(Into::into);
         let address = match name {
@@ -208,7 +231,7 @@ impl TlsHandshake {
                 .local_address()
                 .map_or_else(String::new, |address| address.ip().to_canonical().to_string()),
         };
-        let admission = self.acceptor.admit(&hello, &address).map_err(|not| {
+        let admission = self.acceptor.admit(&hello, &address, client).map_err(|not| {
             let (alert, reason) = match not {
                 NotAdmitted::UnknownName if name.is_none() => {
                     (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")

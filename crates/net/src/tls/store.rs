@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::certificate::ServerCertificate;
@@ -17,8 +18,8 @@ struct Shared {
     missing: RwLock<Option<MissingReport>>,
 }
 
-/// Called with a name for which a client wanted a certificate and there was none.
-type MissingReport = Arc<dyn Fn(&str) + Send + Sync>;
+/// Called with a name for which a client wanted a certificate and there was none, and the client's address.
+type MissingReport = Arc<dyn Fn(&str, Option<IpAddr>) + Send + Sync>;
 
 #[derive(Default)]
 struct Names {
@@ -80,9 +81,9 @@ impl CertificateStore {
         names.issued.iter().map(|(name, issued)| (name.clone(), issued.clone())).collect()
     }
 
-    /// Calls `report` with each name for which a client wanted a certificate and there was none. It must return at once: a serving
+    /// Calls `report` with each name for which a client wanted a certificate and there was none, and the client's address. It must return at once: a serving
     /// thread calls it.
-    pub fn report_missing(&self, report: impl Fn(&str) + Send + Sync + 'static) {
+    pub fn report_missing(&self, report: impl Fn(&str, Option<IpAddr>) + Send + Sync + 'static) {
         *self.0.missing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
     }
 
@@ -91,10 +92,10 @@ impl CertificateStore {
         names.challenges.get(name).cloned()
     }
 
-    pub(super) fn miss(&self, name: &str) {
+    pub(super) fn miss(&self, name: &str, client: Option<IpAddr>) {
         let report = self.0.missing.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(report) = report {
-            report(name);
+            report(name, client);
         }
     }
 

@@ -102,7 +102,7 @@ impl Client {
                 break accepted;
             }
         };
-        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1")?;
+        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1", None)?;
         let mut server = accepted.into_connection(admission.config).unwrap();
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();
@@ -174,7 +174,7 @@ fn certificates_come_and_go_while_the_server_runs() {
     let acceptor = acceptor(vec![("a.test", automatic()), ("*.a.test", automatic())], &store);
     let missing = Arc::new(Mutex::new(Vec::new()));
     let reported = missing.clone();
-    store.report_missing(move |name| reported.lock().unwrap().push(name.to_owned()));
+    store.report_missing(move |name, _| reported.lock().unwrap().push(name.to_owned()));
     let client = Client::new();
     assert_eq!(client.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
     assert_eq!(*missing.lock().unwrap(), ["a.test"]);
