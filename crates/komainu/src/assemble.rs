@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use cache::Cache;
 use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes};
@@ -14,6 +15,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
@@ -32,6 +34,9 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
     (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
+/// The part of `limits.memory` that the cache of responses takes at most.
+const CACHE_SHARE: u64 = 4;
+
 /// A configuration, and the state of its upstream groups, shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
@@ -40,6 +45,8 @@ pub(crate) struct ServerPlan {
     /// The port that requests without TLS are redirected to.
     pub(crate) https_port: Option<u16>,
     groups: GroupPlan,
+    /// The cache of responses, if a route has one.
+    pub(crate) cache: Option<Arc<Cache>>,
 }
 
 impl ServerPlan {
@@ -64,9 +71,11 @@ impl ServerPlan {
             Some(0) => before.and_then(|plan| plan.https_port),
             port => port,
         };
+        let cache_before = before.and_then(|plan| plan.cache.as_ref());
+        let cache = response_cache(&config, cache_before, hosting.map(Hosting::memory));
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config };
+        let plan = ServerPlan { groups, tls, https_port, config, cache };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -143,7 +152,7 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
+        sites.push(routes.map(|route| route.map(Rc::new)).collect::<io::Result<Vec<_>>>()?);
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line, &error))?));
         let settings = config.settings(Some(site_index), None);
@@ -258,8 +267,44 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        cache: plan
+            .cache
+            .clone()
+            .zip(settings.cache)
+            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
+    cache::Policy {
+        stores_cookies: policy.stores_cookies,
+        heuristic_s_max: policy.heuristic.as_secs(),
+        unreachable_s: policy.grace.as_secs(),
+    }
+}
+
+/// The cache of the routes that have one; the one before where its limits stay.
+fn response_cache(
+    config: &Config,
+    before: Option<&Arc<Cache>>,
+    memory: Option<&net::MemoryBudget>,
+) -> Option<Arc<Cache>> {
+    let routes = config.sites.iter().enumerate();
+    let mut routes = routes.flat_map(|(site, each)| (0..each.routes.len()).map(move |route| (site, route)));
+    if !routes.any(|(site, route)| config.settings(Some(site), Some(route)).cache.is_some()) {
+        return None;
+    }
+    let memory = memory.cloned().unwrap_or_default();
+    let limits = cache::StoreLimits {
+        bytes_max: config.cache.memory_bytes_max.min(memory.bytes_max() / CACHE_SHARE),
+        object_bytes_max: config.cache.object_bytes_max,
+        ..cache::StoreLimits::default()
+    };
+    if let Some(cache) = before.filter(|cache| cache.wanted_limits() == limits) {
+        return Some(cache.clone());
+    }
+    Some(Arc::new(Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)))))
 }
 
 /// Reports of root folders go to the log.
