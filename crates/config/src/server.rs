@@ -2,6 +2,7 @@
 
 use crate::acme::Acme;
 use crate::app::{App, AppMap};
+use crate::cache::{CachePolicy, CacheStore};
 use crate::check::{Checker, InvalidValue, shortened};
 use crate::compress::{self, CompressResponses};
 use crate::group::Groups;
@@ -121,6 +122,8 @@ directives! {
         "log" log: Log = {}, table();
         /// The cache of open files.
         "open_files" open_files: OpenFiles = {}, table();
+        /// The store of cached responses.
+        "cache" cache: CacheStore = {}, table();
         /// The folder of temporary files: for responses that slow clients have not read yet, and request bodies that
         /// are not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
@@ -334,6 +337,7 @@ impl Config {
         ];
         let compress =
             [route.map(|route| &route.compress), site.map(|site| &site.compress), Some(&self.compress)];
+        let cache = [route.map(|route| &route.cache), site.map(|site| &site.cache)];
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
             route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
@@ -344,6 +348,7 @@ impl Config {
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
             compress: compress.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
+            cache: cache.into_iter().flatten().find_map(Option::as_ref).and_then(Option::as_ref),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
@@ -380,6 +385,8 @@ pub struct Settings<'a> {
     pub merge_slashes: bool,
     /// Compression of responses, if there is any.
     pub compress: Option<&'a CompressResponses>,
+    /// The cache of responses, if there is any.
+    pub cache: Option<&'a CachePolicy>,
     /// Changes to response headers, in the order in which they apply.
     pub response_headers: Vec<&'a ResponseHeaders>,
 }

@@ -1,6 +1,7 @@
 //! Sites and their routes: which handler answers a request.
 
 use crate::app::{self, Mounted};
+use crate::cache::{self, CachePolicy};
 use crate::check::{Checker, InvalidValue};
 use crate::compress::{self, CompressResponses};
 use crate::files::{Files, StripPrefix};
@@ -135,6 +136,10 @@ directives! {
         /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
         /// the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
+        /// Whether responses carry `X-Content-Type-Options: nosniff`, `X-Frame-Options: SAMEORIGIN` and
+        /// `Referrer-Policy: strict-origin-when-cross-origin`, in place of what applications and upstream servers say there.
+        /// `response_headers` changes or removes them one by one.
+        "security_headers" security_headers: bool = false, Flag;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the site's requests: `"refuse"` or `"keep"`, as at the top of the file.
@@ -144,6 +149,8 @@ directives! {
         "merge_slashes" merge_slashes: Option<bool> = absent("as the server has it"), Maybe(Flag);
         /// Compression of the site's responses, instead of the server's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
+        /// The cache of responses of the site's `proxy` and `app` routes.
+        "cache" cache: Option<Option<CachePolicy>> = absent("none"), cache::policy();
         /// Limits of the site's requests, instead of the server's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, instead of the server's.
@@ -205,6 +212,8 @@ directives! {
             Maybe(ENCODED_SLASHES);
         /// Compression of the route's responses, instead of the site's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
+        /// The cache of responses of the route's `proxy` or `app`, instead of the site's setting.
+        "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), cache::policy();
         /// Limits of the route's requests, instead of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, instead of the site's.

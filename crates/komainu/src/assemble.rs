@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use cache::Cache;
 use coding::Effort;
 use config::matcher::Routes;
 use config::{Action, Config, EncodedSlashes};
@@ -14,6 +15,7 @@ use http::{Coding, EmptySegments, Fields, Name, Status};
 use net::{Compression, Core, FieldEdits, SpillStore};
 use proxy::{Group, UpstreamEvent};
 
+use crate::cached::RouteCache;
 use crate::clients::TrustedProxies;
 use crate::engine::sources;
 use crate::hosting::{self, AppHandles, Hosting, Mounted};
@@ -32,6 +34,9 @@ fn introducers(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
     (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
+/// The part of `limits.memory` that the cache of responses takes at most.
+const CACHE_SHARE: u64 = 4;
+
 /// A configuration, and the state of its upstream groups, shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
@@ -40,6 +45,8 @@ pub(crate) struct ServerPlan {
     /// The port that requests without TLS are redirected to.
     pub(crate) https_port: Option<u16>,
     groups: GroupPlan,
+    /// The cache of responses, if a route has one.
+    pub(crate) cache: Option<Arc<Cache>>,
 }
 
 impl ServerPlan {
@@ -64,9 +71,11 @@ impl ServerPlan {
             Some(0) => before.and_then(|plan| plan.https_port),
             port => port,
         };
+        let cache_before = before.and_then(|plan| plan.cache.as_ref());
+        let cache = response_cache(&config, cache_before, hosting.map(Hosting::memory));
         let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
-        let plan = ServerPlan { groups, tls, https_port, config };
+        let plan = ServerPlan { groups, tls, https_port, config, cache };
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
@@ -143,7 +152,7 @@ pub(crate) fn table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
-        sites.push(routes.collect::<io::Result<Vec<Route>>>()?);
+        sites.push(routes.map(|route| route.map(Rc::new)).collect::<io::Result<Vec<_>>>()?);
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line, &error))?));
         let settings = config.settings(Some(site_index), None);
@@ -258,8 +267,44 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         edits: secure_edits(&settings.response_headers, &config.sites[site]),
+        cache: plan
+            .cache
+            .clone()
+            .zip(settings.cache)
+            .map(|(cache, policy)| RouteCache { cache, policy: cache_policy(policy) }),
         compression: settings.compress.map(|compress| Rc::new(compression(compress))),
     })
+}
+
+fn cache_policy(policy: &config::CachePolicy) -> cache::Policy {
+    cache::Policy {
+        stores_cookies: policy.stores_cookies,
+        heuristic_s_max: policy.heuristic.as_secs(),
+        unreachable_s: policy.grace.as_secs(),
+    }
+}
+
+/// The cache of the routes that have one; the one before where its limits stay.
+fn response_cache(
+    config: &Config,
+    before: Option<&Arc<Cache>>,
+    memory: Option<&net::MemoryBudget>,
+) -> Option<Arc<Cache>> {
+    let routes = config.sites.iter().enumerate();
+    let mut routes = routes.flat_map(|(site, each)| (0..each.routes.len()).map(move |route| (site, route)));
+    if !routes.any(|(site, route)| config.settings(Some(site), Some(route)).cache.is_some()) {
+        return None;
+    }
+    let memory = memory.cloned().unwrap_or_default();
+    let limits = cache::StoreLimits {
+        bytes_max: config.cache.memory_bytes_max.min(memory.bytes_max() / CACHE_SHARE),
+        object_bytes_max: config.cache.object_bytes_max,
+        ..cache::StoreLimits::default()
+    };
+    if let Some(cache) = before.filter(|cache| cache.wanted_limits() == limits) {
+        return Some(cache.clone());
+    }
+    Some(Arc::new(Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)))))
 }
 
 /// Reports of root folders go to the log.
@@ -278,19 +323,34 @@ fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
 }
 
-/// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+/// What `security_headers` sets.
+const SECURITY_HEADERS: [(&str, &str); 3] = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+    ("Referrer-Policy", "strict-origin-when-cross-origin"),
+];
+
+/// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
 fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
-    let Some(hsts) = &site.hsts else { return edits(levels) };
-    let text = hsts.replace('$', "$$");
-    let value = http::Template::parse(&text, |_| false);
-    let value = value.expect("the configuration checked it");
-    let own = config::ResponseHeaders {
-        set: vec![("Strict-Transport-Security".to_owned(), value)],
-        ..config::ResponseHeaders::default()
-    };
-    // What the configuration says of the field itself comes after it.
-    let with: Vec<_> = std::iter::once(&own).chain(levels.iter().copied()).collect();
-    RouteEdits::Secure { plain: Box::new(edits(levels)), secure: Box::new(edits(&with)) }
+    let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
+    let own = fields_set(headers);
+    // What the configuration says of a field itself comes after it.
+    let plain: Vec<_> =
+        Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
+    let Some(hsts) = &site.hsts else { return edits(&plain) };
+    let hsts = fields_set(&[("Strict-Transport-Security", hsts)]);
+    let secure: Vec<_> = std::iter::once(&hsts).chain(plain.iter().copied()).collect();
+    RouteEdits::Secure { plain: Box::new(edits(&plain)), secure: Box::new(edits(&secure)) }
+}
+
+/// Edits that set these fields.
+fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
+    let set = fields.iter().map(|(name, value)| {
+        let text = value.replace('$', "$$");
+        let template = http::Template::parse(&text, |_| false);
+        ((*name).to_owned(), template.expect("a value without variables is a template"))
+    });
+    config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
 }
 
 fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {

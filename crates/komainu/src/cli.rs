@@ -115,6 +115,9 @@ pub(crate) struct Run {
     /// Log messages of this level and those above it to stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
+    /// Cache responses of upstream servers and applications in memory, as far as they allow it
+    #[arg(long)]
+    pub(crate) cache: bool,
     /// Show the contents of folders that have no index.html
     #[arg(long)]
     pub(crate) listing: bool,

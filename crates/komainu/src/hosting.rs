@@ -275,6 +275,7 @@ pub(crate) struct Hosting {
     cores: usize,
     notices: ErrorLog,
     spill: Arc<SpillStore>,
+    memory: net::MemoryBudget,
     /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
 }
@@ -285,14 +286,21 @@ impl Hosting {
         cores: usize,
         notices: &ErrorLog,
         spill: &Arc<SpillStore>,
+        memory: &net::MemoryBudget,
         link: Option<SupervisorLink>,
     ) -> Hosting {
-        Hosting { running: Mutex::default(), cores, notices: notices.clone(), spill: spill.clone(), link }
+        let (notices, spill, memory) = (notices.clone(), spill.clone(), memory.clone());
+        Hosting { running: Mutex::default(), cores, notices, spill, memory, link }
     }
 
     /// Opens certificates and keys.
     pub(crate) fn files(&self) -> ConfigFiles {
         ConfigFiles::new(self.link.clone())
+    }
+
+    /// What the process may hold in memory.
+    pub(crate) fn memory(&self) -> &net::MemoryBudget {
+        &self.memory
     }
 
     /// The store of temporary files.

@@ -32,6 +32,8 @@ mod control;
 mod watch;
 mod status;
 mod cert;
+mod filling;
+mod cached;
 mod router;
 mod assemble;
 mod check;
@@ -258,7 +260,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
         Some(action) if files.root.is_empty() => (action, None),
         otherwise => (Action::Files(Box::new(files)), otherwise),
     };
-    let route = Route { action, otherwise, ..Route::default() };
+    let route = route(run, action, otherwise)?;
     let tls = run.tls_certificate.as_ref().map(|certificate| SiteTls {
         certificate: CertificateSource::Files(vec![certificate.clone()]),
         key: run.tls_key.iter().cloned().collect(),
@@ -288,6 +290,15 @@ fn configuration(run: &Run) -> Result<Config, String> {
         LogFormat::Json => AccessLog::Json,
     };
     Ok(config)
+}
+
+/// The one route.
+fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
+    if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
+        return Err("error: --cache is for upstream servers and applications, and no target is one".into());
+    }
+    let cache = run.cache.then(|| Some(config::CachePolicy::default()));
+    Ok(Route { action, otherwise, cache, ..Route::default() })
 }
 
 /// The application that a target names, and a name for it; `None` if it is not an application.

@@ -4,10 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::attack::{
-    self,
-    attacks::{self, ATTACKS, Attack},
-};
+use bench::attack;
+use bench::attack::attacks::{self, ATTACKS, Attack};
 use bench::expect::Expectation;
 use bench::job::{BenchJob, Format, Keep, Versus};
 use bench::list;

@@ -18,6 +18,7 @@ use net::{
 use proxy::Proxy;
 
 use crate::access::Access;
+use crate::cached::{CachedHandler, RouteCache};
 use crate::clients::TrustedProxies;
 use crate::hosting::Mounted;
 use crate::notice::ErrorLog;
@@ -47,6 +48,8 @@ pub(crate) struct Route {
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
     pub(crate) edits: RouteEdits,
+    /// The cache in front of its upstream servers and applications.
+    pub(crate) cache: Option<RouteCache>,
     /// Compression of its responses.
     pub(crate) compression: Option<Rc<Compression>>,
 }
@@ -166,7 +169,7 @@ impl SiteHttps {
 pub(crate) struct RouteTable {
     pub(crate) routes: Routes,
     /// By site, then by route.
-    pub(crate) sites: Vec<Vec<Route>>,
+    pub(crate) sites: Vec<Vec<Rc<Route>>>,
     /// How empty segments in paths are treated, by site; the last is for requests that match no site.
     pub(crate) empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are for requests that match no site.
@@ -341,18 +344,53 @@ impl RouteEdits {
     }
 }
 
-async fn serve_route(route: &Route, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
+async fn serve_route(route: &Rc<Route>, exchange: &mut Exchange<'_>, path: &Path) -> Result<(), Fault> {
     route.edits.make(exchange, &route.prefix);
     exchange.set_compression(route.compression.clone());
     let (handler, otherwise) = route.handlers(path, exchange.request().method())?;
     exchange.limit_body(route.body_bytes_max)?;
     exchange.set_timeouts(route.body_ms, route.write_ms);
     let (Handler::Files(files), Some(otherwise)) = (handler, otherwise) else {
-        return serve_handler(handler, route, exchange, &path.decoded).await;
+        return serve_cached(handler, route, exchange, path).await;
     };
     match files.serve(exchange, route.strip.below(&path.decoded)).await? {
         FileOutcome::Done => Ok(()),
-        FileOutcome::Declined(_) => serve_handler(otherwise, route, exchange, &path.decoded).await,
+        FileOutcome::Declined(_) => serve_cached(otherwise, route, exchange, path).await,
+    }
+}
+
+/// Serves with a handler that has no fallback, or from the cache in front of it.
+async fn serve_cached(
+    handler: &Handler,
+    route: &Rc<Route>,
+    exchange: &mut Exchange<'_>,
+    path: &Path,
+) -> Result<(), Fault> {
+    let Some(cache) = route.cache.as_ref().filter(|_| matches!(handler, Handler::Proxy(_) | Handler::App(_)))
+    else {
+        return serve_handler(handler, route, exchange, &path.decoded).await;
+    };
+    let is_fallback = !std::ptr::eq(handler, &raw const route.handler);
+    let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.decoded.clone() };
+    cache.serve(exchange, origin).await
+}
+
+/// The handler that a cache is in front of.
+struct RouteHandler {
+    route: Rc<Route>,
+    is_fallback: bool,
+    path: Vec<u8>,
+}
+
+impl CachedHandler for RouteHandler {
+    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+        // Set again for a request without its client.
+        x.set_compression(self.route.compression.clone());
+        let handler = match &self.route.otherwise {
+            Some(otherwise) if self.is_fallback => otherwise,
+            _ => &self.route.handler,
+        };
+        serve_handler(handler, &self.route, x, &self.path).await
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn serve(start: Start, ready: impl FnOnce(&[net::ListenUrl])) -> io::
     logs.notices.at(level, &notice);
     let cores = options.threads;
     let spill = assemble::spill_store(&config)?;
-    let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, link.clone()));
+    let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, &options.memory, link.clone()));
     let sandbox = Sandbox::new(&config, assemble::temporary_folder(&config))?;
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));

@@ -1,4 +1,4 @@
-//! OCSP stapling: the real binary against `openssl ocsp` and `openssl s_client -status`.
+//! OCSP stapling: the real binary against `openssl ocsp` and `openssl s_client -status`; files of authorities that are wrong.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../control/tests/responder/mod.rs"]
@@ -99,4 +99,34 @@ fn a_certificate_that_demands_a_response_and_gets_none_is_reported() {
     let log = server.reported();
     assert!(log.contains("must.test.pem") && log.contains("status 503"), "{log}");
     assert!(status(&server, "must.test", "-tls1_3").contains("no response sent"));
+}
+
+#[test]
+fn a_bad_file_for_client_certificates_is_named_with_the_remedy() {
+    let folder = Folder::new();
+    Responder::start(folder.path()).certificate("a.test", 0x1001, "");
+    let mut command = Command::new("openssl");
+    command.args(["x509", "-in", "ca.pem", "-outform", "der", "-out", "ca.der"]).current_dir(folder.path());
+    assert!(command.status().unwrap().success());
+    folder.write("broken.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
+    for (client, file, words) in [
+        ("{ ca = \"a.test.key\" }", "a.test.key", "no certificate"),
+        ("{ ca = [\"ca.pem\", \"ca.der\"] }", "ca.der", "openssl x509 -inform der"),
+        ("{ ca = \"ca.pem\", crl = \"ca.pem\" }", "ca.pem", "openssl ca -gencrl"),
+        ("{ ca = \"ca.pem\", crl = \"ca.der\" }", "ca.der", "openssl crl -inform der"),
+        ("{ ca = \"ca.pem\", crl = \"broken.crl\" }", "broken.crl", "openssl crl -noout -text"),
+    ] {
+        let config = format!(
+            "{}listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
+             tls = {{ certificate = \"a.test.pem\", key = \"a.test.key\", client = {client} }}\n\
+             [[site.route]]\nrespond = \"x\"\n",
+            as_we_are()
+        );
+        folder.write("komainu.toml", config);
+        let checked = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&checked.stderr);
+        let place = folder.at(file).display().to_string();
+        assert!(said.contains("`tls` (the site in line ") && said.contains(&place), "{said}");
+        assert!(!checked.status.success() && said.contains(words), "{said}");
+    }
 }

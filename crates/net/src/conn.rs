@@ -1,6 +1,7 @@
 //! One HTTP/1 connection while it is busy: what it is about, what it holds, and when others have their turn.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use http::Head;
 use http::framing::Framing;
@@ -65,7 +66,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Rc<Context> {
         self.permit.context()
     }
 

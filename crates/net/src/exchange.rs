@@ -12,9 +12,10 @@ use http::{BodySize, Dialect, Fields, Head, Length, Method, Name, Reject, Status
 use crate::address::{Client, Peer};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, Compression, CompressionInput};
 use crate::core::Core;
+use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
 use crate::file;
-use crate::filters::{DefaultFields, FieldEdits};
+use crate::filters::{DefaultFields, FieldEdits, HeadTap};
 use crate::grpc;
 use crate::lane::Lane;
 use crate::memory::Pressure;
@@ -228,6 +229,30 @@ impl<'c> Exchange<'c> {
         self.state.filters.compression = compression;
     }
 
+    /// Sets what learns of the head of the response.
+    pub fn set_tap(&mut self, tap: Box<dyn HeadTap>) {
+        self.state.filters.tap = Some(tap);
+    }
+
+    /// The request without its client, its body, and an upgrade that it offers.
+    #[must_use]
+    pub fn detach(&self) -> DetachedRequest {
+        let (head, bytes) = detached::copied(self.lane.head());
+        DetachedRequest {
+            head,
+            bytes,
+            peer: self.state.peer,
+            client: self.state.client,
+            tls: self.state.tls.clone(),
+            empty_segments: self.state.empty_segments,
+            pages: self.state.pages.clone(),
+            local: self.lane.local_address(),
+            body_ms: self.lane.body_ms(),
+            write_ms: self.lane.patience_ms(),
+            context: self.lane.context().clone(),
+        }
+    }
+
     /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
     pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
         self.state.pages = Some(pages);
@@ -418,6 +443,7 @@ impl<'c> Exchange<'c> {
         reason: &'static str,
         more: &Fields,
     ) -> Result<(), Fault> {
+        self.lane.expect_own_error();
         if self.request().is_grpc_call() {
             // Its client looks for the error there, and not in the status.
             let mut fields = grpc::error(status, reason);

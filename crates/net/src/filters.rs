@@ -1,7 +1,7 @@
 //! What every response passes on its way out, whatever handler sends it and whatever lane carries it: a short, closed list.
 //!
 //! ```text
-//! handler ──▶ (a cache's tap, to come) ──▶ the route's field edits ──▶ compression ──▶ lane
+//! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ compression ──▶ lane
 //! ```
 
 use std::borrow::Cow;
@@ -102,9 +102,18 @@ impl FieldEdits {
     }
 }
 
+/// What learns of the head of a response before anything changes it, and may add to it: a cache, of responses that it has no
+/// part in otherwise. Bodies that are to be stored do not pass it: see [`crate::DetachedRequest`].
+pub trait HeadTap {
+    /// Called once, with the head as the handler sends it.
+    fn head(self: Box<Self>, status: Status, fields: &mut Fields);
+}
+
 /// The filters of one response.
 #[derive(Default)]
 pub(crate) struct Filters {
+    /// A cache's tap.
+    pub(crate) tap: Option<Box<dyn HeadTap>>,
     /// Edits of its fields.
     pub(crate) edits: Option<Rc<FieldEdits>>,
     /// Which responses are compressed.
@@ -116,7 +125,7 @@ pub(crate) struct Filters {
 impl Filters {
     /// Whether a head may have to be changed.
     pub(crate) fn see_heads(&self) -> bool {
-        self.edits.is_some() || self.compression.is_some()
+        self.edits.is_some() || self.compression.is_some() || self.tap.is_some()
     }
 
     /// The fields of a response as they are to be sent. `length` and `own` become those of the filtered response. `encoders`
@@ -131,6 +140,9 @@ impl Filters {
         encoders: Option<&Rc<Cell<usize>>>,
     ) -> Cow<'f, Fields> {
         let mut fields = Cow::Borrowed(fields);
+        if let Some(tap) = self.tap.take() {
+            tap.head(status, fields.to_mut());
+        }
         if let Some(edits) = &self.edits {
             own.server |= edits.replaces(Name::Server);
             own.date |= edits.replaces(Name::Date);
@@ -176,6 +188,18 @@ impl Filters {
     pub(crate) fn weight_bytes(&self) -> usize {
         self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes)
     }
+}
+
+/// A block of lines as fields; lines come from [`Lines`] and are valid.
+pub(crate) fn fields_of(block: &[u8]) -> Fields {
+    let mut fields = Fields::new();
+    for line in block.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some(colon) = line.iter().position(|&byte| byte == b':') {
+            fields.try_push(&line[..colon], &line[colon + 1..]).expect("lines under way are valid");
+        }
+    }
+    fields
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::encode::Lines;
-use http::{BodySize, Fields, Length, Status};
+use http::{BodySize, Length, Status};
 
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::filters::DefaultFields;
+use crate::filters::{DefaultFields, fields_of};
 use crate::h2_client::H2Stream;
 use crate::inbound::BodyChunk;
+use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::source::HALF_CLOSED;
@@ -277,6 +278,10 @@ impl Exchange<'_> {
     /// # Errors
     /// Within, why it stays in memory; without, those of [`Exchange::try_flush`].
     pub async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<Result<(), SpillError>, Fault> {
+        if let Lane::Detached(lane) = &mut self.lane {
+            // No client is behind: what takes the response says when it wants more.
+            return lane.room().await.map(Ok);
+        }
         if !self.lane.overflows() {
             let before = self.backlog();
             if self.try_flush()? || self.backlog() < before || self.is_writable_soon().await {
@@ -355,16 +360,4 @@ impl Exchange<'_> {
         let waitable = self.lane.waitable(client);
         self.lane.holds(client) || wait::is_met_or_waits(self.core(), self.lane.source(), waitable, cx)
     }
-}
-
-/// A block of lines as fields; lines come from [`Lines`] and are valid.
-fn fields_of(block: &[u8]) -> Fields {
-    let mut fields = Fields::new();
-    for line in block.split(|&byte| byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-            fields.try_push(&line[..colon], &line[colon + 1..]).expect("lines under way are valid");
-        }
-    }
-    fields
 }

@@ -11,14 +11,19 @@ use http::{BodySize, Fields, Head, Length, Reject, Status};
 
 use crate::conn::Conn;
 use crate::core::Core;
+use crate::detached::DetachedLane;
 use crate::fault::Fault;
 use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
 use crate::page::ErrorPages;
+use crate::permit::Context;
 use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
+
+/// Nobody asks that of a lane that cannot switch.
+const NO_SWITCH: Fault = Fault::Broken("a request without a client carries nothing but HTTP");
 
 /// What carries one request and its response.
 pub(crate) enum Lane<'c> {
@@ -26,6 +31,8 @@ pub(crate) enum Lane<'c> {
     H1(&'c mut Conn),
     /// A stream of a multiplexed connection.
     Stream(&'c mut StreamLane),
+    /// No client: a request whose response somebody else takes.
+    Detached(&'c mut DetachedLane),
 }
 
 /// Waiting: the source of a lane, and what of it is known otherwise.
@@ -34,6 +41,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.link.core(),
             Lane::Stream(stream) => &stream.conn().core,
+            Lane::Detached(lane) => &lane.request.context.core,
         }
     }
 
@@ -42,6 +50,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.link.stream().source(),
             Lane::Stream(stream) => stream.source(),
+            Lane::Detached(lane) => lane.source(),
         }
     }
 
@@ -61,6 +70,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => &conn.overflow,
             Lane::Stream(stream) => &stream.overflow,
+            Lane::Detached(lane) => &lane.overflow,
         }
     }
 
@@ -69,6 +79,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.moved(bytes).await,
             Lane::Stream(stream) => stream.moved(bytes).await,
+            Lane::Detached(lane) => lane.moved(bytes).await,
         }
     }
 
@@ -77,6 +88,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.moved_bytes += bytes,
             Lane::Stream(stream) => stream.count_moved(bytes),
+            Lane::Detached(lane) => lane.count_moved(bytes),
         }
     }
 }
@@ -88,6 +100,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.local_address(),
             Lane::Stream(stream) => stream.conn().ends.local,
+            Lane::Detached(lane) => lane.request.local,
         }
     }
 
@@ -96,6 +109,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.local_port(),
             Lane::Stream(stream) => stream.conn().ends.local.map(|local| local.port()),
+            Lane::Detached(lane) => lane.request.local.map(|local| local.port()),
         }
     }
 
@@ -107,6 +121,7 @@ impl Lane<'_> {
                 conn.settle();
             }
             Lane::Stream(stream) => stream.hold(bytes),
+            Lane::Detached(lane) => lane.hold(bytes),
         }
     }
 
@@ -115,6 +130,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => &conn.context().encoders,
             Lane::Stream(stream) => &stream.conn().context().encoders,
+            Lane::Detached(lane) => &lane.request.context.encoders,
         }
     }
 
@@ -123,6 +139,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => &conn.context().pages,
             Lane::Stream(stream) => &stream.conn().context().pages,
+            Lane::Detached(lane) => &lane.request.context.pages,
         }
     }
 
@@ -131,6 +148,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.context().draining.get(),
             Lane::Stream(stream) => stream.conn().context().draining.get(),
+            Lane::Detached(lane) => lane.request.context.draining.get(),
         }
     }
 
@@ -138,6 +156,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => (conn.body_ms, conn.write_ms) = (body_ms, write_ms),
             Lane::Stream(stream) => stream.set_timeouts(body_ms, write_ms),
+            Lane::Detached(lane) => (lane.request.body_ms, lane.request.write_ms) = (body_ms, write_ms),
         }
     }
 
@@ -145,6 +164,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.body_ms,
             Lane::Stream(stream) => stream.body_ms(),
+            Lane::Detached(lane) => lane.request.body_ms,
         }
     }
 
@@ -153,6 +173,23 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.patience_ms(),
             Lane::Stream(stream) => stream.patience_ms(),
+            Lane::Detached(lane) => lane.request.write_ms,
+        }
+    }
+
+    /// What the connections of the core share.
+    pub(crate) fn context(&self) -> &Rc<Context> {
+        match self {
+            Lane::H1(conn) => conn.context(),
+            Lane::Stream(stream) => stream.conn().context(),
+            Lane::Detached(lane) => &lane.request.context,
+        }
+    }
+
+    /// The response that begins next is an error that this server answers itself.
+    pub(crate) fn expect_own_error(&self) {
+        if let Lane::Detached(lane) = self {
+            lane.is_own_error.set(true);
         }
     }
 
@@ -160,7 +197,7 @@ impl Lane<'_> {
     pub(crate) fn close_after(&mut self) {
         match self {
             Lane::H1(conn) => conn.keep_alive = false,
-            Lane::Stream(_) => {}
+            Lane::Stream(_) | Lane::Detached(_) => {}
         }
     }
 }
@@ -172,6 +209,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.head(),
             Lane::Stream(stream) => stream.head(),
+            Lane::Detached(lane) => lane.request.head(),
         }
     }
 
@@ -179,6 +217,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.limit_body(bytes_max),
             Lane::Stream(stream) => stream.limit_body(bytes_max),
+            Lane::Detached(_) => Ok(()),
         }
     }
 
@@ -188,6 +227,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.body_piece(has_begun).await,
             Lane::Stream(stream) => stream.body_piece(has_begun).await,
+            Lane::Detached(_) => Ok(None),
         }
     }
 
@@ -196,6 +236,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.try_body_piece(has_begun),
             Lane::Stream(stream) => stream.try_body_piece(has_begun),
+            Lane::Detached(_) => Ok(BodyChunk::End),
         }
     }
 
@@ -204,6 +245,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.work.input.slice(start, end),
             Lane::Stream(stream) => stream.slice(start, end),
+            Lane::Detached(_) => &[],
         }
     }
 
@@ -211,6 +253,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.work.machine.body().map(http::body::Body::trailers),
             Lane::Stream(stream) => stream.trailers(),
+            Lane::Detached(_) => None,
         }
     }
 
@@ -219,6 +262,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.awaits_continue(),
             Lane::Stream(stream) => stream.awaits_continue(),
+            Lane::Detached(_) => Ok(false),
         }
     }
 }
@@ -236,6 +280,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.begin(status, length, own, lines),
             Lane::Stream(stream) => stream.begin(status, length, own, lines),
+            Lane::Detached(lane) => lane.begin(status, length, own, lines),
         }
     }
 
@@ -244,6 +289,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.inform(status, lines),
             Lane::Stream(stream) => stream.inform(status, lines),
+            Lane::Detached(_) => {}
         }
     }
 
@@ -252,6 +298,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.send(bytes).await,
             Lane::Stream(stream) => stream.send(bytes).await,
+            Lane::Detached(lane) => lane.send(bytes).await,
         }
     }
 
@@ -260,6 +307,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.offer_body(bytes),
             Lane::Stream(stream) => stream.offer(bytes),
+            Lane::Detached(lane) => lane.offer(bytes),
         }
     }
 
@@ -274,6 +322,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.send_file(file, at, len, sent).await,
             Lane::Stream(stream) => stream.send_file(file, at, len, sent).await,
+            Lane::Detached(lane) => lane.send_file(file, at, len, sent).await,
         }
     }
 
@@ -282,6 +331,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.finish(trailers),
             Lane::Stream(stream) => stream.finish(trailers),
+            Lane::Detached(_) => {}
         }
     }
 
@@ -289,6 +339,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.flush().await,
             Lane::Stream(stream) => stream.flush().await,
+            Lane::Detached(lane) => lane.room().await,
         }
     }
 
@@ -297,6 +348,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.try_flush(),
             Lane::Stream(stream) => stream.try_flush(),
+            Lane::Detached(lane) => lane.try_flush(),
         }
     }
 
@@ -305,6 +357,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.flush_anyway(),
             Lane::Stream(stream) => stream.try_flush(),
+            Lane::Detached(lane) => lane.try_flush(),
         }
     }
 
@@ -313,6 +366,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.is_behind())),
             Lane::Stream(stream) => stream.backlog(),
+            Lane::Detached(lane) => lane.sink.backlog(),
         }
     }
 
@@ -321,6 +375,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.spill(quota, announced).await,
             Lane::Stream(stream) => stream.spill(quota, announced).await,
+            Lane::Detached(_) => Ok(()),
         }
     }
 
@@ -342,6 +397,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.work.machine.body_ended(),
             Lane::Stream(stream) => stream.can_switch(),
+            Lane::Detached(_) => false,
         }
     }
 
@@ -354,6 +410,7 @@ impl Lane<'_> {
                 Status::SWITCHING_PROTOCOLS
             }
             Lane::Stream(stream) => stream.upgrade(lines),
+            Lane::Detached(_) => Status::NOT_IMPLEMENTED,
         }
     }
 
@@ -361,7 +418,7 @@ impl Lane<'_> {
     pub(crate) fn take_over(&mut self) -> bool {
         match self {
             Lane::H1(conn) => conn.switch(),
-            Lane::Stream(_) => return false,
+            Lane::Stream(_) | Lane::Detached(_) => return false,
         }
         true
     }
@@ -380,6 +437,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.try_raw(buffer),
             Lane::Stream(stream) => stream.try_raw(buffer),
+            Lane::Detached(_) => Err(NO_SWITCH),
         }
     }
 
@@ -388,6 +446,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.shed(),
             Lane::Stream(stream) => stream.shed(),
+            Lane::Detached(_) => {}
         }
     }
 
@@ -395,6 +454,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.link.shutdown_write(),
             Lane::Stream(stream) => stream.finish(&Fields::new()),
+            Lane::Detached(_) => {}
         }
     }
 

@@ -68,6 +68,12 @@ impl MemoryBudget {
         self.0.refused.load(Ordering::Relaxed)
     }
 
+    /// Counts what no core but the process holds: `before` bytes are `after` bytes now.
+    pub fn change(&self, before: u64, after: u64) {
+        let delta = i64::try_from(after).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX);
+        self.0.held.fetch_add(delta, Ordering::Relaxed);
+    }
+
     fn pressure(&self) -> Pressure {
         let (held, max) = (self.held_bytes(), self.0.bytes_max);
         if held >= max {

@@ -2,16 +2,18 @@
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::Status;
+use http::{Fields, Status};
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
+use crate::detached::{self, DetachedLane, DetachedRequest, ResponseSink};
 use crate::exchange::{Exchange, Request};
 use crate::fault::Fault;
+use crate::lane::Lane;
 use crate::page::{ErrorPages, PlainText};
 use crate::permit::Context;
 use crate::source::{GONE, Source};
@@ -102,4 +104,39 @@ pub(crate) async fn guarded(
         }
     })
     .await
+}
+
+impl DetachedRequest {
+    /// Serves it with a handler, and passes the response to `sink`. To be run as a task of its own. When the sink is abandoned
+    /// or the handler panics, it ends.
+    ///
+    /// # Errors
+    /// The response is not whole.
+    pub async fn serve(
+        self,
+        sink: Rc<dyn ResponseSink>,
+        handler: impl AsyncFnOnce(&mut Exchange<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let core = self.core().clone();
+        let mut state = RequestState::new(self.peer, self.client, core.now_ms());
+        state.tls.clone_from(&self.tls);
+        state.pages.clone_from(&self.pages);
+        state.empty_segments = self.empty_segments;
+        let mut lane = DetachedLane::new(self, sink.clone());
+        let source = lane.source_rc();
+        let served = {
+            let mut exchange = Exchange::new(&mut state, Lane::Detached(&mut lane));
+            let serving = pin!(handler(&mut exchange));
+            detached::attended(&source, &sink, guarded(&source, &core, serving)).await
+        };
+        let mut exchange = Exchange::new(&mut state, Lane::Detached(&mut lane));
+        match served {
+            Ok(()) => exchange.end(&Fields::new()),
+            Err(fault) if exchange.has_begun() => Err(fault),
+            Err(fault) => match exchange.answer_fault(&fault).await {
+                true => Ok(()),
+                false => Err(fault),
+            },
+        }
+    }
 }

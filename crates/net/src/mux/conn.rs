@@ -66,7 +66,7 @@ impl MuxConn {
         }
     }
 
-    pub(crate) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Rc<Context> {
         self.permit.context()
     }
 

@@ -1,0 +1,144 @@
+//! What a client gets of a response: all of it, a part, or the word that it has it already (RFC 9110 sections 13 and 14).
+
+use std::ops::Range;
+
+use http::condition::{Conditions, Validators, Verdict, parse_date_s};
+use http::range::{self, Wanted};
+use http::{Fields, Head, Name, Status};
+
+/// What a client gets of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// All of it.
+    Whole,
+    /// These bytes of so many: 206.
+    Part(Range<u64>, u64),
+    /// 304.
+    NotModified,
+    /// 412.
+    Failed,
+    /// 416, for so many bytes.
+    Unsatisfiable(u64),
+}
+
+/// What the client gets of a response with this status and these fields, whose content has `length` bytes where that is known.
+#[must_use]
+pub fn select(
+    (head, bytes): (&Head, &[u8]),
+    status: Status,
+    fields: &Fields,
+    length: Option<u64>,
+) -> Selected {
+    let is_asked = head.fields.iter().any(|field| is_conditional(field.id) || field.id == Name::Range);
+    if status != Status::OK || !is_asked {
+        return Selected::Whole;
+    }
+    let all = |id: Name| -> Option<Vec<u8>> {
+        let mut values = head.fields.iter().filter(|field| field.id == id).map(|field| field.value.of(bytes));
+        let first = values.next()?.to_vec();
+        Some(values.fold(first, |all, value| [&all, &b", "[..], value].concat()))
+    };
+    let (if_match, if_none_match) = (all(Name::IfMatch), all(Name::IfNoneMatch));
+    let conditions = Conditions {
+        if_match: if_match.as_deref(),
+        if_none_match: if_none_match.as_deref(),
+        if_modified_since: head.field(bytes, Name::IfModifiedSince),
+        if_unmodified_since: head.field(bytes, Name::IfUnmodifiedSince),
+        if_range: head.field(bytes, Name::IfRange),
+    };
+    let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
+    let validators = Validators { etag: fields.first(b"etag"), modified_s };
+    match conditions.evaluate(head.method, &validators) {
+        Verdict::NotModified => return Selected::NotModified,
+        Verdict::Failed => return Selected::Failed,
+        Verdict::Proceed => {}
+    }
+    // Without `Last-Modified` the time at which the response was made stands for it (RFC 9111 section 4.3.2).
+    if modified_s.is_none() && conditions.if_none_match.is_none() && conditions.if_modified_since.is_some() {
+        let made = Validators { etag: None, modified_s: fields.first(b"date").and_then(parse_date_s) };
+        let since = Conditions { if_modified_since: conditions.if_modified_since, ..Conditions::default() };
+        if since.evaluate(head.method, &made) == Verdict::NotModified {
+            return Selected::NotModified;
+        }
+    }
+    let (Some(range), Some(length)) = (head.field(bytes, Name::Range), length) else {
+        return Selected::Whole;
+    };
+    if !conditions.range_applies(&validators) || head.method != http::Method::Get {
+        return Selected::Whole;
+    }
+    match range::resolve(range, length, 1) {
+        Wanted::Whole => Selected::Whole,
+        Wanted::Unsatisfiable => Selected::Unsatisfiable(length),
+        Wanted::Parts(parts) => {
+            parts.into_iter().next().map_or(Selected::Whole, |part| Selected::Part(part, length))
+        }
+    }
+}
+
+/// The fields of a 304 (RFC 9110 section 15.4.5).
+#[must_use]
+pub fn not_modified_fields(fields: &Fields) -> Fields {
+    let stays = |name: &[u8]| {
+        matches!(
+            Name::of(name),
+            Name::CacheControl
+                | Name::ContentLocation
+                | Name::Date
+                | Name::Etag
+                | Name::Expires
+                | Name::LastModified
+                | Name::Server
+                | Name::Vary
+        )
+    };
+    let mut kept = Fields::new();
+    for (name, value) in fields.iter().filter(|(name, _)| stays(name)) {
+        kept.try_push(name, value).expect("a stored field is valid");
+    }
+    kept
+}
+
+/// Whether the field is a condition, which the cache evaluates itself.
+#[must_use]
+pub fn is_conditional(id: Name) -> bool {
+    matches!(
+        id,
+        Name::IfMatch | Name::IfNoneMatch | Name::IfModifiedSince | Name::IfUnmodifiedSince | Name::IfRange
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::RequestHead;
+
+    #[test]
+    fn conditions_and_ranges() {
+        const DATE: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
+        let with = |lines: &str, stored: &[(&str, &str)]| {
+            let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
+            let mut head = RequestHead::default();
+            assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+            let stored = crate::object::tests::fields(stored);
+            select((&head, &bytes), Status::OK, &stored, Some(10))
+        };
+        let tagged = [("ETag", "\"a\""), ("Last-Modified", DATE)];
+        assert_eq!(with("", &tagged), Selected::Whole);
+        assert_eq!(with("If-None-Match: \"b\", W/\"a\"\r\n", &tagged), Selected::NotModified);
+        assert_eq!(with("If-None-Match: \"b\"\r\nIf-None-Match: \"a\"\r\n", &tagged), Selected::NotModified);
+        let both = format!("If-None-Match: \"b\"\r\nIf-Modified-Since: {DATE}\r\n");
+        assert_eq!(with(&both, &tagged), Selected::Whole, "the tag takes precedence");
+        assert_eq!(with("If-Match: \"b\"\r\n", &tagged), Selected::Failed);
+        let since = format!("If-Modified-Since: {DATE}\r\n");
+        assert_eq!(with(&since, &tagged), Selected::NotModified);
+        assert_eq!(with(&since, &[("Date", DATE)]), Selected::NotModified);
+        assert_eq!(with(&since, &[("Date", "Thu, 02 Jan 2020 00:00:00 GMT")]), Selected::Whole);
+        assert_eq!(with("Range: bytes=2-3\r\n", &tagged), Selected::Part(2..4, 10));
+        assert_eq!(with("Range: bytes=-3\r\n", &tagged), Selected::Part(7..10, 10));
+        assert_eq!(with("Range: bytes=0-1,8-9\r\n", &tagged), Selected::Whole, "several parts are not made");
+        assert_eq!(with("Range: bytes=10-\r\n", &tagged), Selected::Unsatisfiable(10));
+        assert_eq!(with("Range: bytes=2-3\r\nIf-Range: \"b\"\r\n", &tagged), Selected::Whole);
+        assert_eq!(with("Range: bytes=2-3\r\nIf-Range: \"a\"\r\n", &tagged), Selected::Part(2..4, 10));
+    }
+}

@@ -1,0 +1,248 @@
+//! `Cache-Control` of responses and requests (RFC 9111 section 5.2), and `CDN-Cache-Control` (RFC 9213).
+
+use http::{Fields, scan};
+
+use crate::targeted;
+
+/// The longest time that counts, in seconds (RFC 9111 section 1.2.2).
+pub(crate) const SECONDS_MAX: u64 = 1 << 31;
+/// Fields that `no-cache` and `private` may name in one response; with more the whole response is meant.
+const NAMED_MAX: usize = 32;
+
+/// What a response says about its storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseDirectives {
+    /// Not to be stored.
+    pub no_store: bool,
+    /// To be validated before each use.
+    pub no_cache: bool,
+    /// For one user alone.
+    pub private: bool,
+    /// May be stored by every cache.
+    pub public: bool,
+    /// Not to be used stale.
+    pub must_revalidate: bool,
+    /// The same, for shared caches.
+    pub proxy_revalidate: bool,
+    /// Only to be stored by caches that know the status; they ignore `no-store`.
+    pub must_understand: bool,
+    /// The freshness lifetime in seconds; 0 for one that cannot be read.
+    pub max_age_s: Option<u64>,
+    /// The same for shared caches.
+    pub s_maxage_s: Option<u64>,
+    /// How long it may be used stale while it is validated (RFC 5861), in seconds.
+    pub stale_while_revalidate_s: Option<u64>,
+    /// How long it may be used stale after an error, in seconds.
+    pub stale_if_error_s: Option<u64>,
+    /// Fields that are not stored, in lower case: those that `no-cache` and `private` name.
+    pub unstored: Vec<Vec<u8>>,
+    /// Taken from `CDN-Cache-Control`: `Cache-Control` and `Expires` do not count.
+    pub is_targeted: bool,
+}
+
+/// What a request says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestDirectives {
+    /// Neither it nor its response is to be stored.
+    pub no_store: bool,
+    /// It is to be answered from the cache or not at all.
+    pub only_if_cached: bool,
+}
+
+impl ResponseDirectives {
+    /// Those of a response: of `CDN-Cache-Control` where it has a valid one, else of `Cache-Control`.
+    #[must_use]
+    pub fn of(fields: &Fields) -> ResponseDirectives {
+        if let Some(members) = targeted::members(&joined(fields, b"cdn-cache-control")) {
+            let mut directives = ResponseDirectives { is_targeted: true, ..ResponseDirectives::default() };
+            for (name, value) in &members {
+                directives.add(name, value.as_deref());
+            }
+            return directives;
+        }
+        let mut directives = ResponseDirectives::default();
+        for (name, value) in fields.iter() {
+            if name.eq_ignore_ascii_case(b"cache-control") {
+                for directive in scan::list(value) {
+                    let (name, value) = split(directive);
+                    directives.add(&name.to_ascii_lowercase(), value);
+                }
+            }
+        }
+        directives
+    }
+
+    /// The freshness lifetime that they state for a shared cache, in seconds.
+    #[must_use]
+    pub fn lifetime_s(&self) -> Option<u64> {
+        self.s_maxage_s.or(self.max_age_s)
+    }
+
+    /// Whether the response must not be used once it is stale, whatever happens (RFC 9111 section 4.2.4).
+    #[must_use]
+    pub fn forbids_stale(&self) -> bool {
+        self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage_s.is_some()
+    }
+
+    fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
+        // The first of several counts (section 4.2.1).
+        let seconds = |before: Option<u64>| before.or(Some(value.and_then(seconds).unwrap_or(0)));
+        match name {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache |= !self.name_unstored(value),
+            b"private" => self.private |= !self.name_unstored(value),
+            b"public" => self.public = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"max-age" => self.max_age_s = seconds(self.max_age_s),
+            b"s-maxage" => self.s_maxage_s = seconds(self.s_maxage_s),
+            b"stale-while-revalidate" => {
+                self.stale_while_revalidate_s = seconds(self.stale_while_revalidate_s);
+            }
+            b"stale-if-error" => self.stale_if_error_s = seconds(self.stale_if_error_s),
+            _ => {}
+        }
+    }
+
+    /// Remembers the fields of `no-cache="…"`; false where it names none, so that the response is meant.
+    fn name_unstored(&mut self, value: Option<&[u8]>) -> bool {
+        let Some(value) = value.map(unquoted).filter(|value| !value.is_empty()) else { return false };
+        let names: Vec<Vec<u8>> = scan::list(value).map(<[u8]>::to_ascii_lowercase).collect();
+        let fits = self.unstored.len() + names.len() <= NAMED_MAX;
+        if names.is_empty() || !fits || !names.iter().all(|name| scan::is_token(name)) {
+            return false;
+        }
+        self.unstored.extend(names);
+        true
+    }
+}
+
+impl RequestDirectives {
+    /// Those of one value of `Cache-Control`, added to what other lines say.
+    pub fn add(&mut self, value: &[u8]) {
+        for directive in scan::list(value) {
+            self.no_store |= directive.eq_ignore_ascii_case(b"no-store");
+            self.only_if_cached |= directive.eq_ignore_ascii_case(b"only-if-cached");
+        }
+    }
+}
+
+/// Name and value of a directive. Space beside `=` makes it another one.
+fn split(directive: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match directive.iter().position(|&byte| byte == b'=') {
+        Some(at) => (&directive[..at], Some(&directive[at + 1..])),
+        None => (directive, None),
+    }
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value {
+        [b'"', inner @ .., b'"'] => inner,
+        value => value,
+    }
+}
+
+/// A number of seconds, in quotes or not.
+fn seconds(value: &[u8]) -> Option<u64> {
+    decimal(unquoted(value))
+}
+
+/// A number of digits alone; a large one is [`SECONDS_MAX`].
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number =
+        digits.iter().fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+    Some(number.min(SECONDS_MAX))
+}
+
+/// All values of a name, joined by commas; empty without any. `name` is in lower case.
+pub(crate) fn joined(fields: &Fields, name: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (other, value) in fields.iter() {
+        if other.eq_ignore_ascii_case(name) {
+            if !all.is_empty() {
+                all.extend_from_slice(b", ");
+            }
+            all.extend_from_slice(value);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(lines: &[(&str, &str)]) -> ResponseDirectives {
+        let mut fields = Fields::new();
+        for (name, value) in lines {
+            fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        ResponseDirectives::of(&fields)
+    }
+
+    fn cc(value: &str) -> ResponseDirectives {
+        of(&[("Cache-Control", value)])
+    }
+
+    #[test]
+    fn lifetimes_are_read_strictly_and_the_first_counts() {
+        for (value, lifetime_s) in [
+            ("max-age=60", Some(60)),
+            ("MAX-AGE=60", Some(60)),
+            ("max-age=\"60\"", Some(60)),
+            ("max-age=0060", Some(60)),
+            ("max-age=60, max-age=5", Some(60)),
+            ("max-age=60, s-maxage=5", Some(5)),
+            ("max-age=99999999999999999999999", Some(SECONDS_MAX)),
+            ("max-age='60'", Some(0)),
+            ("max-age=60.5", Some(0)),
+            ("max-age=-60", Some(0)),
+            ("max-age=a60", Some(0)),
+            ("max-age", Some(0)),
+            ("max-age =60", None),
+            ("max-age= 60", Some(0)),
+            ("extension=\"max-age=60\"", None),
+            ("extension=\"a, max-age=60\", max-age=1", Some(1)),
+            ("", None),
+        ] {
+            assert_eq!(cc(value).lifetime_s(), lifetime_s, "{value}");
+        }
+    }
+
+    #[test]
+    fn words_are_known_in_any_case_and_may_name_fields() {
+        let all =
+            cc("No-StOrE, private, PUBLIC, must-revalidate, proxy-revalidate, must-understand, no-cache");
+        assert!(all.no_store && all.private && all.public && all.no_cache && all.must_understand);
+        assert!(all.must_revalidate && all.proxy_revalidate && all.forbids_stale());
+        let named = cc("no-cache=\"Set-Cookie, X-A\", private=\"x-b\", max-age=5");
+        assert!(!named.no_cache && !named.private);
+        assert_eq!(named.unstored, [b"set-cookie".to_vec(), b"x-a".to_vec(), b"x-b".to_vec()]);
+        let many = format!("no-cache=\"{}\"", vec!["a"; 33].join(","));
+        assert!(cc(&many).no_cache && cc("no-cache=\"a b\"").no_cache && cc("private=\"\"").private);
+    }
+
+    #[test]
+    fn the_targeted_field_takes_the_place_of_the_other() {
+        let both = of(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", "max-age=60")]);
+        assert!(both.is_targeted && !both.no_store);
+        assert_eq!(both.lifetime_s(), Some(60));
+        for invalid in ["max-age=60, &&", "max-age=\"60\"", "Max-Age=60", "max-age =60", "max-age= 60", ""] {
+            let both = of(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", invalid)]);
+            assert!(!both.is_targeted && both.no_store, "{invalid}");
+        }
+    }
+
+    #[test]
+    fn requests() {
+        let mut request = RequestDirectives::default();
+        request.add(b"max-age=0, Only-If-Cached");
+        assert!(request.only_if_cached && !request.no_store);
+        request.add(b"no-store");
+        assert!(request.no_store);
+    }
+}

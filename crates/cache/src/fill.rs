@@ -1,0 +1,524 @@
+//! A response on its way into the cache: one writer, which the origin's speed decides, and any number of readers on any core.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use http::{Fields, Status};
+
+use crate::freshness::{Freshness, NotStored};
+use crate::object::{Object, StoredBody};
+use crate::vary::RequestVariant;
+
+/// Content is kept in pieces of this many bytes.
+const PIECE_BYTES: usize = 64 * 1024;
+/// What is kept of a response that is not stored before its slowest reader, in bytes.
+const WINDOW_BYTES: u64 = 128 * 1024;
+
+/// The head of a response on its way.
+#[derive(Debug)]
+pub struct FillResponse {
+    /// The status.
+    pub status: Status,
+    /// The fields as the origin sent them.
+    pub fields: Fields,
+    /// The length of the content in bytes, where it is announced.
+    pub length: Option<u64>,
+    /// Which requests it answers, and how long it is fresh; or why it is not stored.
+    pub outcome: Result<(RequestVariant, Freshness), NotStored>,
+    /// Whether it is fresh, so that requests which wait for it may have it.
+    pub is_shared: bool,
+}
+
+/// How a stored response came to be the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validated {
+    /// The origin has answered 304.
+    NotModified,
+    /// The origin has answered an error with this status; the response is stale.
+    Error(Status),
+    /// The origin has answered nothing; the response is stale.
+    Unreachable,
+}
+
+/// What readers wait for first.
+#[derive(Clone, Debug)]
+pub enum FillHead {
+    /// A response, whose content follows.
+    Response(Arc<FillResponse>),
+    /// A stored response.
+    Stored(Arc<Object>, Validated),
+    /// The response is for the request alone that asked for it: others ask themselves.
+    Alone,
+    /// There is none.
+    Failed,
+}
+
+#[derive(Debug, Default)]
+struct FillState {
+    head: Option<FillHead>,
+    /// Full pieces, and where the first of them begins.
+    pieces: VecDeque<Arc<[u8]>>,
+    pieces_at: u64,
+    tail: Vec<u8>,
+    len: u64,
+    /// Whether all of it was received, once nothing more comes.
+    ended: Option<bool>,
+    /// All bytes are kept, for the object.
+    keeps: bool,
+    readers: Vec<ReaderSlot>,
+    next_id: u64,
+    writer: Option<Waker>,
+    /// What the pieces belong to, which counts them.
+    object: Option<Arc<Object>>,
+}
+
+#[derive(Debug)]
+struct ReaderSlot {
+    id: u64,
+    at: u64,
+    waker: Option<Waker>,
+}
+
+/// A response on its way.
+#[derive(Debug)]
+pub struct Fill {
+    /// The key that it is stored under.
+    pub(crate) key: Arc<[u8]>,
+    /// What it is found by while it is on its way; `None` for one that nobody else waits for.
+    pub(crate) shared_key: Option<Arc<[u8]>>,
+    /// The number of the last purge before it began.
+    pub(crate) began_after: u64,
+    object_bytes_max: u64,
+    state: Mutex<FillState>,
+    /// How many there are.
+    count: Arc<AtomicUsize>,
+}
+
+/// One who reads a response on its way. Dropping it releases what was kept for it.
+#[derive(Debug)]
+pub struct FillReader {
+    fill: Arc<Fill>,
+    id: u64,
+    leads: bool,
+}
+
+/// The response broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenOff;
+
+impl FillState {
+    fn wake_readers(&mut self) {
+        for reader in &mut self.readers {
+            if let Some(waker) = reader.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Where the slowest reader is.
+    fn slowest(&self) -> u64 {
+        self.readers.iter().map(|reader| reader.at).min().unwrap_or(self.len)
+    }
+
+    /// Releases what all readers have.
+    fn drop_read(&mut self) {
+        if self.keeps {
+            return;
+        }
+        let slowest = self.slowest();
+        while let Some(piece) = self.pieces.front() {
+            let end = self.pieces_at + piece.len() as u64;
+            if end > slowest {
+                return;
+            }
+            self.pieces_at = end;
+            self.pieces.pop_front();
+        }
+        let tail_at = self.len - self.tail.len() as u64;
+        if slowest == self.len && tail_at < self.len {
+            self.tail.clear();
+            self.pieces_at = self.len;
+        }
+    }
+
+    fn cut_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.tail).into());
+        }
+    }
+
+    /// The bytes at `at` that are there.
+    fn piece(&self, at: u64) -> Option<Arc<[u8]>> {
+        let mut start = self.pieces_at;
+        for piece in &self.pieces {
+            let end = start + piece.len() as u64;
+            if at < end {
+                let from = (at - start) as usize;
+                return Some(if from == 0 { piece.clone() } else { piece[from..].into() });
+            }
+            start = end;
+        }
+        let from = (at - start) as usize;
+        self.tail.get(from..).filter(|rest| !rest.is_empty()).map(Into::into)
+    }
+
+    fn backlog(&self) -> u64 {
+        if self.keeps { 0 } else { (self.len - self.slowest()).saturating_sub(WINDOW_BYTES) }
+    }
+}
+
+impl Fill {
+    /// One more of `count`, and its first reader.
+    pub(crate) fn new(
+        key: Arc<[u8]>,
+        shared_key: Option<Arc<[u8]>>,
+        began_after: u64,
+        object_bytes_max: u64,
+        count: &Arc<AtomicUsize>,
+    ) -> (Arc<Fill>, FillReader) {
+        count.fetch_add(1, Ordering::Relaxed);
+        let state = Mutex::new(FillState { keeps: true, ..FillState::default() });
+        let fill =
+            Arc::new(Fill { key, shared_key, began_after, object_bytes_max, state, count: count.clone() });
+        let reader = fill.reader(&mut fill.state(), true);
+        (fill, reader)
+    }
+
+    fn state(&self) -> MutexGuard<'_, FillState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader(self: &Arc<Fill>, state: &mut FillState, leads: bool) -> FillReader {
+        let id = state.next_id;
+        state.next_id += 1;
+        state.readers.push(ReaderSlot { id, at: 0, waker: None });
+        FillReader { fill: self.clone(), id, leads }
+    }
+
+    /// One more reader; `None` where it is too late for one.
+    pub(crate) fn join(self: &Arc<Fill>) -> Option<FillReader> {
+        let mut state = self.state();
+        let is_lost = matches!(state.head, Some(FillHead::Alone | FillHead::Failed));
+        let is_open = state.keeps && state.ended.is_none() && !is_lost;
+        is_open.then(|| self.reader(&mut state, false))
+    }
+
+    /// The head has been received.
+    pub fn respond(&self, response: FillResponse) {
+        let mut state = self.state();
+        state.keeps = response.outcome.is_ok();
+        if response.length.is_some_and(|length| length > self.object_bytes_max) {
+            state.keeps = false;
+        }
+        if let Some(length) = response.length.filter(|_| state.keeps) {
+            state.tail.reserve_exact((length as usize).min(PIECE_BYTES));
+        }
+        state.head = Some(FillHead::Response(Arc::new(response)));
+        state.wake_readers();
+    }
+
+    /// A stored response is the answer.
+    pub fn serve_stored(&self, object: Arc<Object>, how: Validated) {
+        let mut state = self.state();
+        state.head = Some(FillHead::Stored(object, how));
+        state.ended = Some(true);
+        state.wake_readers();
+    }
+
+    /// Whether that has been decided, or a response begun.
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.state().head.is_some()
+    }
+
+    /// More content.
+    pub fn write(&self, mut bytes: &[u8]) {
+        let mut state = self.state();
+        while !bytes.is_empty() {
+            let room = PIECE_BYTES.saturating_sub(state.tail.len());
+            let (piece, rest) = bytes.split_at(bytes.len().min(room));
+            state.tail.extend_from_slice(piece);
+            state.len += piece.len() as u64;
+            if state.tail.len() >= PIECE_BYTES {
+                state.cut_tail();
+            }
+            bytes = rest;
+        }
+        if state.keeps && state.len > self.object_bytes_max {
+            state.keeps = false;
+        }
+        state.drop_read();
+        state.wake_readers();
+    }
+
+    /// The content as far as it was received, where all of it is kept.
+    #[must_use]
+    pub fn body(&self) -> Option<StoredBody> {
+        let mut state = self.state();
+        state.cut_tail();
+        state.keeps.then(|| StoredBody::new(state.pieces.iter().cloned().collect()))
+    }
+
+    /// Its pieces are those of this object, whose bytes count as long as somebody reads them here.
+    pub fn belongs_to(&self, object: Arc<Object>) {
+        self.state().object = Some(object);
+    }
+
+    /// It is not to be stored any more: no more is kept than its readers need.
+    pub fn stop_keeping(&self) {
+        let mut state = self.state();
+        state.keeps = false;
+        state.drop_read();
+    }
+
+    /// The content is complete.
+    pub fn finish(&self) {
+        let mut state = self.state();
+        if state.head.is_none() {
+            state.head = Some(FillHead::Failed);
+        }
+        state.ended.get_or_insert(true);
+        state.wake_readers();
+    }
+
+    /// The key that it is stored under.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Nothing more comes, unless all of it was there before.
+    pub fn fail(&self) {
+        let mut state = self.state();
+        if state.head.is_none() {
+            state.head = Some(FillHead::Failed);
+        }
+        state.ended.get_or_insert(false);
+        state.wake_readers();
+    }
+
+    /// Bytes beyond what is kept for the slowest reader: while there are some, the writer waits.
+    #[must_use]
+    pub fn backlog(&self) -> u64 {
+        self.state().backlog()
+    }
+
+    /// Whether nobody reads any more what is not stored either.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        let state = self.state();
+        !state.keeps && state.readers.is_empty()
+    }
+
+    /// Sets the task to wake when there is room again, or when the fill is abandoned.
+    pub fn set_writer(&self, waker: &Waker) {
+        let mut state = self.state();
+        if !state.writer.as_ref().is_some_and(|writer| writer.will_wake(waker)) {
+            state.writer = Some(waker.clone());
+        }
+    }
+
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let state = self.state();
+        (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl FillReader {
+    /// Whether its request is the one that asked the origin.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Waits for the head.
+    pub fn poll_head(&self, cx: &Context<'_>) -> Poll<FillHead> {
+        let mut state = self.fill.state();
+        match &state.head {
+            Some(FillHead::Response(response)) if !response.is_shared && !self.leads => {
+                Poll::Ready(FillHead::Alone)
+            }
+            Some(head) => Poll::Ready(head.clone()),
+            None => {
+                self.wait(&mut state, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for content; `None` at its end.
+    ///
+    /// # Errors
+    /// The response broke off.
+    pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
+        let mut state = self.fill.state();
+        let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)
+        else {
+            return Poll::Ready(Err(BrokenOff));
+        };
+        if let Some(piece) = state.piece(at) {
+            self.advance(&mut state, at + piece.len() as u64);
+            return Poll::Ready(Ok(Some(piece)));
+        }
+        match state.ended {
+            Some(true) => Poll::Ready(Ok(None)),
+            Some(false) => Poll::Ready(Err(BrokenOff)),
+            None => {
+                self.wait(&mut state, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wait(&self, state: &mut FillState, cx: &Context<'_>) {
+        if let Some(slot) = state.readers.iter_mut().find(|reader| reader.id == self.id) {
+            slot.waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn advance(&self, state: &mut FillState, to: u64) {
+        let waited = state.backlog() > 0;
+        if let Some(slot) = state.readers.iter_mut().find(|reader| reader.id == self.id) {
+            slot.at = to;
+        }
+        state.drop_read();
+        if waited
+            && state.backlog() == 0
+            && let Some(writer) = &state.writer
+        {
+            writer.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for FillReader {
+    fn drop(&mut self) {
+        let mut state = self.fill.state();
+        state.readers.retain(|reader| reader.id != self.id);
+        state.drop_read();
+        if !state.keeps
+            && let Some(writer) = &state.writer
+        {
+            writer.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u64 = 1 << 20;
+
+    fn fill() -> (Arc<Fill>, FillReader, Arc<AtomicUsize>) {
+        let count = Arc::default();
+        let (fill, reader) = Fill::new(b"k"[..].into(), None, 0, MAX, &count);
+        (fill, reader, count)
+    }
+
+    fn response(
+        outcome: Result<(RequestVariant, Freshness), NotStored>,
+        length: Option<u64>,
+    ) -> FillResponse {
+        let is_shared = outcome.is_ok();
+        FillResponse { status: Status::OK, fields: Fields::new(), length, outcome, is_shared }
+    }
+
+    fn stored() -> Result<(RequestVariant, Freshness), NotStored> {
+        Ok((RequestVariant::default(), crate::object::tests::freshness(0, 10)))
+    }
+
+    fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), BrokenOff>>) {
+        let cx = Context::from_waker(Waker::noop());
+        let mut all = Vec::new();
+        loop {
+            match reader.poll_piece(&cx) {
+                Poll::Ready(Ok(Some(piece))) => all.extend_from_slice(&piece),
+                Poll::Ready(Ok(None)) => return (all, Poll::Ready(Ok(()))),
+                Poll::Ready(Err(broken)) => return (all, Poll::Ready(Err(broken))),
+                Poll::Pending => return (all, Poll::Pending),
+            }
+        }
+    }
+
+    #[test]
+    fn every_reader_gets_all_of_it_whenever_it_joins() {
+        let (fill, first, count) = fill();
+        let cx = Context::from_waker(Waker::noop());
+        assert!(first.poll_head(&cx).is_pending());
+        fill.respond(response(stored(), None));
+        assert!(matches!(first.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
+        let bytes: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
+        fill.write(&bytes[..100_000]);
+        assert_eq!(read(&first), (bytes[..100_000].to_vec(), Poll::Pending));
+        let second = fill.join().unwrap();
+        assert_eq!(read(&second).0, bytes[..100_000]);
+        fill.write(&bytes[100_000..]);
+        let body = fill.body().unwrap();
+        fill.finish();
+        assert_eq!(body.slices(0..MAX).flatten().copied().collect::<Vec<u8>>(), bytes);
+        assert_eq!(read(&first), (bytes[100_000..].to_vec(), Poll::Ready(Ok(()))));
+        assert!(fill.join().is_none(), "what is complete is found in the store");
+        drop((first, second));
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        drop(fill);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
+        let (fill, leader, _) = fill();
+        let follower = fill.join().unwrap();
+        let cx = Context::from_waker(Waker::noop());
+        fill.respond(response(Err(NotStored::Private), None));
+        assert!(matches!(leader.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
+        assert!(matches!(follower.poll_head(&cx), Poll::Ready(FillHead::Alone)));
+        drop(follower);
+        fill.write(&vec![1; 300_000]);
+        assert_eq!(fill.backlog(), 300_000 - WINDOW_BYTES);
+        assert_eq!(read(&leader).0.len(), 300_000);
+        assert_eq!((fill.backlog(), fill.held_bytes()), (0, fill.held_bytes().min(PIECE_BYTES)));
+        assert!(!fill.is_abandoned());
+        drop(leader);
+        assert!(fill.is_abandoned() && fill.body().is_none());
+    }
+
+    #[test]
+    fn what_grows_too_large_still_reaches_its_readers() {
+        let (fill, leader, _) = fill();
+        let follower = fill.join().unwrap();
+        fill.respond(response(stored(), None));
+        fill.write(&vec![1; MAX as usize]);
+        assert_eq!(fill.backlog(), 0);
+        fill.write(&[1]);
+        assert!(fill.backlog() > 0 && fill.join().is_none());
+        assert_eq!(read(&leader).0.len(), MAX as usize + 1);
+        assert!(fill.backlog() > 0, "the slower reader decides");
+        assert_eq!(read(&follower).0.len(), MAX as usize + 1);
+        assert_eq!(fill.backlog(), 0);
+        assert!(fill.body().is_none());
+    }
+
+    #[test]
+    fn what_breaks_off_is_not_whole() {
+        let (fill, leader, _) = fill();
+        fill.respond(response(stored(), Some(5)));
+        fill.write(b"abc");
+        fill.fail();
+        assert_eq!(read(&leader), (b"abc".to_vec(), Poll::Ready(Err(BrokenOff))));
+        let (other, reader, _) = self::fill();
+        other.fail();
+        let cx = Context::from_waker(Waker::noop());
+        assert!(matches!(reader.poll_head(&cx), Poll::Ready(FillHead::Failed)));
+    }
+}

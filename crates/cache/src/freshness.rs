@@ -1,0 +1,400 @@
+//! Whether a response may be stored, and how long it is fresh (RFC 9111 sections 3 and 4.2, RFC 5861).
+
+use http::condition::parse_date_s;
+use http::{Fields, Status};
+
+use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
+use crate::vary::VaryFault;
+
+/// What a route decides for its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Responses with `Set-Cookie` may be stored. Default false.
+    pub stores_cookies: bool,
+    /// The longest freshness that is guessed from `Last-Modified`, in seconds. Default a day.
+    pub heuristic_s_max: u64,
+    /// How long a response may be used stale where the origin cannot be reached, in seconds, unless it forbids that. Default
+    /// an hour.
+    pub unreachable_s: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy { stores_cookies: false, heuristic_s_max: 86_400, unreachable_s: 3600 }
+    }
+}
+
+/// What of a request decides whether its response may be stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestFacts {
+    /// It has `Authorization`.
+    pub is_authorized: bool,
+    /// What its `Cache-Control` says.
+    pub directives: RequestDirectives,
+}
+
+/// When a response was asked for and when its head was complete, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseTimes {
+    /// When the request was sent.
+    pub asked_s: u64,
+    /// When the head had been received.
+    pub answered_s: u64,
+}
+
+/// How long a stored response is of use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freshness {
+    /// When it was received, in seconds since 1970.
+    pub answered_s: u64,
+    /// Its age at that time, in seconds.
+    pub initial_age_s: u64,
+    /// The age up to which it is fresh, in seconds.
+    pub lifetime_s: u64,
+    /// How long after that it may be used while it is validated, in seconds.
+    pub while_revalidate_s: u64,
+    /// How long after that it may be used where the origin answers an error, in seconds.
+    pub if_error_s: u64,
+    /// The same where it answers nothing.
+    pub unreachable_s: u64,
+    /// It is validated before each use.
+    pub no_cache: bool,
+}
+
+/// Why a response is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// The request says `no-store`.
+    RequestNoStore,
+    /// The response says `no-store`.
+    NoStore,
+    /// It is for one user.
+    Private,
+    /// The request had credentials, and the response does not allow to store it.
+    Authorization,
+    /// It sets a cookie.
+    SetCookie,
+    /// It is a part, an error of this server, or of a status that is not understood.
+    Status,
+    /// It depends on what no request shows, or on too much.
+    Vary,
+    /// Nothing says how long it is fresh, and it cannot be validated.
+    NoFreshness,
+    /// It is larger than an object may be.
+    TooLarge,
+    /// The server is short of memory.
+    Memory,
+    /// It was purged while it was received.
+    Purged,
+}
+
+impl NotStored {
+    /// For `komainu cache why`.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            NotStored::RequestNoStore => "the request says no-store",
+            NotStored::NoStore => "the response says no-store",
+            NotStored::Private => "the response says private",
+            NotStored::Authorization => {
+                "the request has Authorization, and the response says none of public, s-maxage and must-revalidate"
+            }
+            NotStored::SetCookie => "the response sets a cookie",
+            NotStored::Status => "responses of this status are not stored",
+            NotStored::Vary => "the response varies by *, or by more than is remembered",
+            NotStored::NoFreshness => "nothing says how long the response is fresh",
+            NotStored::TooLarge => "the response is larger than a stored one may be",
+            NotStored::Memory => "the server is short of memory",
+            NotStored::Purged => "the URL was purged while the response was received",
+        }
+    }
+
+    /// Whether other requests for the same URL are likely to get such a response too.
+    #[must_use]
+    pub const fn is_of_url(self) -> bool {
+        !matches!(
+            self,
+            NotStored::RequestNoStore | NotStored::Authorization | NotStored::Memory | NotStored::Purged
+        )
+    }
+}
+
+impl From<VaryFault> for NotStored {
+    fn from(_: VaryFault) -> NotStored {
+        NotStored::Vary
+    }
+}
+
+/// Whether a response to GET may be stored, and how long it is fresh then.
+///
+/// # Errors
+/// Why it may not.
+pub fn assess(
+    request: &RequestFacts,
+    status: Status,
+    fields: &Fields,
+    times: ResponseTimes,
+    policy: &Policy,
+) -> Result<Freshness, NotStored> {
+    let directives = ResponseDirectives::of(fields);
+    may_store(request, status, fields, &directives, policy)?;
+    let date_s = fields.first(b"date").and_then(parse_date_s);
+    let (lifetime_s, is_explicit) =
+        lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
+    let age_s = fields.first(b"age").and_then(age).unwrap_or(0);
+    let delay_s = times.answered_s.saturating_sub(times.asked_s);
+    let apparent_s = date_s.map_or(0, |date_s| times.answered_s.saturating_sub(date_s));
+    let forbids_stale = directives.forbids_stale();
+    let unless_forbidden = |seconds: u64| if forbids_stale { 0 } else { seconds };
+    let if_error_s = unless_forbidden(directives.stale_if_error_s.unwrap_or(0));
+    let freshness = Freshness {
+        answered_s: times.answered_s,
+        initial_age_s: apparent_s.max(age_s + delay_s),
+        lifetime_s,
+        while_revalidate_s: unless_forbidden(directives.stale_while_revalidate_s.unwrap_or(0)),
+        if_error_s,
+        unreachable_s: if_error_s.max(unless_forbidden(policy.unreachable_s)),
+        no_cache: directives.no_cache,
+    };
+    let has_validator = fields.first(b"etag").is_some() || fields.first(b"last-modified").is_some();
+    let is_useful = freshness.is_fresh(times.answered_s)
+        || freshness.while_revalidate_s + if_error_s > 0
+        || has_validator && (is_explicit || directives.no_cache);
+    if is_useful { Ok(freshness) } else { Err(NotStored::NoFreshness) }
+}
+
+fn may_store(
+    request: &RequestFacts,
+    status: Status,
+    fields: &Fields,
+    directives: &ResponseDirectives,
+    policy: &Policy,
+) -> Result<(), NotStored> {
+    if request.directives.no_store {
+        return Err(NotStored::RequestNoStore);
+    }
+    if status.is_informational() || matches!(status.code(), 206 | 304) {
+        return Err(NotStored::Status);
+    }
+    if directives.must_understand {
+        if !is_understood(status) {
+            return Err(NotStored::Status);
+        }
+    } else if directives.no_store {
+        return Err(NotStored::NoStore);
+    }
+    if directives.private {
+        return Err(NotStored::Private);
+    }
+    let is_shared = directives.public || directives.must_revalidate || directives.s_maxage_s.is_some();
+    if request.is_authorized && !is_shared {
+        return Err(NotStored::Authorization);
+    }
+    let is_removed = directives.unstored.iter().any(|name| name == b"set-cookie");
+    if fields.first(b"set-cookie").is_some() && !policy.stores_cookies && !is_removed {
+        return Err(NotStored::SetCookie);
+    }
+    Ok(())
+}
+
+/// The freshness lifetime in seconds, and whether the response states it (section 4.2.1).
+fn lifetime(
+    status: Status,
+    fields: &Fields,
+    directives: &ResponseDirectives,
+    date_s: u64,
+    policy: &Policy,
+) -> (u64, bool) {
+    if let Some(lifetime_s) = directives.lifetime_s() {
+        return (lifetime_s, true);
+    }
+    if let Some(expires) = fields.first(b"expires").filter(|_| !directives.is_targeted) {
+        let expires_s = parse_date_s(expires).unwrap_or(0);
+        return (expires_s.saturating_sub(date_s), true);
+    }
+    if !(is_heuristic(status) || directives.public) {
+        return (0, false);
+    }
+    let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
+    let guess_s = modified_s.map_or(0, |modified_s| date_s.saturating_sub(modified_s) / 10);
+    (guess_s.min(policy.heuristic_s_max), false)
+}
+
+/// The value of `Age`: the first of several, and nothing that is no number.
+fn age(value: &[u8]) -> Option<u64> {
+    decimal(http::scan::list(value).next()?)
+}
+
+/// RFC 9110 section 15.1.
+fn is_heuristic(status: Status) -> bool {
+    matches!(status.code(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// Statuses whose rules for caches this one knows.
+fn is_understood(status: Status) -> bool {
+    is_heuristic(status) || matches!(status.code(), 302 | 303 | 307 | 400 | 403 | 451 | 500 | 502 | 503 | 504)
+}
+
+impl Freshness {
+    /// Its age at that second since 1970.
+    #[must_use]
+    pub fn age_s(&self, now_s: u64) -> u64 {
+        self.initial_age_s + now_s.saturating_sub(self.answered_s)
+    }
+
+    /// Whether it may be used as it is.
+    #[must_use]
+    pub fn is_fresh(&self, now_s: u64) -> bool {
+        !self.no_cache && self.age_s(now_s) < self.lifetime_s
+    }
+
+    /// Whether it may be used while it is being validated.
+    #[must_use]
+    pub fn serves_while_revalidating(&self, now_s: u64) -> bool {
+        !self.no_cache && self.age_s(now_s) < self.lifetime_s + self.while_revalidate_s
+    }
+
+    /// Whether it may be used where the origin has answered an error (`answered`), or nothing.
+    #[must_use]
+    pub fn serves_on_error(&self, now_s: u64, answered: bool) -> bool {
+        let grace_s = if answered { self.if_error_s } else { self.unreachable_s };
+        !self.no_cache && self.age_s(now_s) < self.lifetime_s + grace_s
+    }
+
+    /// Seconds that it stays fresh; negative once it is stale.
+    #[must_use]
+    pub fn ttl_s(&self, now_s: u64) -> i64 {
+        self.lifetime_s as i64 - self.age_s(now_s) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::condition::date_text;
+
+    const NOW_S: u64 = 1_700_000_000;
+
+    fn assess_as(
+        request: &RequestFacts,
+        status: u16,
+        lines: &[(&str, &str)],
+    ) -> Result<Freshness, NotStored> {
+        let mut fields = Fields::new();
+        for (name, value) in lines {
+            let value = match value.strip_prefix('@') {
+                Some(delta) => date_text(NOW_S.checked_add_signed(delta.parse().unwrap()).unwrap()),
+                None => (*value).to_owned(),
+            };
+            fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        let times = ResponseTimes { asked_s: NOW_S - 2, answered_s: NOW_S };
+        assess(request, Status::of(status).unwrap(), &fields, times, &Policy::default())
+    }
+
+    fn lifetime_of(status: u16, lines: &[(&str, &str)]) -> Option<u64> {
+        assess_as(&RequestFacts::default(), status, lines).ok().map(|freshness| freshness.lifetime_s)
+    }
+
+    #[test]
+    fn what_states_no_freshness_is_not_stored() {
+        for (status, lines, lifetime_s) in [
+            (200, &[("Cache-Control", "max-age=60")][..], Some(60)),
+            (200, &[("Cache-Control", "max-age=60, s-maxage=5")], Some(5)),
+            (200, &[("Expires", "@30"), ("Date", "@0")], Some(30)),
+            (200, &[("Expires", "@30"), ("Date", "@10")], Some(20)),
+            (200, &[("Expires", "0"), ("Date", "@0")], None),
+            (200, &[("Expires", "@100"), ("Cache-Control", "max-age=0")], None),
+            (200, &[("Expires", "@100"), ("Cache-Control", "max-age=0"), ("ETag", "\"a\"")], Some(0)),
+            (200, &[("ETag", "\"a\"")], None),
+            (200, &[("ETag", "\"a\""), ("Cache-Control", "no-cache")], Some(0)),
+            (200, &[("Last-Modified", "@-1000"), ("Date", "@0")], Some(100)),
+            (200, &[("Last-Modified", "@-100000000"), ("Date", "@0")], Some(86_400)),
+            (403, &[("Last-Modified", "@-1000")], None),
+            (599, &[("Last-Modified", "@-1000")], None),
+            (599, &[("Last-Modified", "@-1000"), ("Cache-Control", "public")], Some(100)),
+            (599, &[("Cache-Control", "max-age=60")], Some(60)),
+            (206, &[("Cache-Control", "max-age=60")], None),
+            (304, &[("Cache-Control", "max-age=60")], None),
+            (200, &[("Cache-Control", "max-age=60, no-store, must-understand")], Some(60)),
+            (599, &[("Cache-Control", "max-age=60, no-store, must-understand")], None),
+            (200, &[("CDN-Cache-Control", "max-age=60"), ("Expires", "@-10")], Some(60)),
+            (200, &[("CDN-Cache-Control", "no-store"), ("Cache-Control", "max-age=60")], None),
+            (200, &[], None),
+        ] {
+            assert_eq!(lifetime_of(status, lines), lifetime_s, "{status} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn private_responses_are_not_shared() {
+        let plain = RequestFacts::default();
+        let authorized = RequestFacts { is_authorized: true, ..plain };
+        let mut unstored = plain;
+        unstored.directives.no_store = true;
+        for (request, value, more, outcome) in [
+            (&plain, "max-age=60, private", None, Some(NotStored::Private)),
+            (&plain, "max-age=60, private=\"x\"", None, None),
+            (&plain, "max-age=60, no-store", None, Some(NotStored::NoStore)),
+            (&plain, "max-age=60", Some("a=b"), Some(NotStored::SetCookie)),
+            (&plain, "max-age=60, no-cache=\"set-cookie\"", Some("a=b"), None),
+            (&authorized, "max-age=60", None, Some(NotStored::Authorization)),
+            (&authorized, "max-age=60, public", None, None),
+            (&authorized, "max-age=60, must-revalidate", None, None),
+            (&authorized, "s-maxage=60", None, None),
+            (&unstored, "max-age=60", None, Some(NotStored::RequestNoStore)),
+        ] {
+            let mut lines = vec![("Cache-Control", value)];
+            lines.extend(more.map(|cookie| ("Set-Cookie", cookie)));
+            assert_eq!(assess_as(request, 200, &lines).err(), outcome, "{value} {more:?}");
+        }
+    }
+
+    #[test]
+    fn age_counts_from_where_it_was_made() {
+        for (lines, age_s) in [
+            (&[][..], 2),
+            (&[("Date", "@-10")], 10),
+            (&[("Date", "@10")], 2),
+            (&[("Age", "30")], 32),
+            (&[("Age", "30, 0")], 32),
+            (&[("Age", "30"), ("Age", "0")], 32),
+            (&[("Age", "abc")], 2),
+            (&[("Age", "-7")], 2),
+            (&[("Age", "7.0")], 2),
+            (&[("Date", "@-10"), ("Age", "5")], 10),
+        ] {
+            let mut lines = lines.to_vec();
+            lines.push(("Cache-Control", "max-age=100"));
+            let freshness = assess_as(&RequestFacts::default(), 200, &lines).unwrap();
+            assert_eq!(freshness.age_s(NOW_S), age_s, "{lines:?}");
+            assert_eq!(freshness.age_s(NOW_S + 5), age_s + 5);
+            assert_eq!(freshness.ttl_s(NOW_S + 5), 95 - age_s as i64);
+        }
+        let old = &[("Cache-Control", "max-age=100"), ("Age", "2147483649"), ("ETag", "\"a\"")];
+        assert!(!assess_as(&RequestFacts::default(), 200, old).unwrap().is_fresh(NOW_S));
+    }
+
+    #[test]
+    fn stale_use_has_limits_and_can_be_forbidden() {
+        let of = |value: &str| {
+            let lines = [("Cache-Control", value), ("ETag", "\"a\"")];
+            assess_as(&RequestFacts::default(), 200, &lines).unwrap()
+        };
+        let graced = of("max-age=10, stale-while-revalidate=20, stale-if-error=4000");
+        assert!(graced.is_fresh(NOW_S + 7) && !graced.is_fresh(NOW_S + 8), "its age begins with 2");
+        assert!(
+            graced.serves_while_revalidating(NOW_S + 27) && !graced.serves_while_revalidating(NOW_S + 28)
+        );
+        assert!(graced.serves_on_error(NOW_S + 4007, true) && !graced.serves_on_error(NOW_S + 4008, true));
+        let plain = of("max-age=10");
+        assert!(!plain.serves_on_error(NOW_S + 10, true) && plain.serves_on_error(NOW_S + 10, false));
+        assert!(!plain.serves_on_error(NOW_S + 3700, false));
+        for strict in ["must-revalidate", "proxy-revalidate", "no-cache", "s-maxage=10"] {
+            let strict = of(&format!("max-age=10, stale-if-error=60, stale-while-revalidate=60, {strict}"));
+            assert!(
+                !strict.serves_on_error(NOW_S + 10, false) && !strict.serves_while_revalidating(NOW_S + 10)
+            );
+        }
+    }
+}

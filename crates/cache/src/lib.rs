@@ -1,0 +1,28 @@
+//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the store in memory.
+//!
+//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, shared by all cores, and the
+//! responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
+//! and no configuration file: `komainu` puts it in front of handlers.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+mod targeted;
+pub mod directives;
+pub mod vary;
+pub mod freshness;
+pub mod key;
+pub mod object;
+pub mod answer;
+pub mod status;
+pub mod purge;
+pub mod fill;
+pub mod store;
+
+pub use answer::{Selected, select};
+pub use fill::{BrokenOff, Fill, FillHead, FillReader, FillResponse, Validated};
+pub use freshness::{Freshness, NotStored, Policy, RequestFacts, ResponseTimes, assess};
+pub use object::{Object, StoredBody, stored_fields};
+pub use purge::Purge;
+pub use status::ForwardReason;
+pub use store::{Cache, CacheCounters, CacheEntry, CacheStats, FillStart, StoreLimits};
+pub use vary::RequestVariant;

@@ -1,0 +1,282 @@
+//! A stored response.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{Fields, Name, Status};
+
+use crate::directives::ResponseDirectives;
+use crate::freshness::Freshness;
+use crate::vary::RequestVariant;
+
+/// What an object costs beside its bytes: its parts of the allocator's blocks and of the tables.
+const OBJECT_BYTES: usize = 512;
+
+/// Bytes that count as held for as long as this lives: what is no longer in the store may still be on its way to slow clients.
+pub(crate) struct HeldBytes {
+    pub(crate) account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    pub(crate) bytes: u64,
+}
+
+impl fmt::Debug for HeldBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        (self.account)(self.bytes, 0);
+    }
+}
+
+/// A complete response.
+#[derive(Debug)]
+pub struct Object {
+    /// The status.
+    pub status: Status,
+    /// The fields as they are sent, without `Age`; with `Date`.
+    pub fields: Fields,
+    /// The content.
+    pub body: StoredBody,
+    /// The requests that it answers.
+    pub variant: RequestVariant,
+    freshness: Freshness,
+    /// When a soft purge made it stale, in seconds since 1970; `u64::MAX` for never.
+    expired_s: AtomicU64,
+    held: Option<HeldBytes>,
+}
+
+/// Content in pieces. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct StoredBody {
+    pieces: Arc<[Arc<[u8]>]>,
+    len: u64,
+}
+
+impl StoredBody {
+    /// The content that these pieces make.
+    #[must_use]
+    pub fn new(pieces: Vec<Arc<[u8]>>) -> StoredBody {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        StoredBody { pieces: pieces.into(), len }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes of a range, piece by piece. A range beyond the end is cut.
+    pub fn slices(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = &[u8]> {
+        let mut at = 0u64;
+        self.pieces.iter().filter_map(move |piece| {
+            let (start, end) = (at, at + piece.len() as u64);
+            at = end;
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            (from < to).then(|| &piece[(from - start) as usize..(to - start) as usize])
+        })
+    }
+}
+
+impl Object {
+    /// A response to store. `fields` are those that [`stored_fields`] has left.
+    #[must_use]
+    pub fn new(
+        status: Status,
+        fields: Fields,
+        body: StoredBody,
+        variant: RequestVariant,
+        freshness: Freshness,
+    ) -> Object {
+        let expired_s = AtomicU64::new(u64::MAX);
+        Object { status, fields, body, variant, freshness, expired_s, held: None }
+    }
+
+    /// The same, and its bytes count as held for as long as it lives.
+    pub(crate) fn counted(mut self, account: &Arc<dyn Fn(u64, u64) + Send + Sync>) -> Arc<Object> {
+        let bytes = self.weight_bytes();
+        account(0, bytes);
+        self.held = Some(HeldBytes { account: account.clone(), bytes });
+        Arc::new(self)
+    }
+
+    /// How long it is of use.
+    #[must_use]
+    pub fn freshness(&self) -> Freshness {
+        let expired_s = self.expired_s.load(Ordering::Acquire);
+        let mut freshness = self.freshness;
+        if expired_s != u64::MAX {
+            freshness.lifetime_s = freshness.lifetime_s.min(freshness.age_s(expired_s));
+        }
+        freshness
+    }
+
+    /// Makes it stale from now on; it may still be used where stale responses may.
+    pub fn expire(&self, now_s: u64) {
+        self.expired_s.fetch_min(now_s, Ordering::AcqRel);
+    }
+
+    /// Bytes of memory that it counts as.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        (OBJECT_BYTES + self.fields.wire().len() + self.variant.weight_bytes()) as u64 + self.body.len
+    }
+
+    /// Whether it has a way to ask the origin if it is still valid.
+    #[must_use]
+    pub fn has_validator(&self) -> bool {
+        self.fields.first(b"etag").is_some() || self.fields.first(b"last-modified").is_some()
+    }
+
+    /// Whether it has been given this tag (`Surrogate-Key`, `xkey`, `Cache-Tag`).
+    #[must_use]
+    pub fn has_tag(&self, tag: &[u8]) -> bool {
+        let is_tags = |name: &[u8]| {
+            [&b"surrogate-key"[..], b"xkey", b"cache-tag"].iter().any(|one| name.eq_ignore_ascii_case(one))
+        };
+        let separates = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
+        self.fields.iter().any(|(name, value)| is_tags(name) && value.split(separates).any(|one| one == tag))
+    }
+
+    /// The fields that it has after the origin has answered 304 with these (RFC 9111 section 3.2).
+    #[must_use]
+    pub fn updated_fields(&self, update: &Fields) -> Fields {
+        let keeps = |name: &[u8]| {
+            is_never_stored(name)
+                || name.eq_ignore_ascii_case(b"content-encoding")
+                || name.eq_ignore_ascii_case(b"content-range")
+        };
+        let mut fields = self.fields.clone();
+        for (name, _) in update.iter().filter(|(name, _)| !keeps(name)) {
+            fields.remove(name);
+        }
+        for (name, value) in update.iter().filter(|(name, _)| !keeps(name)) {
+            fields.try_push(name, value).expect("a field that was read is valid");
+        }
+        fields
+    }
+}
+
+/// Fields that belong to one connection, to proxies, or that a cache makes itself (RFC 9111 section 3.1).
+fn is_never_stored(name: &[u8]) -> bool {
+    let id = Name::of(name);
+    id.is_framing()
+        || matches!(id, Name::ProxyAuthenticate | Name::ProxyAuthorization)
+        || name.eq_ignore_ascii_case(b"proxy-authentication-info")
+}
+
+/// The fields of a response that are stored, with the `Date` of its arrival where it has none.
+#[must_use]
+pub fn stored_fields(fields: &Fields, answered_s: u64) -> Fields {
+    let unstored = ResponseDirectives::of(fields).unstored;
+    let mut stored = Fields::new();
+    for (name, value) in fields.iter() {
+        let is_named = unstored.iter().any(|one| one.eq_ignore_ascii_case(name));
+        if !is_named && !is_never_stored(name) && !name.eq_ignore_ascii_case(b"age") {
+            stored.try_push(name, value).expect("a field that was read is valid");
+        }
+    }
+    if stored.first(b"date").is_none() {
+        stored.push(Name::Date, http::condition::date_text(answered_s).as_bytes());
+    }
+    stored
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn fields(lines: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in lines {
+            fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        fields
+    }
+
+    pub(crate) fn freshness(answered_s: u64, lifetime_s: u64) -> Freshness {
+        Freshness {
+            answered_s,
+            initial_age_s: 0,
+            lifetime_s,
+            while_revalidate_s: 5,
+            if_error_s: 0,
+            unreachable_s: 0,
+            no_cache: false,
+        }
+    }
+
+    pub(crate) fn object(lines: &[(&str, &str)], body: &str) -> Object {
+        let body = StoredBody::new(vec![body.as_bytes().into()]);
+        Object::new(Status::OK, fields(lines), body, RequestVariant::default(), freshness(100, 10))
+    }
+
+    #[test]
+    fn a_body_is_read_in_ranges() {
+        let body = StoredBody::new(vec![b"abc"[..].into(), b"de"[..].into(), b"f"[..].into()]);
+        let read = |range| String::from_utf8(body.slices(range).flatten().copied().collect()).unwrap();
+        assert_eq!(
+            (body.len(), read(0..6), read(2..4), read(3..5)),
+            (6, "abcdef".into(), "cd".into(), "de".into())
+        );
+        assert_eq!((read(5..99), read(6..9), read(2..2)), ("f".into(), String::new(), String::new()));
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_is_not_stored() {
+        let sent = fields(&[
+            ("A", "1"),
+            ("Cache-Control", "no-cache=\"b\", max-age=9"),
+            ("B", "2"),
+            ("Age", "3"),
+            ("Connection", "x"),
+            ("Proxy-Authenticate", "x"),
+            ("Proxy-Authentication-Info", "x"),
+            ("Transfer-Encoding", "x"),
+            ("Content-Length", "1"),
+        ]);
+        let stored = stored_fields(&sent, 0);
+        let names: Vec<&[u8]> = stored.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [&b"A"[..], b"Cache-Control", b"Date"]);
+    }
+
+    #[test]
+    fn a_304_changes_fields_but_not_those_of_the_content() {
+        let lines = [("A", "1"), ("B", "1"), ("Content-Encoding", "gzip"), ("ETag", "\"a\"")];
+        let updated = object(&lines, "x").updated_fields(&fields(&[
+            ("a", "2"),
+            ("A", "3"),
+            ("Content-Encoding", "br"),
+            ("Content-Length", "9"),
+            ("C", "1"),
+        ]));
+        let shown = String::from_utf8(updated.wire().to_vec()).unwrap();
+        assert_eq!(shown, "B: 1\r\nContent-Encoding: gzip\r\nETag: \"a\"\r\na: 2\r\nA: 3\r\nC: 1\r\n");
+    }
+
+    #[test]
+    fn a_soft_purge_leaves_the_grace() {
+        let object = object(&[], "x");
+        assert!(object.freshness().is_fresh(105));
+        object.expire(105);
+        assert!(!object.freshness().is_fresh(105) && object.freshness().serves_while_revalidating(109));
+        assert!(!object.freshness().serves_while_revalidating(110));
+    }
+
+    #[test]
+    fn tags() {
+        let object = object(&[("Surrogate-Key", "a b"), ("xkey", "c"), ("Cache-Tag", "d,e")], "");
+        for (tag, has) in [("a", true), ("b", true), ("c", true), ("d", true), ("e", true), ("f", false)] {
+            assert_eq!(object.has_tag(tag.as_bytes()), has, "{tag}");
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! What is stored, in memory, for all cores, and what is on its way.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::RandomState;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::Head;
+use quick_cache::sync::{Cache as Table, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use crate::fill::{Fill, FillReader};
+use crate::freshness::NotStored;
+use crate::key::url;
+use crate::object::Object;
+use crate::purge::Purge;
+
+/// Variants of one URL.
+const VARIANTS_MAX: usize = 16;
+/// What an entry counts beside its key and its objects, in bytes.
+const ENTRY_BYTES: u64 = 256;
+/// Parts of the store, each with a lock of its own.
+const SHARDS: usize = 8;
+/// Purges that a response on its way is compared with; one that began before them is not stored.
+const PURGES_MAX: usize = 256;
+/// How long requests for a URL whose response was not stored do not wait for one another, in seconds.
+const UNCACHEABLE_S: u64 = 5;
+/// The average object that the table is laid out for, in bytes.
+const OBJECT_BYTES_USUAL: u64 = 8 * 1024;
+
+/// What a cache may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreLimits {
+    /// Bytes of stored responses, with their keys and fields. Default 64 MiB.
+    pub bytes_max: u64,
+    /// Bytes of one response's content. No more than an eighth of the bytes of one shard can be stored. Default 4 MiB.
+    pub object_bytes_max: u64,
+    /// Responses on their way at one time; further requests are passed on as if there were no cache. Default 1,024.
+    pub fills_max: usize,
+}
+
+impl Default for StoreLimits {
+    fn default() -> StoreLimits {
+        StoreLimits { bytes_max: 64 << 20, object_bytes_max: 4 << 20, fills_max: 1024 }
+    }
+}
+
+/// The responses that are stored for one URL.
+#[derive(Debug, Default)]
+pub struct CacheEntry {
+    /// The newest first.
+    objects: Vec<Arc<Object>>,
+    /// Why the last response was not stored, and until when requests do not wait for one another, in seconds since 1970.
+    refused: Option<(NotStored, u64)>,
+    weight: u64,
+}
+
+impl CacheEntry {
+    fn new(key: &[u8], objects: Vec<Arc<Object>>, refused: Option<(NotStored, u64)>) -> Arc<CacheEntry> {
+        let objects_weight: u64 = objects.iter().map(|object| object.weight_bytes()).sum();
+        Arc::new(CacheEntry { weight: ENTRY_BYTES + key.len() as u64 + objects_weight, objects, refused })
+    }
+
+    /// The response that answers this request.
+    #[must_use]
+    pub fn select(&self, request: (&Head, &[u8])) -> Option<&Arc<Object>> {
+        self.objects.iter().find(|object| object.variant.answers(request))
+    }
+
+    /// All responses, the newest first.
+    #[must_use]
+    pub fn objects(&self) -> &[Arc<Object>] {
+        &self.objects
+    }
+
+    /// Why the last response was not stored, as long as that is remembered.
+    #[must_use]
+    pub fn refusal(&self, now_s: u64) -> Option<NotStored> {
+        self.refused.filter(|(_, until_s)| now_s < *until_s).map(|(why, _)| why)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct EntryWeight;
+
+impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
+    fn weight(&self, _: &Arc<[u8]>, entry: &Arc<CacheEntry>) -> u64 {
+        entry.weight
+    }
+}
+
+type Entries =
+    Table<Arc<[u8]>, Arc<CacheEntry>, EntryWeight, RandomState, DefaultLifecycle<Arc<[u8]>, Arc<CacheEntry>>>;
+
+/// What only one thread changes at a time.
+#[derive(Debug, Default)]
+struct Purges {
+    /// How many there were.
+    count: u64,
+    /// The latest.
+    latest: VecDeque<Purge>,
+}
+
+/// What became of requests. Sums since the start.
+#[derive(Debug, Default)]
+pub struct CacheCounters {
+    /// Answered from the cache.
+    pub hits: AtomicU64,
+    /// Answered from the cache with a stale response.
+    pub stale: AtomicU64,
+    /// Asked of the origin.
+    pub misses: AtomicU64,
+    /// Stored responses that the origin was asked to validate.
+    pub validations: AtomicU64,
+    /// Requests that waited for another one's response.
+    pub collapsed: AtomicU64,
+    /// Passed on because the cache has no part in them.
+    pub bypassed: AtomicU64,
+    /// Responses stored.
+    pub stored: AtomicU64,
+}
+
+/// What a cache holds and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// URLs.
+    pub entries: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The most bytes.
+    pub bytes_max: u64,
+    /// Responses on their way.
+    pub fills: u64,
+}
+
+/// A cache, shared by all cores.
+pub struct Cache {
+    /// As they were given.
+    wanted: StoreLimits,
+    limits: StoreLimits,
+    entries: Entries,
+    purges: Mutex<Purges>,
+    fills: Mutex<HashMap<Arc<[u8]>, Arc<Fill>>>,
+    fill_count: Arc<AtomicUsize>,
+    counted_bytes: AtomicU64,
+    account: Arc<dyn Fn(u64, u64) + Send + Sync>,
+    /// What became of requests.
+    pub counters: CacheCounters,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// What a request that finds nothing does.
+#[derive(Debug)]
+pub enum FillStart {
+    /// It asks the origin, for all who come after it.
+    Lead(Arc<Fill>, FillReader),
+    /// It waits for a response that is on its way.
+    Follow(FillReader),
+    /// Too many are on their way: it is passed on.
+    Full,
+}
+
+impl Cache {
+    /// An empty cache. `account` is called with the bytes held before and after each change.
+    ///
+    /// # Panics
+    /// Never: the options of its table are within their ranges.
+    #[must_use]
+    pub fn new(limits: StoreLimits, account: Arc<dyn Fn(u64, u64) + Send + Sync>) -> Cache {
+        let usual = (limits.bytes_max / OBJECT_BYTES_USUAL).max(SHARDS as u64 * 32);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(usize::try_from(usual).unwrap_or(usize::MAX))
+            .weight_capacity(limits.bytes_max)
+            .shards(SHARDS)
+            .build()
+            .expect("capacity and weight are given");
+        let entries =
+            Table::with_options(options, EntryWeight, RandomState::new(), DefaultLifecycle::default());
+        let shard_max = limits.bytes_max / SHARDS as u64 / 2;
+        let wanted = limits;
+        let limits = StoreLimits { object_bytes_max: limits.object_bytes_max.min(shard_max), ..limits };
+        Cache {
+            wanted,
+            limits,
+            entries,
+            purges: Mutex::default(),
+            fills: Mutex::default(),
+            fill_count: Arc::default(),
+            counted_bytes: AtomicU64::new(0),
+            account,
+            counters: CacheCounters::default(),
+        }
+    }
+
+    /// What it may hold.
+    #[must_use]
+    pub fn limits(&self) -> StoreLimits {
+        self.limits
+    }
+
+    /// The limits that it was made with.
+    #[must_use]
+    pub fn wanted_limits(&self) -> StoreLimits {
+        self.wanted
+    }
+
+    /// What is stored under a key.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
+        self.entries.get(key)
+    }
+
+    /// What is stored under a key, without counting as a use.
+    #[must_use]
+    pub fn look(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
+        self.entries.peek(key)
+    }
+
+    /// Joins the response that is on its way for this key, or begins one. `others` are what else such requests must have in
+    /// common (the codings that they accept); `None` for one that nobody waits for.
+    pub fn begin(&self, key: &[u8], others: Option<&[u8]>) -> FillStart {
+        let shared_key: Option<Arc<[u8]>> = others.map(|others| [key, b"\0", others].concat().into());
+        let began_after = self.purges().count;
+        let mut fills = self.fills();
+        if let Some(reader) = shared_key.as_ref().and_then(|key| fills.get(key)).and_then(Fill::join) {
+            return FillStart::Follow(reader);
+        }
+        if self.fill_count.load(Ordering::Relaxed) >= self.limits.fills_max {
+            return FillStart::Full;
+        }
+        let (fill, reader) = Fill::new(
+            key.into(),
+            shared_key.clone(),
+            began_after,
+            self.limits.object_bytes_max,
+            &self.fill_count,
+        );
+        if let Some(shared_key) = shared_key {
+            fills.insert(shared_key, fill.clone());
+        }
+        FillStart::Lead(fill, reader)
+    }
+
+    /// Whether a response to such a request is on its way.
+    #[must_use]
+    pub fn is_filling(&self, key: &[u8], others: &[u8]) -> bool {
+        self.fills().contains_key(&[key, b"\0", others].concat()[..])
+    }
+
+    /// An object whose bytes count as held for as long as it lives, in the store or elsewhere.
+    #[must_use]
+    pub fn counted(&self, object: Object) -> Arc<Object> {
+        object.counted(&self.account)
+    }
+
+    /// Stores what a fill has brought.
+    ///
+    /// # Errors
+    /// It was purged meanwhile.
+    pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
+        let purges = self.purges();
+        let missed = usize::try_from(purges.count - fill.began_after).unwrap_or(usize::MAX);
+        let is_purged = missed > purges.latest.len()
+            || purges.latest.iter().rev().take(missed).any(|purge| purge.is_of(&fill.key, &object));
+        if is_purged {
+            return Err(NotStored::Purged);
+        }
+        let before = self.entries.peek(&fill.key[..]);
+        let mut objects = vec![object.clone()];
+        let others = before.iter().flat_map(|entry| &entry.objects);
+        objects.extend(others.filter(|other| other.variant != object.variant).cloned());
+        objects.truncate(VARIANTS_MAX);
+        // Variants share the room of one object, so that a URL cannot take a shard.
+        let most = self.limits.object_bytes_max.saturating_mul(3) / 2;
+        let mut sum = 0;
+        objects.retain(|other| {
+            sum += other.weight_bytes();
+            sum <= most || Arc::ptr_eq(other, &object)
+        });
+        self.entries.insert(fill.key.clone(), CacheEntry::new(&fill.key, objects, None));
+        drop(purges);
+        self.counters.stored.fetch_add(1, Ordering::Relaxed);
+        self.settle();
+        Ok(())
+    }
+
+    /// Remembers for a moment that a response was not stored. What is stored stays.
+    pub fn refuse(&self, key: &[u8], why: NotStored, now_s: u64) {
+        let purges = self.purges();
+        let objects = self.entries.peek(key).map(|entry| entry.objects.clone()).unwrap_or_default();
+        let entry = CacheEntry::new(key, objects, Some((why, now_s + UNCACHEABLE_S)));
+        self.entries.insert(key.into(), entry);
+        drop(purges);
+        self.settle();
+    }
+
+    /// Releases a response on its way: nobody joins it from now on.
+    pub fn leave(&self, fill: &Arc<Fill>) {
+        let Some(key) = &fill.shared_key else { return };
+        let mut fills = self.fills();
+        if fills.get(key).is_some_and(|other| Arc::ptr_eq(other, fill)) {
+            fills.remove(key);
+        }
+    }
+
+    /// Removes responses; a soft purge makes them stale instead. Once this returns, no core serves them as fresh. Returns how
+    /// many there were.
+    pub fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
+        self.purge_where(purge, None, soft_at_s)
+    }
+
+    /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
+    pub fn invalidate(&self, key: &[u8]) {
+        self.purge_where(&Purge::Exact(url(key).to_vec()), Some(key), None);
+    }
+
+    /// The same, under one key where that is given.
+    fn purge_where(&self, purge: &Purge, of_key: Option<&[u8]>, soft_at_s: Option<u64>) -> u64 {
+        let mut purges = self.purges();
+        purges.count += 1;
+        purges.latest.push_back(purge.clone());
+        if purges.latest.len() > PURGES_MAX {
+            purges.latest.pop_front();
+        }
+        self.fills().retain(|_, fill| match purge {
+            // What tags it will have is not known.
+            Purge::Tag(_) => false,
+            purge => !purge.is_of_key(&fill.key),
+        });
+        let purged = AtomicU64::new(0);
+        let mut changed: Vec<(Arc<[u8]>, Arc<CacheEntry>)> = Vec::new();
+        let mut look = |key: &Arc<[u8]>, entry: &Arc<CacheEntry>| {
+            let count = entry.objects.iter().filter(|object| purge.is_of(key, object)).count();
+            purged.fetch_add(count as u64, Ordering::Relaxed);
+            if count == 0 {
+                return;
+            }
+            match soft_at_s {
+                Some(now_s) => {
+                    let objects = entry.objects.iter().filter(|object| purge.is_of(key, object));
+                    objects.for_each(|object| object.expire(now_s));
+                }
+                None => changed.push((key.clone(), entry.clone())),
+            }
+        };
+        match of_key {
+            Some(key) => self.entries.peek(key).iter().for_each(|entry| look(&key.into(), entry)),
+            None => self.entries.iter().for_each(|(key, entry)| look(&key, &entry)),
+        }
+        for (key, entry) in changed {
+            let left: Vec<Arc<Object>> =
+                entry.objects.iter().filter(|object| !purge.is_of(&key, object)).cloned().collect();
+            match left.is_empty() {
+                true => _ = self.entries.remove(&key[..]),
+                false => self.entries.insert(key.clone(), CacheEntry::new(&key, left, None)),
+            }
+        }
+        drop(purges);
+        self.settle();
+        purged.into_inner()
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            entries: self.entries.len() as u64,
+            bytes: self.entries.weight(),
+            bytes_max: self.limits.bytes_max,
+            fills: self.fill_count.load(Ordering::Relaxed) as u64,
+        }
+    }
+
+    fn purges(&self) -> MutexGuard<'_, Purges> {
+        self.purges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fills(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Arc<Fill>>> {
+        self.fills.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what is held now beside objects.
+    fn settle(&self) {
+        // Objects count themselves.
+        let now = self.entries.len() as u64 * ENTRY_BYTES;
+        let before = self.counted_bytes.swap(now, Ordering::Relaxed);
+        if now != before {
+            (self.account)(before, now);
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        (self.account)(self.counted_bytes.load(Ordering::Relaxed), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::tests::object;
+    use crate::object::{Object, StoredBody};
+    use http::{Fields, RequestHead, Status};
+    use std::sync::atomic::AtomicI64;
+
+    const MIB: u64 = 1 << 20;
+
+    fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
+        let held: Arc<AtomicI64> = Arc::default();
+        let account = held.clone();
+        let limits = StoreLimits { bytes_max, ..StoreLimits::default() };
+        let count = move |before: u64, after: u64| {
+            account.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
+        };
+        (Cache::new(limits, Arc::new(count)), held)
+    }
+
+    fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
+        let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!("no room") };
+        cache.store(&fill, cache.counted(object))
+    }
+
+    fn request(lines: &str) -> (RequestHead, Vec<u8>) {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+        (head, bytes)
+    }
+
+    /// An object for requests whose field `A` has that value.
+    fn variant(value: &str, body: &[u8]) -> Object {
+        let mut vary = Fields::new();
+        vary.try_push(b"Vary", b"A").unwrap();
+        let (head, bytes) = request(&format!("A: {value}\r\n"));
+        let variant = crate::RequestVariant::of(&vary, (&head, &bytes)).unwrap();
+        let body = StoredBody::new(vec![body.into()]);
+        Object::new(Status::OK, Fields::new(), body, variant, crate::object::tests::freshness(0, 10))
+    }
+
+    #[test]
+    fn memory_is_counted_and_bounded_whatever_is_stored() {
+        let (cache, held) = cache(4 * MIB);
+        for n in 0..20_000 {
+            let body = "x".repeat(n * 7919 % 5000);
+            put(&cache, &format!("http://a/{n}"), object(&[], &body)).unwrap();
+            let bytes = cache.stats().bytes;
+            let counted = held.load(Ordering::Relaxed) as u64;
+            // Keys and refusals are the difference.
+            assert!(bytes <= 4 * MIB && counted.abs_diff(bytes) < MIB / 2, "{bytes} {counted}");
+        }
+        assert!(cache.stats().bytes > 3 * MIB, "it is used");
+        assert!(cache.limits().object_bytes_max <= MIB / 2);
+        put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
+        let sent = cache.find(b"http://a/").unwrap().objects()[0].clone();
+        drop(cache);
+        assert!(held.load(Ordering::Relaxed) >= 100_000, "a client still gets it");
+        drop(sent);
+        assert_eq!(held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_url_has_so_many_variants_and_the_newest_of_each() {
+        let (cache, _) = cache(64 * MIB);
+        for n in 0..40 {
+            put(&cache, "http://a/", variant(&format!("{}", n % 20), b"x")).unwrap();
+        }
+        let entry = cache.find(b"http://a/").unwrap();
+        assert_eq!(entry.objects().len(), VARIANTS_MAX);
+        for (value, found) in [("19", true), ("4", true), ("3", false), ("x", false)] {
+            let (head, bytes) = request(&format!("A: {value}\r\n"));
+            assert_eq!(entry.select((&head, &bytes)).is_some(), found, "{value}");
+        }
+        for n in 0..16 {
+            put(&cache, "http://a/large", variant(&format!("{n}"), &vec![0; 3 << 20])).unwrap();
+        }
+        assert!(
+            cache.find(b"http://a/large").unwrap().objects().len() <= 2,
+            "they share the room of one object"
+        );
+    }
+
+    #[test]
+    fn a_purge_reaches_what_is_stored_and_what_is_on_its_way() {
+        let (cache, _) = cache(64 * MIB);
+        for (key, tag) in [("http://a/1", "x"), ("https://a/1", "y"), ("http://a/2", "x y")] {
+            put(&cache, key, object(&[("xkey", tag)], "")).unwrap();
+        }
+        let FillStart::Lead(early, _one) = cache.begin(b"http://a/3", Some(b"")) else { panic!() };
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Follow(_)));
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"gzip")), FillStart::Lead(..)));
+        assert_eq!(cache.purge(&Purge::of_url("//a/1").unwrap(), None), 2);
+        assert!(cache.find(b"http://a/1").is_none() && cache.find(b"http://a/2").is_some());
+        assert!(cache.is_filling(b"http://a/3", b""));
+        assert_eq!(cache.purge(&Purge::Tag(b"x".to_vec()), Some(105)), 1);
+        assert!(
+            !cache.find(b"http://a/2").unwrap().objects()[0].freshness().is_fresh(106),
+            "soft: stale, but there"
+        );
+        assert!(!cache.is_filling(b"http://a/3", b""), "nobody joins what began before");
+        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "x")], ""))), Err(NotStored::Purged));
+        assert_eq!(cache.store(&early, Arc::new(object(&[("xkey", "z")], ""))), Ok(()));
+        cache.invalidate(b"http://a/3");
+        assert_eq!(cache.store(&early, Arc::new(object(&[], ""))), Err(NotStored::Purged));
+        for n in 0..PURGES_MAX {
+            cache.invalidate(format!("http://b/{n}").as_bytes());
+        }
+        let FillStart::Lead(late, _two) = cache.begin(b"http://a/4", None) else { panic!() };
+        assert_eq!(cache.store(&late, Arc::new(object(&[], ""))), Ok(()));
+        let entries = cache.stats().entries;
+        assert_eq!(cache.purge(&Purge::All, None), entries);
+        assert_eq!(cache.stats().entries, 0);
+    }
+
+    #[test]
+    fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment() {
+        let limits = StoreLimits { fills_max: 2, ..StoreLimits::default() };
+        let cache = Cache::new(limits, Arc::new(|_, _| {}));
+        let (one, two) = (cache.begin(b"http://a/1", Some(b"")), cache.begin(b"http://a/2", None));
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Full));
+        assert!(matches!(cache.begin(b"http://a/1", Some(b"")), FillStart::Follow(_)));
+        let FillStart::Lead(fill, reader) = one else { panic!() };
+        cache.leave(&fill);
+        drop((fill, reader, two));
+        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Lead(..)));
+        cache.refuse(b"http://a/1", NotStored::Private, 100);
+        let entry = cache.find(b"http://a/1").unwrap();
+        assert_eq!(
+            (entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)),
+            (Some(NotStored::Private), None)
+        );
+    }
+}

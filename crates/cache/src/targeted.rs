@@ -1,0 +1,160 @@
+//! Dictionaries of structured fields (RFC 9651), as far as targeted cache control needs them: an invalid one is ignored whole.
+
+/// A member's name, and its value where it has one and is no boolean.
+pub(crate) type Member = (Vec<u8>, Option<Vec<u8>>);
+
+/// Directives whose value is a number of seconds: with a value of another type the field is invalid.
+const NUMBERS: [&[u8]; 4] = [b"max-age", b"s-maxage", b"stale-while-revalidate", b"stale-if-error"];
+
+/// The members; `None` for a field that is invalid, empty or absent. `false` members are left out.
+pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
+    let mut rest = value;
+    let mut members = Vec::new();
+    loop {
+        let name = key(&mut rest)?;
+        let mut is_true = true;
+        let mut value = None;
+        if eat(&mut rest, b"=") {
+            let (text, kind) = item(&mut rest)?;
+            match kind {
+                Kind::Boolean => is_true = text == b"1",
+                Kind::Integer => value = Some(text),
+                _ if NUMBERS.contains(&&name[..]) => return None,
+                _ => value = Some(text),
+            }
+        }
+        parameters(&mut rest)?;
+        if is_true {
+            members.push((name, value));
+        }
+        spaces(&mut rest);
+        if rest.is_empty() {
+            return Some(members);
+        }
+        if !eat(&mut rest, b",") {
+            return None;
+        }
+        spaces(&mut rest);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Integer,
+    Boolean,
+    Other,
+}
+
+fn spaces(rest: &mut &[u8]) {
+    while let [b' ' | b'\t', after @ ..] = rest {
+        *rest = after;
+    }
+}
+
+fn eat(rest: &mut &[u8], what: &[u8]) -> bool {
+    rest.strip_prefix(what).map(|after| *rest = after).is_some()
+}
+
+/// The bytes up to the first that is none of these.
+fn run<'a>(rest: &mut &'a [u8], is_one: impl Fn(u8) -> bool) -> &'a [u8] {
+    let end = rest.iter().position(|&byte| !is_one(byte)).unwrap_or(rest.len());
+    let (found, after) = rest.split_at(end);
+    *rest = after;
+    found
+}
+
+fn key(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    if !matches!(rest.first(), Some(b'a'..=b'z' | b'*')) {
+        return None;
+    }
+    let is_one = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*');
+    Some(run(rest, is_one).to_vec())
+}
+
+fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, Kind)> {
+    match rest.first()? {
+        b'?' => {
+            let (flag, after) = rest.split_at_checked(2)?;
+            *rest = after;
+            matches!(flag[1], b'0' | b'1').then(|| (flag[1..].to_vec(), Kind::Boolean))
+        }
+        b'"' => {
+            let mut text = Vec::new();
+            let mut at = 1;
+            loop {
+                match rest.get(at)? {
+                    b'"' => break,
+                    b'\\' => {
+                        at += 1;
+                        let escaped = *rest.get(at)?;
+                        matches!(escaped, b'"' | b'\\').then(|| text.push(escaped))?;
+                    }
+                    byte => text.push(*byte),
+                }
+                at += 1;
+            }
+            *rest = &rest[at + 1..];
+            Some((text, Kind::Other))
+        }
+        b'-' | b'0'..=b'9' => {
+            let text = run(rest, |byte| matches!(byte, b'0'..=b'9' | b'.' | b'-')).to_vec();
+            let is_integer = text.iter().all(u8::is_ascii_digit) && text.len() <= 15;
+            Some((text, if is_integer { Kind::Integer } else { Kind::Other }))
+        }
+        b'a'..=b'z' | b'A'..=b'Z' | b'*' => {
+            let is_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte);
+            Some((run(rest, is_one).to_vec(), Kind::Other))
+        }
+        // Bytes, dates, strings with an encoding and inner lists stand in no directive.
+        _ => None,
+    }
+}
+
+fn parameters(rest: &mut &[u8]) -> Option<()> {
+    while eat(rest, b";") {
+        spaces(rest);
+        key(rest)?;
+        if eat(rest, b"=") {
+            item(rest)?;
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dictionaries() {
+        let names = |text: &str| -> Option<Vec<String>> {
+            let shown = |(name, value): Member| {
+                let value = value.map(|value| format!("={}", String::from_utf8_lossy(&value)));
+                format!("{}{}", String::from_utf8_lossy(&name), value.unwrap_or_default())
+            };
+            Some(members(text.as_bytes())?.into_iter().map(shown).collect())
+        };
+        let some = |all: &[&str]| Some(all.iter().map(|&one| one.to_owned()).collect::<Vec<_>>());
+        assert_eq!(names("max-age=60, foobar"), some(&["max-age=60", "foobar"]));
+        assert_eq!(names("max-age=60;a;b=1 ,\tno-store"), some(&["max-age=60", "no-store"]));
+        assert_eq!(names("no-store=?0, private=?1"), some(&["private"]));
+        assert_eq!(names("x=\"a, \\\"b\", y=token/1"), some(&["x=a, \"b", "y=token/1"]));
+        for invalid in [
+            "",
+            ",",
+            "a,",
+            "a b",
+            "A",
+            "a==1",
+            "a=",
+            "max-age=1.5",
+            "max-age=-1",
+            "a=\"x",
+            "a=(1)",
+            "a;=1",
+            "a=?2",
+        ] {
+            assert_eq!(names(invalid), None, "{invalid}");
+        }
+    }
+}

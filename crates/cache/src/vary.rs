@@ -1,0 +1,217 @@
+//! `Vary` (RFC 9111 section 4.1): which requests a stored response answers, with values in a normal form so that requests that
+//! mean the same get the same response.
+
+use http::{Fields, Head, scan};
+
+use crate::directives::joined;
+
+/// Field names that `Vary` of a stored response may list.
+const NAMES_MAX: usize = 8;
+/// Bytes that the values of one variant may have together.
+const VALUES_BYTES_MAX: usize = 2048;
+/// Codings that caches and origins know, in the order in which they are passed on.
+const CODINGS: [&[u8]; 3] = [b"br", b"gzip", b"zstd"];
+
+/// A name in lower case, and the request's value in its normal form; `None` where the request has no such field.
+type Selector = (Vec<u8>, Option<Vec<u8>>);
+
+/// The request fields that a response was selected by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestVariant(Vec<Selector>);
+
+/// Why a response with `Vary` is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VaryFault {
+    /// It depends on something that no request shows (`*`).
+    Any,
+    /// It depends on more than is remembered.
+    TooMuch,
+}
+
+impl RequestVariant {
+    /// What a response to this request was selected by.
+    ///
+    /// # Errors
+    /// The response answers no other request, or depends on too much.
+    pub fn of(fields: &Fields, (head, bytes): (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
+        let value = joined(fields, b"vary");
+        let mut names: Vec<Vec<u8>> = scan::list(&value).map(<[u8]>::to_ascii_lowercase).collect();
+        if names.iter().any(|name| name == b"*") {
+            return Err(VaryFault::Any);
+        }
+        names.sort_unstable();
+        names.dedup();
+        if names.len() > NAMES_MAX {
+            return Err(VaryFault::TooMuch);
+        }
+        let selectors: Vec<Selector> = names
+            .into_iter()
+            .map(|name| {
+                let value = normal(&name, (head, bytes));
+                (name, value)
+            })
+            .collect();
+        let variant = RequestVariant(selectors);
+        if variant.weight_bytes() > VALUES_BYTES_MAX {
+            return Err(VaryFault::TooMuch);
+        }
+        Ok(variant)
+    }
+
+    /// Whether a response selected by this answers that request.
+    #[must_use]
+    pub fn answers(&self, request: (&Head, &[u8])) -> bool {
+        self.0.iter().all(|(name, value)| normal(name, request) == *value)
+    }
+
+    /// Bytes of its names and values.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len)).sum()
+    }
+}
+
+/// The normal form of a request's field; `None` where it has none. `name` is in lower case.
+fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
+    let mut values = head
+        .fields
+        .iter()
+        .filter(|field| field.name.of(bytes).eq_ignore_ascii_case(name))
+        .map(|field| field.value.of(bytes))
+        .peekable();
+    values.peek()?;
+    let elements = values.flat_map(scan::list);
+    Some(match name {
+        b"accept-encoding" => codings(elements),
+        b"accept-language" => languages(elements),
+        _ => elements.collect::<Vec<_>>().join(&b","[..]),
+    })
+}
+
+/// The normal form of a request's `Accept-Encoding`: the known codings that it accepts, in a fixed order; empty for none.
+#[must_use]
+pub fn accepted_codings((head, bytes): (&Head, &[u8])) -> Vec<u8> {
+    normal(b"accept-encoding", (head, bytes)).unwrap_or_default()
+}
+
+/// Name in lower case and weight in thousandths of an element with parameters.
+fn weighted(element: &[u8]) -> (Vec<u8>, u32) {
+    let mut parts = element.split(|&byte| byte == b';').map(scan::trim);
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let quality = parts.find_map(|part| match part.split_at_checked(2) {
+        Some((b"q=" | b"Q=", value)) => Some(thousandths(value)),
+        _ => None,
+    });
+    (name, quality.unwrap_or(1000))
+}
+
+/// A weight (RFC 9110 section 12.4.2) in thousandths; 0 for one that cannot be read.
+fn thousandths(value: &[u8]) -> u32 {
+    let digit = |at: usize| match value.get(at) {
+        None => Some(0),
+        Some(digit @ b'0'..=b'9') => Some(u32::from(digit - b'0')),
+        Some(_) => None,
+    };
+    if value.len() > 5 || !matches!(value.get(1), None | Some(b'.')) {
+        return 0;
+    }
+    let (Some(ones), Some(a), Some(b), Some(c)) = (digit(0), digit(2), digit(3), digit(4)) else { return 0 };
+    (ones * 1000 + a * 100 + b * 10 + c).min(1000)
+}
+
+fn codings<'a>(elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let elements: Vec<(Vec<u8>, u32)> = elements.map(weighted).collect();
+    let weight = |wanted: &[u8]| {
+        let found = elements.iter().find(|(name, _)| name == wanted);
+        found.or_else(|| elements.iter().find(|(name, _)| name == b"*")).map_or(0, |(_, weight)| *weight)
+    };
+    let accepted: Vec<&[u8]> = CODINGS.into_iter().filter(|coding| weight(coding) > 0).collect();
+    accepted.join(&b", "[..])
+}
+
+/// Languages by weight; those of the same weight in the order of the alphabet.
+fn languages<'a>(elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut elements: Vec<(Vec<u8>, u32)> =
+        elements.map(weighted).filter(|(_, weight)| *weight > 0).collect();
+    elements.sort_by(|(name, weight), (other, others)| others.cmp(weight).then_with(|| name.cmp(other)));
+    let mut text = Vec::new();
+    let mut before = u32::MAX;
+    for (name, weight) in elements {
+        if !text.is_empty() {
+            // The weights themselves do not matter, only which one comes first.
+            text.extend_from_slice(if weight == before { b"," } else { b">" });
+        }
+        text.extend_from_slice(&name);
+        before = weight;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::RequestHead;
+
+    fn request(lines: &str) -> (RequestHead, Vec<u8>) {
+        let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
+        (head, bytes)
+    }
+
+    fn variant(vary: &str, lines: &str) -> Result<RequestVariant, VaryFault> {
+        let mut fields = Fields::new();
+        fields.try_push(b"Vary", vary.as_bytes()).unwrap();
+        let (head, bytes) = request(lines);
+        RequestVariant::of(&fields, (&head, &bytes))
+    }
+
+    fn answers(vary: &str, one: &str, other: &str) -> bool {
+        let (head, bytes) = request(other);
+        variant(vary, one).unwrap().answers((&head, &bytes))
+    }
+
+    #[test]
+    fn requests_that_mean_the_same_get_the_same_response() {
+        for (vary, one, other, same) in [
+            ("Foo", "Foo: 1\r\n", "Foo: 1\r\n", true),
+            ("Foo", "Foo: 1\r\n", "Foo: 2\r\n", false),
+            ("Foo", "Foo: 1\r\n", "", false),
+            ("Foo", "", "Foo: 1\r\n", false),
+            ("Foo", "", "Foo:\r\n", false),
+            ("Foo", "", "", true),
+            ("Foo", "Foo: 1\r\nFoo: 2\r\n", "Foo: 1,  2\r\n", true),
+            ("foo, BAR", "Foo: 1\r\nBar: 2\r\n", "Bar: 2\r\nFoo: 1\r\n", true),
+            ("foo, BAR", "Foo: 1\r\nBar: 2\r\n", "Bar: 3\r\nFoo: 1\r\n", false),
+            ("Other", "Foo: 1\r\n", "Foo: 2\r\n", true),
+            (
+                "Accept-Encoding",
+                "Accept-Encoding: gzip, br\r\n",
+                "Accept-Encoding: br;q=0.5,gzip;q=1\r\n",
+                true,
+            ),
+            ("Accept-Encoding", "Accept-Encoding: gzip, x\r\n", "Accept-Encoding: gzip\r\n", true),
+            ("Accept-Encoding", "Accept-Encoding: gzip;q=0\r\n", "Accept-Encoding: gzip\r\n", false),
+            ("Accept-Encoding", "Accept-Encoding: *\r\n", "Accept-Encoding: gzip, br, zstd\r\n", true),
+            ("Accept-Language", "Accept-Language: en, de\r\n", "Accept-Language: DE,en\r\n", true),
+            (
+                "Accept-Language",
+                "Accept-Language: en, de;q=0.5\r\n",
+                "Accept-Language: de;q=0.3, en\r\n",
+                true,
+            ),
+            ("Accept-Language", "Accept-Language: en, de;q=0.5\r\n", "Accept-Language: de, en\r\n", false),
+        ] {
+            assert_eq!(answers(vary, one, other), same, "{vary}: {one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn what_depends_on_anything_or_on_too_much_is_refused() {
+        for any in ["*", "*, *", ", *", "Foo, *"] {
+            assert_eq!(variant(any, ""), Err(VaryFault::Any), "{any}");
+        }
+        assert_eq!(variant("a,b,c,d,e,f,g,h,i", ""), Err(VaryFault::TooMuch));
+        assert_eq!(variant("a", &format!("A: {}\r\n", "x".repeat(2048))), Err(VaryFault::TooMuch));
+    }
+}

@@ -1,0 +1,62 @@
+//! The cache of responses: its store, and what a route decides.
+
+use crate::record::{directives, table};
+use crate::shape::{Flag, Maybe, Shape, Size, Time, Toggle};
+use crate::units::{GIB, KIB, MIB};
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// `cache` of a site or a route; if absent, the level above applies.
+pub(crate) fn policy() -> impl Shape<Out = Option<Option<CachePolicy>>> {
+    Maybe(Toggle {
+        on: Some(|| Some(CachePolicy::default())),
+        off: || None,
+        shape: Maybe(table::<CachePolicy>()),
+    })
+}
+
+directives! {
+    /// The store of cached responses, in memory, shared by all routes that have `cache`. It counts against
+    /// `limits.memory`, of which it takes at most a quarter. A change empties it.
+    ///
+    /// ```toml
+    /// [cache]
+    /// memory = "256MiB"
+    ///
+    /// [[route]]
+    /// proxy = "http://127.0.0.1:3000"
+    /// cache = true
+    /// ```
+    CacheStore in "`[cache]`" {
+        /// Bytes of stored responses, with their keys and header fields. Those that are asked for least leave first.
+        "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 1024 * GIB };
+        /// Content of the largest response that is stored; at most a sixteenth of `memory`.
+        "object" object_bytes_max: u64 = "4MiB", Size { min: KIB, max: 64 * GIB };
+    }
+}
+
+directives! {
+    /// The cache of responses of `proxy` and `app` (RFC 9111), as the shared cache in front of them. `true` is `{}`: it
+    /// stores what the origin allows, for as long as it says.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/shop/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// cache = { grace = "10m" }
+    /// ```
+    ///
+    /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` count as their RFCs say. A response says in
+    /// `Cache-Status` what became of it. Requests that wait for the same response wait together for one.
+    CachePolicy in "`cache` of a site or route" {
+        /// How long a stale response is used while the origin cannot be reached, unless the origin forbids that
+        /// (`must-revalidate`, `s-maxage`).
+        "grace" grace: Duration = "1h", Time { min: Duration::ZERO, max: DAY };
+        /// The longest time that a response with `Last-Modified`, which says nothing of its freshness, counts as fresh; it is
+        /// a tenth of its age.
+        "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
+        /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
+        "set_cookie" stores_cookies: bool = false, Flag;
+    }
+}

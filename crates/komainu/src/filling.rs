@@ -1,0 +1,211 @@
+//! What becomes of a response that was asked for the cache: it is stored, passed to those who wait, or a stored one takes its
+//! place.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::task::Waker;
+
+use cache::{
+    Cache, Fill, FillResponse, Freshness, NotStored, Object, Policy, RequestFacts, RequestVariant,
+    ResponseTimes, Validated, assess, stored_fields,
+};
+use http::{Fields, Head, Length, Status};
+use net::{Core, DetachedRequest, Pressure, ResponseSink};
+
+/// Takes the response of the origin.
+pub(crate) struct FillSink {
+    cache: Arc<Cache>,
+    policy: Policy,
+    fill: Arc<Fill>,
+    core: Core,
+    /// The request, for the fields that `Vary` names.
+    head: Head,
+    bytes: Vec<u8>,
+    facts: RequestFacts,
+    stale: Option<Arc<Object>>,
+    asked_s: u64,
+    /// What is stored at the end.
+    pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
+    /// A stored response is the answer: nothing more of this one is wanted.
+    is_answered: Cell<bool>,
+    is_concluded: Cell<bool>,
+}
+
+impl FillSink {
+    pub(crate) fn new(
+        (cache, policy): (&Arc<Cache>, &Policy),
+        request: &DetachedRequest,
+        fill: Arc<Fill>,
+        facts: RequestFacts,
+        stale: Option<Arc<Object>>,
+    ) -> FillSink {
+        let core = request.core().clone();
+        let (head, bytes) = request.head();
+        FillSink {
+            cache: cache.clone(),
+            policy: policy.clone(),
+            fill,
+            asked_s: core.unix_s(),
+            core,
+            head: head.clone(),
+            bytes: bytes.to_vec(),
+            facts,
+            stale,
+            pending: RefCell::default(),
+            is_answered: Cell::new(false),
+            is_concluded: Cell::new(false),
+        }
+    }
+
+    /// The response is complete, or will never be.
+    pub(crate) fn conclude(&self, is_whole: bool) {
+        if self.is_concluded.replace(true) {
+            return;
+        }
+        if let Some((status, fields, variant, freshness)) = self.pending.take().filter(|_| is_whole)
+            && let Some(body) = self.fill.body()
+        {
+            let object = Object::new(status, fields, body, variant, freshness);
+            // What was purged meanwhile still answers those who waited.
+            let object = self.cache.counted(object);
+            self.fill.belongs_to(object.clone());
+            let _ = self.cache.store(&self.fill, object);
+        }
+        // Stored first: nobody may find neither.
+        self.cache.leave(&self.fill);
+        if is_whole { self.fill.finish() } else { self.fill.fail() }
+    }
+
+    fn times(&self) -> ResponseTimes {
+        ResponseTimes { asked_s: self.asked_s, answered_s: self.core.unix_s() }
+    }
+
+    /// The stored response is valid.
+    fn refresh(&self, stale: &Object, update: &Fields) {
+        let times = self.times();
+        let fields = stale.updated_fields(update);
+        let assessed = assess(&self.facts, stale.status, &fields, times, &self.policy);
+        let variant = RequestVariant::of(&fields, (&self.head, &self.bytes));
+        let fields = stored_fields(&fields, times.answered_s);
+        match (assessed, variant) {
+            (Ok(freshness), Ok(variant)) => {
+                let object = Object::new(stale.status, fields, stale.body.clone(), variant, freshness);
+                let object = self.cache.counted(object);
+                let _ = self.cache.store(&self.fill, object.clone());
+                self.fill.serve_stored(object, Validated::NotModified);
+            }
+            _ => {
+                // It is valid for the request that asked, and not to be stored any longer.
+                let freshness =
+                    Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
+                let (body, variant) = (stale.body.clone(), stale.variant.clone());
+                let object = self.cache.counted(Object::new(stale.status, fields, body, variant, freshness));
+                self.cache.invalidate(self.fill.key());
+                self.fill.serve_stored(object, Validated::NotModified);
+            }
+        }
+    }
+
+    /// The stored response takes the place of an error, where it may.
+    fn serve_stale(&self, status: Status, is_own_error: bool) -> bool {
+        let Some(stale) = self.stale.as_ref().filter(|_| matches!(status.code(), 500 | 502..=504)) else {
+            return false;
+        };
+        let now_s = self.core.unix_s();
+        let serves = stale.freshness().serves_on_error(now_s, !is_own_error);
+        if serves {
+            let how = if is_own_error { Validated::Unreachable } else { Validated::Error(status) };
+            self.fill.serve_stored(stale.clone(), how);
+        }
+        serves
+    }
+
+    fn assessed(
+        &self,
+        status: Status,
+        fields: &Fields,
+        length: Length,
+    ) -> Result<(RequestVariant, Freshness), NotStored> {
+        let freshness = assess(&self.facts, status, fields, self.times(), &self.policy)?;
+        let variant = RequestVariant::of(fields, (&self.head, &self.bytes))?;
+        let bytes_max = self.cache.limits().object_bytes_max;
+        if matches!(length, Length::Known(length) if length > bytes_max) {
+            return Err(NotStored::TooLarge);
+        }
+        if self.core.memory().pressure() >= Pressure::High {
+            return Err(NotStored::Memory);
+        }
+        Ok((variant, freshness))
+    }
+}
+
+impl ResponseSink for FillSink {
+    fn begin(&self, status: Status, fields: Fields, length: Length, is_own_error: bool) {
+        let is_valid = status == Status::NOT_MODIFIED;
+        if let Some(stale) = self.stale.as_ref().filter(|stale| is_valid && stale.has_validator()) {
+            self.is_answered.set(true);
+            self.refresh(stale, &fields);
+            return;
+        }
+        if self.serve_stale(status, is_own_error) {
+            self.is_answered.set(true);
+            return;
+        }
+        let now_s = self.core.unix_s();
+        let outcome = match is_own_error {
+            true => Err(NotStored::Status),
+            false => self.assessed(status, &fields, length),
+        };
+        let is_shared = match &outcome {
+            Ok((_, freshness)) => freshness.is_fresh(now_s),
+            // Those who wait would get the same.
+            Err(_) => is_own_error,
+        };
+        match &outcome {
+            Ok((variant, freshness)) => {
+                let stored = stored_fields(&fields, now_s);
+                *self.pending.borrow_mut() = Some((status, stored, variant.clone(), *freshness));
+            }
+            Err(why) if why.is_of_url() && !is_own_error => self.cache.refuse(self.fill.key(), *why, now_s),
+            Err(_) => {}
+        }
+        let length = match length {
+            Length::Known(length) => Some(length),
+            Length::Unknown => None,
+        };
+        self.fill.respond(FillResponse { status, fields, length, outcome, is_shared });
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        if self.is_answered.get() {
+            return;
+        }
+        if self.core.memory().pressure() >= Pressure::High && self.pending.take().is_some() {
+            self.fill.stop_keeping();
+        }
+        self.fill.write(bytes);
+    }
+
+    fn backlog(&self) -> usize {
+        usize::try_from(self.fill.backlog()).unwrap_or(usize::MAX)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.fill.held_bytes()
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.fill.is_abandoned()
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        self.fill.set_writer(waker);
+    }
+}
+
+impl Drop for FillSink {
+    fn drop(&mut self) {
+        // The server stops, or the task has panicked.
+        self.conclude(false);
+    }
+}
