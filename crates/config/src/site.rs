@@ -136,6 +136,10 @@ directives! {
         /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
         /// the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
+        /// Whether responses carry `X-Content-Type-Options: nosniff`, `X-Frame-Options: SAMEORIGIN` and
+        /// `Referrer-Policy: strict-origin-when-cross-origin`, in place of what applications and upstream servers say there.
+        /// `response_headers` changes or removes them one by one.
+        "security_headers" security_headers: bool = false, Flag;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
         /// Encoded slashes in the paths of the site's requests: `"refuse"` or `"keep"`, as at the top of the file.

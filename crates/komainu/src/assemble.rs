@@ -323,19 +323,34 @@ fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
 }
 
-/// The edits, with what a site says to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+/// What `security_headers` sets.
+const SECURITY_HEADERS: [(&str, &str); 3] = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+    ("Referrer-Policy", "strict-origin-when-cross-origin"),
+];
+
+/// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
 fn secure_edits(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
-    let Some(hsts) = &site.hsts else { return edits(levels) };
-    let text = hsts.replace('$', "$$");
-    let value = http::Template::parse(&text, |_| false);
-    let value = value.expect("the configuration checked it");
-    let own = config::ResponseHeaders {
-        set: vec![("Strict-Transport-Security".to_owned(), value)],
-        ..config::ResponseHeaders::default()
-    };
-    // What the configuration says of the field itself comes after it.
-    let with: Vec<_> = std::iter::once(&own).chain(levels.iter().copied()).collect();
-    RouteEdits::Secure { plain: Box::new(edits(levels)), secure: Box::new(edits(&with)) }
+    let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
+    let own = fields_set(headers);
+    // What the configuration says of a field itself comes after it.
+    let plain: Vec<_> =
+        Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
+    let Some(hsts) = &site.hsts else { return edits(&plain) };
+    let hsts = fields_set(&[("Strict-Transport-Security", hsts)]);
+    let secure: Vec<_> = std::iter::once(&hsts).chain(plain.iter().copied()).collect();
+    RouteEdits::Secure { plain: Box::new(edits(&plain)), secure: Box::new(edits(&secure)) }
+}
+
+/// Edits that set these fields.
+fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
+    let set = fields.iter().map(|(name, value)| {
+        let text = value.replace('$', "$$");
+        let template = http::Template::parse(&text, |_| false);
+        ((*name).to_owned(), template.expect("a value without variables is a template"))
+    });
+    config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
 }
 
 fn edits(levels: &[&config::ResponseHeaders]) -> RouteEdits {

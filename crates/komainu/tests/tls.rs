@@ -295,7 +295,8 @@ fn clients_show_certificates_where_a_site_demands_them() {
 #[test]
 fn plain_requests_are_redirected_and_browsers_stay_with_https() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
-    let one = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\nhsts = true";
+    let one =
+        "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\nhsts = true\nsecurity_headers = true";
     let other = "tls = { certificate = \"b.test.pem\", key = \"b.test.key\" }\nredirect_https = false\n\
         hsts = \"max-age=60; includeSubDomains\"";
     let listen = "listen = [\"127.0.0.1:0\", { address = \"127.0.0.1:0\", tls = true }]\n\
@@ -324,9 +325,10 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
     let location = format!("https://a.test:{secure}/some%20where?x=1");
     redirected.expect_status(308).expect_field("Location", &location);
     redirected.expect_no_field("Strict-Transport-Security");
-    ask("a.test", "/.well-known/acme-challenge/token").expect(200, "this is a.test");
+    let marked = ask("a.test", "/.well-known/acme-challenge/token");
+    marked.expect(200, "this is a.test").expect_field("X-Frame-Options", "SAMEORIGIN");
     ask("b.test", "/").expect(200, "this is b.test").expect_no_field("Strict-Transport-Security");
-    ask("c.test", "/").expect(200, "this is c.test");
+    ask("c.test", "/").expect(200, "this is c.test").expect_no_field("X-Frame-Options");
     let ca = folder.at("ca.pem");
     let through = |name: &str| {
         let resolve = format!("{name}:{secure}:127.0.0.1");
