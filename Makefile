@@ -39,7 +39,7 @@ test: ## everything that is checked: format, lints, house rules, tests, fuzz smo
 	@TIMEFORMAT='audit: %0R s'; time scripts/audit
 	@TIMEFORMAT='fuzz smoke: %0R s'; time scripts/fuzz 5
 	@TIMEFORMAT='building tests: %0R s'; time KOMAINU_TEST_ALL=1 cargo build --locked --workspace --tests
-	@TIMEFORMAT='tests: %0R s'; time { scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 scripts/again cargo test --locked --workspace --no-fail-fast && scripts/tls; } 2>&1 | scripts/tally
+	@TIMEFORMAT='tests: %0R s'; time { scripts/loom 2 && scripts/miri && KOMAINU_TEST_ALL=1 scripts/again cargo test --locked --workspace --no-fail-fast && scripts/tls && scripts/cache-tests.mjs; } 2>&1 | scripts/tally
 
 check: ## the quick part of `test`: format, lints, house rules
 	@scripts/setup build

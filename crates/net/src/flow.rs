@@ -127,6 +127,16 @@ impl Exchange<'_> {
         self.lane.shutdown_write();
     }
 
+    /// The tunnel's other end is gone, and nothing more of the client's is wanted.
+    pub(crate) fn break_off(&mut self) {
+        self.lane.break_off();
+    }
+
+    /// Whether the client is gone in both directions.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.lane.source().is_gone()
+    }
+
     /// The next piece of the request's body without waiting. Before a wait for more, flush: the client may be
     /// waiting for the `100 Continue` that the first call has prepared.
     ///

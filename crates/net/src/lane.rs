@@ -457,4 +457,11 @@ impl Lane<'_> {
             Lane::Detached(_) => {}
         }
     }
+
+    /// What is carried in place of HTTP has broken off at its other end: a stream ends with a reset, unless the client has ended it too.
+    pub(crate) fn break_off(&mut self) {
+        if let Lane::Stream(stream) = self {
+            stream.break_off();
+        }
+    }
 }

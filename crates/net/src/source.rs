@@ -54,6 +54,11 @@ impl Source {
         self.ready.get()
     }
 
+    /// Whether the connection is closed in both directions, or has failed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.ready() & GONE != 0
+    }
+
     /// The last call would have blocked: wait for the next edge.
     pub(crate) fn clear(&self, bits: u8) {
         self.ready.set(self.ready.get() & !bits);

@@ -93,6 +93,14 @@ impl TunnelEnd<'_> {
         }
     }
 
+    /// Whether it is closed in both directions, or has failed.
+    fn is_gone(&self) -> bool {
+        match self {
+            TunnelEnd::Link(link) => link.stream().source().is_gone(),
+            TunnelEnd::Stream(stream) => stream.is_cut(),
+        }
+    }
+
     /// What to wait for; `is_behind` says that the client has sent more than it has taken.
     fn interest(&self, reads: bool, is_behind: bool) -> Interest {
         match self {
@@ -133,10 +141,14 @@ pub async fn tunnel(
     let mut out = Outbox::default();
     let mut turns = 0;
     loop {
+        if up.ended && !down.reported && x.is_gone() {
+            return Err(Fault::Gone);
+        }
         let moved_up = !up.reported
             && match move_up(x, &mut other, &mut up, &mut out) {
                 // `other` has sent its last byte and reads nothing more; bytes that it sent before are still delivered.
-                Err(_) if down.ended => {
+                result if down.ended && (result.is_err() || !up.reported && other.is_gone()) => {
+                    x.break_off();
                     (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
                     false
                 }
@@ -161,6 +173,9 @@ pub async fn tunnel(
             true => Interest::of(reads, false),
             false => other.interest(reads, !out.is_empty()),
         };
+        // Who has ended its own side, and is sent nothing just now, may be gone all the same.
+        let client = client.or_gone(up.ended && !down.reported);
+        let theirs = theirs.or_gone(down.ended && !up.reported);
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
         match other.wait(x, client, theirs, deadline_ms).await {

@@ -27,6 +27,12 @@ impl Interest {
         self.0 & READ != 0
     }
 
+    /// The same, and where `is_wanted` that the peer is gone in both directions.
+    #[must_use]
+    pub(crate) const fn or_gone(self, is_wanted: bool) -> Interest {
+        Interest(self.0 | if is_wanted { GONE } else { 0 })
+    }
+
     /// The same, but not that it can be written.
     #[must_use]
     pub(crate) const fn without_write(self) -> Interest {

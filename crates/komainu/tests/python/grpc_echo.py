@@ -100,8 +100,8 @@ def call(address):
         turn.release()
     assert answers == [b"%d" % n for n in range(50)], answers
 
-    many = [unary.future(b"%d" % n, timeout=20) for n in range(100)]
-    assert [one.result() for one in many] == [b"%d" % n for n in range(100)]
+    many = [unary.future(b"%d" % n, timeout=20) for n in range(200)]
+    assert [one.result() for one in many] == [b"%d" % n for n in range(200)]
     code = grpc.StatusCode
     failed = status_of(lambda: channel.unary_unary("/echo.Echo/Fail")(b"", timeout=20))
     assert failed == (code.FAILED_PRECONDITION, "not now: 50 % done"), failed

@@ -96,6 +96,7 @@ impl MuxConn {
         match stream.is_reset() {
             true => machine.close(stream.id),
             false if stream.is_whole() => machine.close(stream.id),
+            false if stream.is_broken.get() => machine.reset(stream.id, ResetReason::Tunnel),
             false if stream.output.borrow().ended => machine.reset(stream.id, ResetReason::Answered),
             false if stream.is_tunnel.get() => machine.reset(stream.id, ResetReason::Tunnel),
             false => machine.reset(stream.id, ResetReason::Failed),

@@ -27,6 +27,8 @@ pub(crate) struct StreamShared {
     pub(crate) held_bytes: Cell<usize>,
     /// It carries something else than HTTP.
     pub(crate) is_tunnel: Cell<bool>,
+    /// What it carries has broken off at its other end, perhaps after its end was sent.
+    pub(crate) is_broken: Cell<bool>,
     /// The peer has reset it, or the connection is over.
     reset: Cell<bool>,
 }
@@ -123,6 +125,7 @@ impl StreamShared {
             in_line: Cell::new(false),
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
+            is_broken: Cell::new(false),
             reset: Cell::new(false),
         }
     }

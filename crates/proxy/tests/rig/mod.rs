@@ -88,7 +88,8 @@ impl Rig {
         let theirs = shared.clone();
         let run = net::Options { threads, ..net::Options::default() };
         let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
-        let binds = [Bind::Tcp("127.0.0.1:0".parse().unwrap())];
+        let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+        let binds = [net::Listen { h2c: true, ..net::Listen::from(bind) }];
         let server = net::Server::start(&run, &binds, move |core| Ok(service(core, &theirs))).unwrap();
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
         Rig { address, shared, server: Some(server) }

@@ -37,6 +37,11 @@ impl StreamLane {
         Status::OK
     }
 
+    /// The other end is gone: the client learns of it by a reset, also after the end of what was sent to it (RFC 8441 section 5).
+    pub(crate) fn break_off(&self) {
+        self.shared.is_broken.set(true);
+    }
+
     /// Bytes received since then: `None` where there are none now, 0 at the end. The client may send as many again.
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.raw_at == self.piece.len() {
