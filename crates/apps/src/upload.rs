@@ -34,18 +34,20 @@ pub(crate) struct Upload {
 /// How much of a body is read before a worker is asked.
 pub(crate) struct Ahead {
     bytes_max: usize,
+    /// Whether a worker is asked only then; otherwise it gets the body as it arrives.
+    waits: bool,
     quota: Option<Arc<SpillQuota>>,
 }
 
 impl Ahead {
     /// As little as there can be.
     pub(crate) fn none() -> Ahead {
-        Ahead { bytes_max: 0, quota: None }
+        Ahead { bytes_max: 0, waits: true, quota: None }
     }
 
     pub(crate) fn of(options: &Options) -> Ahead {
         let quota = options.spill.clone().filter(|_| options.request_buffering);
-        Ahead { bytes_max: options.body_ahead_bytes, quota }
+        Ahead { bytes_max: options.body_ahead_bytes, waits: options.request_buffering, quota }
     }
 }
 
@@ -74,7 +76,18 @@ impl Upload {
     ) -> Result<(Upload, Option<SpillError>), Fault> {
         let mut upload = Upload::empty();
         loop {
-            match x.read().await? {
+            let piece = match ahead.waits || upload.ahead.is_empty() {
+                true => x.read().await?,
+                false => match x.try_read()? {
+                    BodyPiece::Data(piece) => Some(piece),
+                    BodyPiece::End => None,
+                    BodyPiece::Pending => {
+                        upload.length = None;
+                        return Ok((upload, None));
+                    }
+                },
+            };
+            match piece {
                 None => {
                     upload.length = Some(upload.ahead.len() as u64);
                     return Ok((upload, None));

@@ -96,6 +96,18 @@ fn lines_of_a_body_can_be_read() {
 }
 
 #[test]
+fn who_wants_a_body_as_it_arrives_gets_its_first_bytes_at_once() {
+    let rig = Rig::perl("all", |options| options.request_buffering = false);
+    let mut client = rig.connect();
+    client.send("POST /stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    assert!(client.through("\r\n\r\n").contains("chunked"));
+    assert_eq!(client.through("hello"), "5\r\nhello");
+    client.send("5\r\nworld\r\n0\r\n\r\n");
+    assert!(client.through("0\r\n\r\n").contains("world"));
+    client.post("/lines", b"a line\n").expect(200, "7 0 end");
+}
+
+#[test]
 fn bytes_go_both_ways_at_once() {
     let rig = all();
     let mut client = rig.connect();

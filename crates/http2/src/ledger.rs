@@ -28,8 +28,11 @@ pub(crate) mod price {
     pub(crate) const STREAM_ERROR: u32 = 20;
     /// Earned by a request that is served to its end.
     pub(crate) const FINISHED: u32 = 8;
-    /// Earned by a DATA frame sent, because the peer answers it with two WINDOW_UPDATE frames at most.
+    /// Earned by a DATA frame sent, because the peer answers it with two WINDOW_UPDATE frames.
     pub(crate) const DATA_SENT: u32 = 2;
+    /// Bytes of content sent, so many of which earn as much as a frame costs: some clients send two WINDOW_UPDATE frames for each
+    /// 4 KiB that they read (Go's).
+    pub(crate) const DATA_BYTES_PER_FRAME: u32 = 1024;
     /// Earned with each second.
     pub(crate) const SECOND: u32 = 2;
 }

@@ -177,7 +177,7 @@ impl Machine {
             }
         }
         if taken >= DRIBBLE_BYTES || self.sendable(stream) > 0 {
-            self.ledger.earn(price::DATA_SENT);
+            self.ledger.earn(price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
         }
         if ends {
             self.settle(stream);

@@ -377,4 +377,16 @@ fn honest_clients_live() {
         driven.feed(&[window_update(0, sent), window_update(1, sent)].concat());
     }
     assert_eq!(driven.error, None);
+    // One whose client announces each 4 KiB of larger frames, as Go's does.
+    let mut driven = server(Conduct::Keeps);
+    driven.feed(&get(1));
+    drop(driven.machine.respond(1, http::Status::OK, false, &mut driven.out));
+    for _ in 0..5_000 {
+        let sent = driven.machine.data(1, &[0; 16_384], false, &mut driven.out);
+        driven.out.clear();
+        for read in (0..sent).step_by(4096).map(|at| (sent - at).min(4096) as u32) {
+            driven.feed(&[window_update(0, read), window_update(1, read)].concat());
+        }
+    }
+    assert_eq!(driven.error, None);
 }

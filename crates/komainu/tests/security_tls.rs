@@ -154,3 +154,19 @@ fn a_record_that_is_too_long_ends_the_connection() {
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
     Secure::new(&rig, &config).ask(HEAD);
 }
+
+#[test]
+fn a_first_message_that_is_too_long_is_not_awaited() {
+    let rig = server();
+    let mut stream = connect(rig.listens);
+    // A ClientHello that announces 60,000 bytes, in records of 10,000.
+    let mut hello = vec![1, 0, 0xea, 0x60];
+    hello.resize(20_000, 0);
+    for part in hello.chunks(10_000) {
+        stream.write_all(&[&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat()).unwrap();
+    }
+    // Its time would be two minutes.
+    let mut rest = Vec::new();
+    let ended = stream.read_to_end(&mut rest);
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
+}

@@ -85,7 +85,13 @@ pub(crate) struct TlsHandshake {
     state: State,
     /// The first byte of all, which shows what does not speak TLS.
     first: Option<u8>,
+    /// Bytes received of the client's first message.
+    hello_bytes: usize,
 }
+
+/// What the client's first message may have: those of browsers have 2 KiB at most.
+const HELLO_BYTES_MAX: usize = 16 * 1024;
+const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
 enum State {
     /// The client's first message is awaited.
@@ -148,12 +154,17 @@ impl TlsHandshake {
         let mut rest = begun;
         while !rest.is_empty() {
             match hello.read_tls(&mut rest) {
-                Ok(1..) => {}
-                _ => return Err(HandshakeFailure::of("the first TLS message is too long")),
+                Ok(1..) if begun.len() <= HELLO_BYTES_MAX => {}
+                _ => return Err(HandshakeFailure::of(HELLO_TOO_LONG)),
             }
         }
         let first = begun.first().copied();
-        Ok(TlsHandshake { acceptor: acceptor.clone(), state: State::Hello(hello), first })
+        Ok(TlsHandshake {
+            acceptor: acceptor.clone(),
+            state: State::Hello(hello),
+            first,
+            hello_bytes: begun.len(),
+        })
     }
 
     /// Whether the client has sent anything.
@@ -175,8 +186,12 @@ impl TlsHandshake {
                 State::Hello(mut hello) => match hello.accept() {
                     Ok(Some(accepted)) => self.state = self.begin(accepted, stream, client)?,
                     Ok(None) => {
-                        let mut socket = FirstBytes { stream, first: &mut self.first };
-                        let read = hello.read_tls(&mut socket);
+                        // Nothing is held for a message that is longer than it may be.
+                        if self.hello_bytes > HELLO_BYTES_MAX {
+                            return Err(HandshakeFailure::of(HELLO_TOO_LONG));
+                        }
+                        let (first, bytes) = (&mut self.first, &mut self.hello_bytes);
+                        let read = hello.read_tls(&mut FirstBytes { stream, first, bytes });
                         self.state = State::Hello(hello);
                         if !received(read)? {
                             return Ok(HandshakeStep::Reads);
@@ -428,6 +443,7 @@ fn client_certificate(error: &Error) -> &'static str {
 struct FirstBytes<'s> {
     stream: &'s Stream,
     first: &'s mut Option<u8>,
+    bytes: &'s mut usize,
 }
 
 impl Read for FirstBytes<'_> {
@@ -436,6 +452,7 @@ impl Read for FirstBytes<'_> {
         if self.first.is_none() {
             *self.first = buffer[..len].first().copied();
         }
+        *self.bytes += len;
         Ok(len)
     }
 }
