@@ -402,23 +402,11 @@ fn check_warns_of_certificates_that_clients_refuse() {
         openssl req -new -key a.test.key -subj /CN=a.test -out old.csr
         printf 'subjectAltName=DNS:a.test\n' > old.ext
         openssl x509 -req -in old.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days -1 -extfile old.ext -out old.pem
-        openssl req -x509 -key a.test.key -subj /CN=a.test -days 2 -out cn.pem
-        printf 'subjectAltName=DNS:a.test\nauthorityInfoAccess=caIssuers;URI:http://ca.test/ca.der\n' > leaf.ext
-        openssl x509 -req -in old.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile leaf.ext -out leaf.pem
-        cat leaf.pem ca.pem > whole.pem; cat a.test.pem cn.pem > foreign.pem",
+        openssl req -x509 -key a.test.key -subj /CN=a.test -days 2 -out cn.pem",
     );
     let check = |tls: &str| doubts(&folder, &format!("{LISTEN}{}", site("a.test", tls)));
     assert_eq!(check("tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }"), "");
-    assert_eq!(check("tls = { certificate = \"whole.pem\", key = \"a.test.key\" }"), "");
     for (tls, words) in [
-        (
-            "{ certificate = \"leaf.pem\", key = \"a.test.key\" }",
-            "leaf.pem: the certificate of CN=a.test is issued by CN=authority, whose certificate the file lacks: ",
-        ),
-        (
-            "{ certificate = \"foreign.pem\", key = \"a.test.key\" }",
-            "and the other certificates in the file are not its: use the file with the whole chain (certbot: fullchain.pem)",
-        ),
         (
             "{ certificate = \"old.pem\", key = \"a.test.key\" }",
             "old.pem: the certificate of a.test has expired, on 20",
@@ -459,37 +447,6 @@ fn the_expiry_of_certificates_is_a_figure_for_programs() {
     }
     let shown = ask(&["cert", "show", "a.test"]);
     assert!(shown.contains("read from") && !shown.contains("directory"), "{shown}");
-}
-
-#[test]
-fn check_names_the_files_of_upstream_tls_and_of_acme_that_are_of_no_use() {
-    let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
-    folder.write("hook", "no program");
-    let proxy = |tls: &str| format!("[[route]]\nproxy = {{ to = \"https://a.test\", tls = {{ {tls} }} }}\n");
-    let acme = |directive: &str| format!("[acme]\n{directive}\n[[route]]\nfiles = \".\"\n");
-    for (rest, file, words) in [
-        (
-            proxy("certificate = \"a.test.pem\", key = \"b.test.key\""),
-            "b.test.key: ",
-            "the private key does not belong to the certificate in ",
-        ),
-        (proxy("ca = \"a.test.key\""), "`proxy.tls`: ", "a.test.key: "),
-        (acme("ca = \"nope.pem\""), "`[acme] ca`: ", "nope.pem"),
-        (acme("ca = \"a.test.key\""), "`[acme] ca`: ", "a.test.key: "),
-        (acme("dns_hook = [\"./nope\"]"), "`[acme] dns_hook`: ", "nope is no program: "),
-        (acme("dns_hook = [\"./hook\"]"), "`[acme] dns_hook`: ", "make it executable (`chmod +x`)"),
-    ] {
-        folder.write("komainu.toml", format!("{}listen = \"127.0.0.1:0\"\n{rest}", as_we_are()));
-        let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
-        let said = rig::text(&output.stderr);
-        assert!(
-            !output.status.success()
-                && said.starts_with("error: ")
-                && said.contains(file)
-                && said.contains(words),
-            "{said}"
-        );
-    }
 }
 
 #[test]
